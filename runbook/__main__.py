@@ -1,0 +1,5 @@
+"""`python -m runbook` is the same tool as `runbook`."""
+
+from runbook.cli.main import main
+
+raise SystemExit(main())

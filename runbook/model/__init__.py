@@ -1,0 +1,1 @@
+"""The types every room shares. Standard library only; imports nothing of ours."""

@@ -1,0 +1,53 @@
+"""The three families of errors: your files are wrong, the world could not be reached, our bug (anything else)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a file. `line` and `column` count from 1; `length` is in characters on that line."""
+
+    file: str
+    line: int
+    column: int
+    length: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a user's file: a stable id such as `inventory.port-range`, and where it stands."""
+
+    id: str
+    message: str
+    span: Span | None = None
+    help: str | None = None
+
+
+class RunbookError(Exception):
+    """An error that is the user's or the world's to fix; never a bug of ours."""
+
+
+class FilesWrong(RunbookError):
+    """The user's files or arguments are wrong; nothing was run (exit 2). Carries every problem, not the first."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        if not problems:
+            raise ValueError("FilesWrong needs at least one problem")
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.span}: {p.message}" if p.span else p.message for p in problems))
+
+
+class Unreachable(RunbookError):
+    """A node could not be reached or stopped answering; `cause` is an id of the catalogue."""
+
+    def __init__(self, cause: str, says: str, remedy: str, evidence: tuple[str, ...] = ()) -> None:
+        self.cause = cause
+        self.says = says
+        self.remedy = remedy
+        self.evidence = evidence
+        super().__init__(f"{cause}: {says}")

@@ -1,0 +1,80 @@
+"""What the engine tells the world. Every report is a reader of this one stream, live or from `events.jsonl`.
+
+`time` is seconds since the epoch. Every field is plain data, so that an event survives a trip through JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from runbook.model.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    time: float
+    run_id: str
+    version: str
+    playbook: str
+    inventory: str
+    nodes: tuple[str, ...]  # in rank order: the master first
+    stages: tuple[str, ...]  # names, `reach` first
+    run_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted:
+    time: float
+    stage: str
+    check: str  # id of the check, or `shell`, `launch`
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Something happened inside a stage. `data` is what a report may draw: for example one row of the bandwidth table.
+
+    A bandwidth row is {"row": {"size": bytes, "count": elements, "type": "float", "redop": "sum", "time_us": float,
+    "algbw": GB/s, "busbw": GB/s, "wrong": int, "iterations": int, "p50_us": float, "p99_us": float}}.
+    """
+
+    time: float
+    stage: str
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeReached:
+    time: float
+    stage: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StageFinished:
+    time: float
+    stage: str
+    verdict: Verdict
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine."""
+
+    time: float
+    verdict: Verdict
+    exit_code: int
+    stopped_at: str | None
+    seconds: float
+    causes: tuple[str, ...]
+    run_dir: str
+    cleaned: str | None = None  # what was (or could not be) cleaned up after an interrupt
+
+
+Event = RunStarted | StageStarted | Progress | OutcomeReached | StageFinished | RunFinished
+Emit = Callable[[Event], None]

@@ -1,0 +1,109 @@
+"""The cluster as the user described it: nodes, rendezvous, network, InfiniBand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.model.secret import Secret
+
+EnvValue = str | Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How to log in. Fields left `None` are for `~/.ssh/config` and ssh's own defaults to decide."""
+
+    host: str | None = None
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    jump: str | None = None
+    host_keys: str = "strict"  # strict | accept-new
+    connect_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine after every default, group and variable has been folded in.
+
+    `gpus` are device indices; empty means CPU ranks, and `processes` says how many.
+    """
+
+    name: str
+    address: str
+    connection: str = "ssh"  # ssh | local
+    ssh: Ssh = field(default_factory=Ssh)
+    python: str = "python3"
+    shell: str = "sh"  # sh | bat | ps1
+    activate: str | None = None
+    workdir: str = "~/.runbook"
+    gpus: tuple[int, ...] = ()
+    processes: int = 1
+    env: Mapping[str, EnvValue] = field(default_factory=dict)
+    vars: Mapping[str, object] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> int:
+        """How many ranks run here."""
+        return len(self.gpus) or self.processes
+
+    @property
+    def windows(self) -> bool:
+        return self.shell in ("bat", "ps1")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """`address` is what ranks dial: the master's address unless the inventory says otherwise."""
+
+    master: str
+    address: str
+    port: int = 29500
+    backend: str = "gloo"  # nccl | gloo
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`ports` are inclusive ranges that must be open between all nodes."""
+
+    interface: str | None = None
+    ports: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Infiniband:
+    """`hca` is an NCCL_IB_HCA expression; `min_rate_gbps` is the promised link rate in Gbit/s."""
+
+    hca: str | None = None
+    min_rate_gbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Nodes stand in rank order: the master first, then as `order` says."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    rendezvous: Rendezvous
+    network: Network = field(default_factory=Network)
+    infiniband: Infiniband | None = None
+    env: Mapping[str, EnvValue] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    source: str = ""
+
+    def node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+    @property
+    def master(self) -> Node:
+        return self.node(self.rendezvous.master)
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether every node is this very machine, so that loopback addresses are right."""
+        return all(node.connection == "local" for node in self.nodes)

@@ -1,0 +1,48 @@
+"""The ordered stages a user wants to see pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.model.errors import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What a `shell:` stage must give: an exit code, and a regular expression found in its stdout."""
+
+    exit: int = 0
+    stdout: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of a check, a shell command or a launch. Values in `arguments` may still be `{{ templates }}`."""
+
+    name: str
+    kind: str  # check | shell | launch
+    check: str | None = None
+    shell: str | None = None
+    expect: Expect = field(default_factory=Expect)
+    launch: Mapping[str, object] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)  # the stage's `with:`
+    when: str | None = None
+    tags: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    nodes: str | None = None
+    on_failure: str = "stop"  # stop | continue
+    span: Span | None = None
+    argument_spans: Mapping[str, Span] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """`inventory` is the path as written, relative to the playbook's own folder."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    inventory: str | None = None
+    nodes: str = "all"
+    vars: Mapping[str, object] = field(default_factory=dict)
+    source: str = ""

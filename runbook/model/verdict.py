@@ -1,0 +1,90 @@
+"""What a check concluded. The types make it impossible to mistake "could not look" for "healthy"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """`unknown` means nobody could look; it stops a run just as `fail` does."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    SKIP = "skip"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def stops(self) -> bool:
+        return self in (Verdict.FAIL, Verdict.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a node did not pass: a cause of the catalogue, one sentence, the command that fixes it, and the proof."""
+
+    cause: str
+    says: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.cause and self.says and self.remedy):
+            raise ValueError("a finding needs a cause, a sentence and a remedy")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one check says about one node.
+
+    A `pass` needs a `proof` sentence, a `skip` needs its reason there too, a `fail` or `unknown` needs a finding:
+    anything else cannot be constructed. `warnings` ride along with any verdict and are shown to the user.
+    `metrics` hold plain JSON values.
+    """
+
+    node: str
+    verdict: Verdict
+    proof: str | None = None
+    findings: tuple[Finding, ...] = ()
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.verdict in (Verdict.PASS, Verdict.SKIP) and not self.proof:
+            raise ValueError(f"{self.node}: a {self.verdict} without a proof is not a {self.verdict}")
+        if self.verdict.stops and not self.findings:
+            raise ValueError(f"{self.node}: a {self.verdict} without a finding explains nothing")
+
+    @classmethod
+    def passed(
+        cls, node: str, proof: str, *, metrics: Mapping[str, object] | None = None, warnings: Iterable[str] = ()
+    ) -> Outcome:
+        return cls(node, Verdict.PASS, proof, metrics=metrics or {}, warnings=tuple(warnings))
+
+    @classmethod
+    def failed(
+        cls, node: str, *findings: Finding, metrics: Mapping[str, object] | None = None, warnings: Iterable[str] = ()
+    ) -> Outcome:
+        return cls(node, Verdict.FAIL, None, findings, metrics or {}, tuple(warnings))
+
+    @classmethod
+    def unknown(cls, node: str, *findings: Finding, metrics: Mapping[str, object] | None = None) -> Outcome:
+        return cls(node, Verdict.UNKNOWN, None, findings, metrics or {})
+
+    @classmethod
+    def skipped(cls, node: str, reason: str) -> Outcome:
+        return cls(node, Verdict.SKIP, reason)
+
+
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """Fold verdicts into one: fail beats unknown beats pass; only skips make a skip; nothing at all is unknown."""
+    seen = set(verdicts)
+    for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP):
+        if verdict in seen:
+            return verdict
+    return Verdict.UNKNOWN
