@@ -1,0 +1,1 @@
+"""Causes: their catalogue, and what explains them. Pure."""

@@ -1,0 +1,1 @@
+"""Commands: parse arguments, wire the rooms together, turn errors into text and an exit code, once."""

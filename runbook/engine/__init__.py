@@ -1,0 +1,1 @@
+"""Plan (pure) and run: order, deadlines, stop at the first failing stage."""

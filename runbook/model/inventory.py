@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,6 +44,11 @@ class Node:
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     vars: Mapping[str, object] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+
+    @property
+    def interpreter(self) -> str:
+        """What `python` means: on this machine a plain `python3` is the Python that runs us, which has our extras."""
+        return sys.executable if self.connection == "local" and self.python == "python3" else self.python
 
     @property
     def slots(self) -> int:

@@ -1,0 +1,12 @@
+"""Why a port is blocked: which rule, on which node, and the exact command that allows it. Pure: nothing is run here.
+
+`runbook/node/rules.py` collects a node's rules; `Evidence` reads what it printed; `explain` judges one direction of one
+`Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its ends.
+"""
+
+from runbook.causes.netfilter.blocked import Blocked, explain_blocked
+from runbook.causes.netfilter.evidence import Evidence
+from runbook.causes.netfilter.explain import Explanation, explain
+from runbook.causes.netfilter.flow import Flow
+
+__all__ = ["Blocked", "Evidence", "Explanation", "Flow", "explain", "explain_blocked"]

@@ -1,0 +1,206 @@
+"""Does this node's own packet filter block this flow, by which rule, and what opens it?"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from runbook.causes.netfilter import ufw
+from runbook.causes.netfilter.evidence import Evidence
+from runbook.causes.netfilter.flow import Flow, Leg
+from runbook.causes.netfilter.journey import Journey, Stop, travel
+from runbook.causes.netfilter.machine import Action, Base, End
+from runbook.causes.netfilter.remedy import Ports, Wanted, firewalld_owns, remedy, ufw_decides
+from runbook.causes.netfilter.truth import Truth
+
+MOST_SAMPLES = 1500  # walks spent on finding where one command has to stand
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a node's rules do with a flow.
+
+    `blocks`: True, False, or None when the rules do not tell; then `candidates` lists what it could be, or
+    `could_not_look` says why nobody could read them, and how to. `where` and `rule` are the first rule that blocks
+    (or, when nothing does, the one that accepts), in an administrator's words. `allow` is what opens the flow: one
+    line for a shell, or "" when nothing has to be opened.
+    """
+
+    blocks: bool | None
+    action: Action
+    tool: str  # nft | iptables | ip6tables | ufw | firewalld; "" where no rule is concerned
+    where: str
+    rule: str
+    allow: str
+    hook: str
+    could_not_look: str | None = None
+    candidates: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    leg: Leg = "request-in"
+    tracked: Truth = True
+
+    @property
+    def decided(self) -> bool:
+        return self.blocks is not None
+
+
+def explain(
+    evidence: Evidence,
+    flow: Flow,
+    leg: Leg = "request-in",
+    *,
+    ports: Iterable[tuple[int, int]] = (),
+    peers: Iterable[str] = (),
+    tracked: Truth = True,
+) -> Explanation:
+    """Judge one leg of `flow` by one node's evidence: the destination's for `request-in`, the source's for `-out`.
+
+    `ports` (inclusive ranges) and `peers` widen the remedy, so that one command opens all that an inventory needs; the
+    flow's own are always in it.
+    """
+    journey = travel(evidence, flow, leg, tracked=tracked)
+    blind = evidence.blind(flow.version)
+    could_not_look = "; ".join(blind) or None
+    caveats = list(evidence.asides)
+    if journey.rewritten_by is not None and journey.rewritten_by.rule is not None:
+        caveats.append(f"a NAT rule sends this flow elsewhere: {journey.rewritten_by.rule.text}")
+    if not journey.stops:
+        return _nothing_blocks(journey, could_not_look, tuple(caveats), leg)
+
+    wanted = _wanted(flow, leg, tuple(ports), tuple(peers))
+    fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
+    sure = [stop for stop in journey.stops if stop.certain]
+    primary = sure[0] if sure else journey.stops[0]
+    before = journey.stops[: journey.stops.index(primary) + 1] if sure else journey.stops
+    suspects = [(stop.base, end) for stop in before for end in stop.ends]
+    texts = tuple(dict.fromkeys(_in_words(evidence, flow, leg, base, end) for base, end in suspects))
+    actions = {end.action for _, end in suspects}
+    base, end = suspects[-1 if sure else 0]
+    tool, where, rule = _name(evidence, flow, leg, base, end)
+    also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
+    caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
+    if not sure:
+        caveats.append("these rules match only sometimes, or on what cannot be told from here: it could be one of them")
+    return Explanation(
+        blocks=True if sure else None,
+        action=actions.pop() if len(actions) == 1 else "unknown",
+        tool=tool,
+        where=where,
+        rule=rule,
+        allow=fix.text,
+        hook=base.hook,
+        could_not_look=could_not_look,
+        candidates=texts if len(texts) > 1 or not sure else (),
+        caveats=(*caveats, *fix.caveats),
+        leg=leg,
+        tracked=journey.tracked,
+    )
+
+
+def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
+    blocks = None if could_not_look or journey.rewritten_by else False
+    where, rule, hook, tool = "no rule blocks it", "", "", ""
+    if journey.last is not None:
+        base, end = journey.last.base, journey.last.ends[0]
+        tool, hook = base.engine.removesuffix("-legacy"), base.hook
+        where, rule = _place_of(base, end)
+    action: Action = "accept" if blocks is False else "unknown"
+    return Explanation(blocks, action, tool, where, rule, "", hook, could_not_look, (), caveats, leg, journey.tracked)
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: End) -> str:
+    _, where, rule = _name(evidence, flow, leg, base, end)
+    return f"{where} `{rule}`" if rule else where
+
+
+def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: End) -> tuple[str, str, str]:
+    """-> tool, where, rule: in the words of the front end that owns the rule."""
+    where, rule = _place_of(base, end)
+    status = evidence.ufw
+    if status is not None and ufw_decides(end):
+        outgoing = leg in ("request-out", "reply-out")
+        peer = flow.destination if leg in ("request-out", "reply-in") else flow.source
+        if end.rule is not None and "user" in end.rule.chain:
+            line = ufw.blocking_line(status, peer, flow.port, outgoing=outgoing)
+            return "ufw", f"ufw rule in {where}", str(line) if line else rule
+        default = status.outgoing if outgoing else status.incoming
+        direction = "outgoing" if outgoing else "incoming"
+        return "ufw", f"ufw default policy ({where})", f"Default: {default or 'deny'} ({direction})"
+    if evidence.firewalld is not None and firewalld_owns(base):
+        peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
+        interface = flow.in_interface or evidence.interface_to(peer)
+        zone = evidence.firewalld.zone_for(peer, interface)
+        return "firewalld", f"firewalld zone {zone} ({where})", rule
+    return base.engine.removesuffix("-legacy"), where, rule
+
+
+def _place_of(base: Base, end: End) -> tuple[str, str]:
+    if base.engine == "nft":
+        place = f"{base.family} {base.table}"
+        if end.rule is not None:
+            return f"nft rule {place} {end.rule.chain} handle {end.rule.handle}", end.rule.text
+        return f"nft chain {place} {base.chain}", f"policy {base.policy}"
+    table = "" if base.table == "filter" else f" of table {base.table}"
+    if end.rule is not None:
+        return f"{base.engine} chain {end.rule.chain}{table} rule {end.rule.index + 1}", end.rule.text
+    return f"{base.engine} chain {base.chain}{table}", f"-P {base.chain} {base.policy.upper()}"
+
+
+# --- what the remedy has to open ------------------------------------------------------------------------------------
+
+
+def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> Wanted:
+    peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
+    version = flow.version
+    others = [other for other in peers if ipaddress.ip_address(other).version == version]
+    return Wanted(leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol)
+
+
+def merge(ports: Iterable[tuple[int, int]]) -> Ports:
+    """Sorted, and overlapping or touching ranges made one."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted((min(span), max(span)) for span in ports):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _all_stops(evidence: Evidence, flow: Flow, wanted: Wanted, journey: Journey) -> list[Stop]:
+    """Where all the wanted flows are stopped: every peer, and every port at which the rules may change their mind."""
+    stops = list(journey.stops)
+    if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):
+        return stops
+    samples = _interesting(evidence, flow, wanted.ports)
+    spent = 0
+    for peer in wanted.peers:
+        for port in samples:
+            other = (
+                replace(flow, source=peer, port=port)
+                if wanted.leg in ("request-in", "reply-out")
+                else replace(flow, destination=peer, port=port)
+            )
+            stops += travel(evidence, other, wanted.leg).stops
+            spent += 1
+            if spent > MOST_SAMPLES and port == samples[0]:
+                break
+    return stops
+
+
+def _interesting(evidence: Evidence, flow: Flow, ports: Ports) -> list[int]:
+    """The flow's port, each range's ends, and every number in the rules (and its neighbours) that lies in a range."""
+    numbers: set[int] = set()
+    for base in evidence.bases(flow.version):
+        for rules in base.chains.values():
+            for rule in rules:
+                numbers.update(int(word) for word in re.findall(r"(?<![\d.])\d{1,5}(?![\d.])", rule.text))
+    near = {number + step for number in numbers for step in (-1, 0, 1)}
+    inside = {number for number in near if any(low <= number <= high for low, high in ports)}
+    ends = {end for span in ports for end in span}
+    return [flow.port, *sorted((ends | set(sorted(inside)[:100])) - {flow.port})]

@@ -1,0 +1,94 @@
+"""What a check is: an id, its arguments as fields, and `run`. Arguments come from a stage's `with:`, checked here."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from runbook.checks.context import Context
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.durations import seconds
+from runbook.load.sizes import size_bytes
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.verdict import Outcome
+
+C = TypeVar("C", bound="Check")
+
+
+@dataclasses.dataclass(frozen=True)
+class Check(ABC):
+    """Fields of a subclass are the arguments of the stage; their `metadata["unit"]` says how they are written."""
+
+    id: ClassVar[str]
+    timeout_s: ClassVar[float] = 60.0
+    needs_ranks: ClassVar[bool] = False
+    """Whether it runs one process a rank on torch; `reach` then proves torch, and the ranks are kept between such
+    checks. Every other check finds the ranks gone and the rendezvous port free."""
+
+    @abstractmethod
+    def run(self, at: Context) -> list[Outcome]:
+        """One outcome for each node of the stage. What is missing, or an exception, the engine makes `unknown`."""
+
+
+def argument(default: Any, unit: str, help: str) -> Any:
+    """A field of a check. `unit`: bytes, seconds, count, number, text or flag."""
+    return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
+
+
+def configure(check: type[C], values: Mapping[str, object], spans: Mapping[str, Span], where: Span | None) -> C:
+    """A check with its arguments. Raises FilesWrong with every argument that is unknown or cannot be read."""
+    fields = {field.name: field for field in dataclasses.fields(check)}
+    problems: list[Problem] = []
+    read: dict[str, object] = {}
+    for name, value in values.items():
+        span = spans.get(name, where)
+        if name not in fields:
+            hint = did_you_mean(name, fields) or f"it takes: {', '.join(fields) or 'no arguments'}"
+            problems.append(Problem("playbook.unknown-argument", f"`{check.id}` has no argument `{name}`", span, hint))
+            continue
+        try:
+            read[name] = convert(value, fields[name].metadata["unit"])
+        except ValueError as error:
+            problems.append(
+                Problem("playbook.bad-argument", f"`{name}` of `{check.id}`: {error}", span, fields[name].metadata["help"])
+            )
+    made = None
+    if not problems:
+        try:
+            made = check(**read)
+        except ValueError as error:
+            problems.append(Problem("playbook.bad-argument", f"`{check.id}`: {error}", where))
+    if problems:
+        raise FilesWrong(problems)
+    assert made is not None
+    return made
+
+
+def convert(value: object, unit: str) -> object:
+    if value is None:
+        return None
+    if unit == "bytes":
+        return size_bytes(value)
+    if unit == "seconds":
+        return seconds(value)
+    if unit == "flag":
+        if isinstance(value, bool):
+            return value
+        raise ValueError(f"{value!r} is not true or false")
+    if unit == "text":
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{value!r} is not a number")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a number") from None
+    if unit == "count":
+        if number != int(number) or number < 0:
+            raise ValueError(f"{value!r} is not a whole number")
+        return int(number)
+    if number < 0 or number != number:
+        raise ValueError(f"{value!r} must not be negative")
+    return number

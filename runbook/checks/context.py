@@ -1,0 +1,169 @@
+"""What a check is given: the nodes, a way to reach them, what is known of them so far, and somewhere to report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runbook.launch.environment import socket_interface
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding, Outcome
+from runbook.transport import Answer, Session, Site
+from runbook.transport.session import NoPython, ProgramNotStarted
+
+if TYPE_CHECKING:
+    from runbook.checks.gang import Gang
+
+T = TypeVar("T")
+Facts = dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What the stages of one run share. `facts` is what `reach` learned, by node; `gang` the ranks that are up."""
+
+    run_id: str
+    run_dir: Path
+    site: Site
+    facts: dict[str, Facts] = field(default_factory=dict)
+    gang: Gang | None = None
+    made_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """One stage at work. `inventory` holds the nodes of this stage only; `deadline` is on the monotonic clock."""
+
+    run: Run
+    inventory: Inventory
+    stage: str
+    deadline: float
+    say: Callable[..., None]  # say(text, node=None, rank=None, data={})
+    needs_gang: Inventory | None = None  # for `reach`: the nodes on which later stages will start ranks
+    needs_sockets: bool = True
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self.inventory.nodes
+
+    @property
+    def left_s(self) -> float:
+        return max(0.1, self.deadline - time.monotonic())
+
+    def session(self, node: Node) -> Session:
+        session = self.run.site.sessions.get(node.name)
+        if session is None:
+            raise self.run.site.failures.get(node.name) or Unreachable(
+                "ssh-unreachable", f"there is no connection to {node.name}", f"check {node.name}"
+            )
+        return session
+
+    def each(self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None) -> dict[str, T | BaseException]:
+        """`work` on every node in parallel, until this stage's deadline."""
+        return dict(self.run.site.each(self.nodes if nodes is None else nodes, work, timeout_s=self.left_s))
+
+    def ask(self, program: str, arguments: Callable[[Node], Facts], *, timeout_s: float) -> dict[str, Facts | Outcome]:
+        """Run a node program on every node: what it said, or the outcome that says why there is nothing."""
+
+        def one(node: Node) -> Answer:
+            remote = self.session(node).program(program, arguments(node), timeout_s=timeout_s)
+            return remote.wait(min(timeout_s, self.left_s) + 2.0)
+
+        said: dict[str, Facts | Outcome] = {}
+        for name, answer in self.each(one).items():
+            if isinstance(answer, Answer) and answer.message is not None and not answer.timed_out:
+                said[name] = answer.message
+            else:
+                said[name] = no_answer(name, program, answer)
+        return said
+
+    # What reach learned.
+
+    def facts(self, node: str) -> Facts:
+        return self.run.facts.get(node, {})
+
+    def data_address(self, node: Node) -> str:
+        """The address that other ranks will dial on this node: its interface's, where the inventory names one."""
+        interfaces: Mapping[str, Facts] = self.facts(node.name).get("interfaces", {})
+        expression = socket_interface(self.inventory, node)
+        chosen = [interfaces[name] for name in select_interfaces(expression, interfaces)] if expression else []
+        addresses = [address for entry in chosen for address in entry["addresses"]]
+        if not addresses or node.address in addresses or self.inventory.one_machine:
+            return node.address
+        return next((address for address in addresses if ":" not in address), str(addresses[0]))
+
+    def machine(self, node: str) -> str:
+        session = self.run.site.sessions.get(node)
+        return str(session.hello["machine"]) if session else node
+
+
+def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
+    """Interfaces that a `*_SOCKET_IFNAME` value selects: prefixes, `=` for exact names, `^` for all but these.
+
+    NCCL reads prefixes, `=` and `^` (NCCL user guide, NCCL_SOCKET_IFNAME); gloo reads exact names, which are also
+    prefixes of themselves.
+    """
+    listed = list(names)
+    exclude = expression.startswith("^")
+    exact = expression.startswith("=") or expression.startswith("^=")
+    words = [word for word in expression.lstrip("^=").split(",") if word]
+    if not exact and not exclude:
+        # A name that exists as written is meant as written; NCCL would also take longer ones behind it.
+        whole = [name for word in words for name in listed if name == word]
+        if whole:
+            return whole
+    hit = [name for name in listed if any(name == word if exact else name.startswith(word) for word in words)]
+    return [name for name in listed if name not in hit] if exclude else hit
+
+
+def no_answer(node: str, program: str, got: object) -> Outcome:
+    """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
+    if isinstance(got, Unreachable):
+        finding = Finding(got.cause, got.says, got.remedy, got.evidence)
+        return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
+    if isinstance(got, ProgramNotStarted):
+        return Outcome.failed(node, folder_finding(node, got.error))
+    if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
+        return Outcome.unknown(
+            node,
+            Finding(
+                "tool-output-unknown",
+                f"the {program} program on {node} did not finish in time",
+                f"look at the load of {node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)",
+            ),
+        )
+    if isinstance(got, Answer):
+        evidence = tuple((got.stderr or got.stdout).strip().splitlines()[-6:])
+        return Outcome.unknown(
+            node,
+            Finding(
+                "tool-output-unknown",
+                f"the {program} program on {node} ended with code {got.code} and told nothing",
+                "look at the evidence; -v shows more; if it is our fault, please report it",
+                evidence,
+            ),
+        )
+    raise got if isinstance(got, BaseException) else TypeError(f"{program} on {node} gave {got!r}")
+
+
+def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
+    """Why the run's folder could not be made or written on a node."""
+    path = error.get("path") or "the workdir"
+    said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
+    if error.get("errno") in ("ENOSPC", "EDQUOT"):
+        return Finding(
+            "disk-full",
+            f"there is no room left for {path} on {node}",
+            f"free some space (`df -h {path}`), or name another `workdir:` in the inventory",
+            said,
+        )
+    return Finding(
+        "workdir-not-writable",
+        f"{node} cannot write {path}: {error.get('text')}",
+        "make it writable for the login user, or name another `workdir:` in the inventory",
+        said,
+    )

@@ -1,0 +1,261 @@
+"""firewall: every node reaches every other on the ports the job uses; what is blocked is explained from the rules."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked
+from runbook.checks.base import Check, argument
+from runbook.checks.context import Context
+from runbook.checks.mesh import Dial, Mesh, Want, rules_of
+from runbook.checks.port import promised_ports
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding, Outcome
+
+MOST_RANGE_PORTS = 32
+
+
+@dataclass(frozen=True)
+class Firewall(Check):
+    id: ClassVar[str] = "firewall"
+    timeout_s: ClassVar[float] = 60.0
+
+    ephemeral: int = argument(2, "count", "how many ports of the kernel's choice to try on each node")
+
+    def run(self, at: Context) -> list[Outcome]:
+        if len(at.nodes) == 1:
+            return [Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")]
+        promised = sample(promised_ports(at.inventory))
+
+        def wants(node: Node) -> list[Want]:
+            rendezvous = at.inventory.rendezvous.port
+            fixed = [Want(rendezvous, "rendezvous"), *(Want(p, "range") for p in promised if p != rendezvous)]
+            return fixed + [Want(0, "ephemeral")] * self.ephemeral
+
+        with Mesh(at, wants) as mesh:
+            at.say("listening on every node, dialling every pair")
+            mesh.dial()
+            outcomes = self._judge(at, mesh)
+        return outcomes
+
+    def _judge(self, at: Context, mesh: Mesh) -> list[Outcome]:
+        bad = [dial for dial in mesh.dials if dial.outcome != "open"]
+        findings = explain(at, mesh, bad)
+        outcomes = []
+        for node in at.nodes:
+            own = findings.get(node.name, [])
+            busy = [occupied(node, error["port"], error["errno"]) for error in mesh.occupied.get(node.name, ())]
+            arriving = [dial for dial in mesh.dials if dial.destination == node.name and dial.outcome == "open"]
+            if own or busy:
+                outcomes.append(Outcome.failed(node.name, *own, *busy))
+            elif node.name in mesh.silent:
+                outcomes.append(mesh.silent[node.name])
+            elif blocked := [dial for dial in bad if node.name in (dial.source, dial.destination)]:
+                others = tuple(sorted(findings))
+                outcomes.append(
+                    Outcome.passed(
+                        node.name,
+                        f"{len(arriving)} connections to it opened; what failed between it and "
+                        f"{', '.join(sorted({d.source if d.destination == node.name else d.destination for d in blocked}))} "
+                        f"is {', '.join(others)}'s doing",
+                    )
+                )
+            else:
+                ports = {dial.port for dial in arriving}
+                peers = {dial.source for dial in arriving}
+                outcomes.append(
+                    Outcome.passed(node.name, f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}")
+                    if arriving
+                    else Outcome.unknown(
+                        node.name,
+                        Finding(
+                            "insufficient-evidence",
+                            f"nobody could dial {node.name}: no other node was able to try",
+                            "mend the other nodes first, then run again",
+                        ),
+                    )
+                )
+        return outcomes
+
+
+def sample(ports: list[int]) -> list[int]:
+    """A long range is sampled evenly, with both ends: a firewall rule rarely has holes of one port."""
+    if len(ports) <= MOST_RANGE_PORTS:
+        return ports
+    step = (len(ports) - 1) / (MOST_RANGE_PORTS - 1)
+    return sorted({ports[round(index * step)] for index in range(MOST_RANGE_PORTS)})
+
+
+def explain(at: Context, mesh: Mesh, bad: list[Dial]) -> dict[str, list[Finding]]:
+    """Findings by guilty node, one for each pair and kind of trouble, all its ports together."""
+    if not bad:
+        return {}
+    involved = sorted({name for dial in bad for name in (dial.source, dial.destination)})
+    addresses = {node.name: at.data_address(node) for node in at.nodes}
+    peers = {name: [addresses[d.destination] for d in bad if d.source == name] for name in involved}
+    for dial in bad:
+        peers[dial.destination].append(addresses[dial.source])
+    evidence = rules_of(at, involved, {name: sorted(set(listed)) for name, listed in peers.items()})
+    groups: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
+    for dial in bad:
+        groups[dial.source, dial.destination, dial.outcome].append(dial)
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for (source, destination, _), dials in groups.items():
+        node, finding = judge_pair(at, mesh, source, destination, dials, addresses, evidence)
+        if not any(similar(finding, other) for other in found[node]):
+            found[node].append(finding)
+    return dict(found)
+
+
+def similar(one: Finding, other: Finding) -> bool:
+    return (one.cause, one.remedy, one.says) == (other.cause, other.remedy, other.says)
+
+
+def judge_pair(
+    at: Context,
+    mesh: Mesh,
+    source: str,
+    destination: str,
+    dials: list[Dial],
+    addresses: Mapping[str, str],
+    evidence: Mapping[str, Evidence | None],
+) -> tuple[str, Finding]:
+    """Which node is guilty of these failed dials of one direction, and the finding."""
+    first = dials[0]
+    seen = tuple(str(dial) for dial in dials[:4])
+    if first.outcome == "unresolvable":
+        return source, Finding(
+            "name-unresolvable",
+            f"{source} cannot resolve {first.address}",
+            f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
+            seen,
+            (destination,),
+        )
+    if first.outcome == "stranger":
+        return destination, Finding(
+            "name-wrong-address",
+            f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+            f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
+            seen,
+            (source,),
+        )
+    if first.outcome in ("silent", "lost", "reset"):
+        return destination, Finding(
+            "tcp-connection-lost-midrun" if first.outcome == "reset" else "packet-loss",
+            f"TCP from {source} to {destination} opens on {ports_text(dials)} and then nothing more comes through",
+            "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss",
+            seen,
+            (source,),
+        )
+    if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(evidence.get(source), evidence.get(destination)):
+        return source, Finding(
+            "no-route",
+            f"{source} has no way to {destination} ({first.address}): {first.errno}",
+            f"on {source}: `ip route get {first.address}`; add the route, or correct the address",
+            seen,
+            (destination,),
+        )
+    blocked = explain_dials(at, first, dials, addresses, evidence)
+    kinds = {dial.kind for dial in dials}
+    rendezvous_open = any(
+        d.outcome == "open" and d.kind == "rendezvous" and (d.source, d.destination) == (source, destination)
+        for d in mesh.dials
+    )
+    if blocked is None:
+        return destination, Finding(
+            "master-not-listening",
+            f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
+            f"look at {destination} by hand: `sudo nft list ruleset`",
+            seen,
+            (source,),
+        )
+    cause, says = blocked.cause, blocked.says
+    if rendezvous_open and "ephemeral" in kinds:
+        cause = "data-ports-blocked"
+        says = (
+            f"the rendezvous port {at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange data do "
+            f"not: {says}"
+        )
+    return blocked.node, Finding(
+        cause,
+        says,
+        blocked.remedy,
+        (*seen, *(line for line in blocked.evidence if line not in seen))[:10],
+        tuple(name for name in (source, destination) if name != blocked.node),
+    )
+
+
+def explain_dials(
+    at: Context, first: Dial, dials: list[Dial], addresses: Mapping[str, str], evidence: Mapping[str, Evidence | None]
+) -> Blocked | None:
+    outcome: Literal["dropped", "rejected", "refused"] = "dropped"
+    if first.outcome in ("refused", "rejected"):
+        outcome = "refused" if first.outcome == "refused" else "rejected"
+    flow = Flow(numeric(addresses[first.source]), numeric(first.address), first.port)
+    return explain_blocked(
+        outcome,
+        flow,
+        evidence.get(first.source),
+        evidence.get(first.destination),
+        first.source,
+        first.destination,
+        ports=needed_ports(at.inventory, dials),
+        sources=[numeric(addresses[first.source])],
+        destinations=[numeric(first.address)],
+        listener_was_up=True,
+    )
+
+
+def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
+    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
+    dials = list(dials)
+    kinds = {dial.kind for dial in dials}
+    ports: list[tuple[int, int]] = []
+    if "rendezvous" in kinds:
+        ports.append((inventory.rendezvous.port, inventory.rendezvous.port))
+    if "range" in kinds:
+        ports.extend(inventory.network.ports)
+    if "ephemeral" in kinds:
+        ports.append(ephemeral_range(dials))
+    return sorted(set(ports))
+
+
+def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
+    """Linux's default range, widened to what was really handed out."""
+    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
+    return min(32768, *seen), max(60999, *seen)
+
+
+def rejects(*evidence: Evidence | None) -> bool:
+    """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
+    return any(one is None or one.bases(4) or one.bases(6) for one in evidence)
+
+
+def numeric(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        try:
+            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            return "0.0.0.0"  # noqa: S104  a name only the nodes know: rules on its address cannot be judged here
+
+
+def occupied(node: Node, port: int, errno: str) -> Finding:
+    return Finding(
+        "port-in-use",
+        f"port {port} of {node.name} is taken, so nobody could be let in on it",
+        f"see who has it: `sudo ss -ltnp 'sport = :{port}'` on {node.name}; the `port` check names the process",
+        (f"bind({port}): {errno}",),
+    )
+
+
+def ports_text(dials: list[Dial]) -> str:
+    ports = sorted({dial.port for dial in dials})
+    shown = ", ".join(str(port) for port in ports[:4])
+    return f"TCP {shown}" + (f" and {len(ports) - 4} more" if len(ports) > 4 else "")

@@ -1,0 +1,321 @@
+"""The ranks of a run: started once through the launch script, then given orders by one check after the other.
+
+Importing torch costs more than all checks together, so ranks start while `reach` looks around, and the connection and
+AllReduce tests use the same processes. What each rank says is kept per member; whoever waits is told early when a
+rank died, named its own failure, or when nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from runbook.checks.context import Run
+from runbook.launch.ranks import Rank, rank_table
+from runbook.launch.render import render_sh
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.transport import Remote, Session
+from runbook.transport.session import Message
+
+SILENT_S = 2.5
+"""A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
+
+SETTLE_S = 0.6
+"""After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
+
+AFTERMATH = re.compile(
+    r"closed by peer|connection reset|broken pipe|remote process exited|peer|socket closed|connection was (closed|lost)"
+    r"|NCCL.*(remote|unhandled system) error",
+    re.IGNORECASE,
+)
+"""What a survivor says when another rank or the network failed: a consequence, not a cause."""
+
+
+@dataclass
+class Member:
+    """One rank: where it is, what it said last, how it ended."""
+
+    rank: Rank
+    remote: Remote | None = None
+    steps: dict[str, Message] = field(default_factory=dict)
+    step: str = "not started"
+    beat: Message = field(default_factory=dict)
+    heard: float = 0.0
+    moved: float = 0.0
+    finished_size: int = 0
+    failure: Message | None = None
+    code: int | None = None
+    over: bool = False
+    lost: Unreachable | None = None
+    processes: list[Message] = field(default_factory=list)
+    stack: tuple[str, ...] = ()
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return f"rank {self.rank.rank} on {self.rank.node}"
+
+    @property
+    def aftermath(self) -> bool:
+        """Whether what it reports is likely to be another's death or a broken connection."""
+        return self.failure is not None and not self.failure.get("cause") and bool(
+            AFTERMATH.search(str(self.failure.get("text", "")))
+        )
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far it came in a sweep, comparable between ranks: the size and the iteration."""
+        return int(self.beat.get("size", 0)), int(self.beat.get("turn", 0))
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Why waiting ended early. `kind`: died, failed, stalled or late."""
+
+    kind: str
+    seconds: float
+
+
+class Gang:
+    """All ranks of an inventory. One thread at a time uses it."""
+
+    def __init__(self, run: Run, inventory: Inventory, stage: str) -> None:
+        self.inventory = inventory
+        self.run = run
+        self.stage = stage
+        self.members = [Member(rank) for rank in rank_table(inventory)]
+        self.joined = False
+        self.extra: dict[str, Message] = {}
+        self.failures: dict[str, BaseException] = {}
+        self._news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
+        self._logs: list[TextIO] = []
+        self._on_message: Callable[[Member, Message], None] = lambda member, message: None
+
+    # Starting.
+
+    def start(self) -> None:
+        """Push the script and the program to every reached node and start its ranks. Returns at once after that."""
+        nodes = [node for node in self.inventory.nodes if node.name in self.run.site.sessions]
+        for name, result in self.run.site.each(nodes, self._start_node, timeout_s=30.0).items():
+            if isinstance(result, BaseException):
+                self.failures[name] = result
+
+    def _start_node(self, node: Node) -> None:
+        session = self.run.site.sessions[node.name]
+        script = render_sh(
+            self.inventory,
+            node,
+            name=slug(self.stage),
+            command=(node.interpreter, "-u", "./rank.py"),
+            made_from=self.run.made_from,
+        )
+        for path, data in script.files.items():
+            session.push(path, data, mode=0o700 if path.endswith(".sh") else 0o600)
+        session.push_program("rank")
+        for member in self.members:
+            if member.rank.node == node.name:
+                self._start_rank(session, member, script.name)
+
+    def _start_rank(self, session: Session, member: Member, script: str) -> None:
+        logs = self.run.run_dir / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        log = Path(logs / f"rank-{member.rank.rank:05d}.{member.rank.node}.log").open("a")
+        self._logs.append(log)
+
+        def on_log(text: str) -> None:
+            member.log = [*member.log[-40:], text]
+            log.write(text)
+            log.flush()
+
+        member.heard = member.moved = time.monotonic()
+        member.remote = session.start(
+            ["/bin/sh", f"{session.folder}/{script}", str(member.rank.local_rank)],
+            env={"RUNBOOK_BACKEND": self.inventory.rendezvous.backend},
+            on_message=lambda message: self._news.put((member, message)),
+            on_log=on_log,
+            on_end=lambda: self._news.put((member, None)),
+        )
+
+    # Orders and waiting.
+
+    def order(self, message: Mapping[str, Any]) -> None:
+        """The same order to every rank that lives. A rank whose node is lost is found by whoever waits."""
+        self.extra = {}
+        now = time.monotonic()
+        for member in self.members:
+            member.steps.pop("done", None)
+            member.finished_size = 0
+            member.moved = now
+            if member.remote and not member.over:
+                try:
+                    member.remote.tell(dict(message))
+                except Unreachable as error:
+                    member.lost, member.over = error, True
+
+    def until(
+        self,
+        step: str,
+        *,
+        timeout_s: float,
+        stall_s: Callable[[], float],
+        on_message: Callable[[Member, Message], None] | None = None,
+    ) -> Halt | None:
+        """Wait until every rank has made `step`; None when they all did.
+
+        Ends early when a rank died or reported a failure (after letting the dust settle), when no rank moved for
+        `stall_s()` seconds, or when one sends no beats at all. Ranks whose node could not be reached count as dead.
+        """
+        self._on_message = on_message or (lambda member, message: None)
+        begun = time.monotonic()
+        bad_since: float | None = None
+        while True:
+            self._drain(0.05)
+            now = time.monotonic()
+            if any(member.over or member.failure or member.remote is None for member in self.members):
+                bad_since = bad_since or now
+                settled = all(member.over or member.failure for member in self.members)
+                blamed = any(member.over and not member.aftermath for member in self.members)
+                # Only survivors have spoken: give the one that died, or whose node is being lost, time to be noticed.
+                if settled or now - bad_since > (SETTLE_S if blamed else 4 * SETTLE_S):
+                    return Halt("died" if any(m.over for m in self.members) else "failed", now - begun)
+                continue
+            if all(step in member.steps for member in self.members):
+                return None
+            if now - begun > timeout_s:
+                return Halt("late", now - begun)
+            waiting = [member for member in self.members if step not in member.steps]
+            if now - max(member.moved for member in self.members) > stall_s():
+                return Halt("stalled", now - begun)
+            if any("imported" in m.steps and now - m.heard > SILENT_S for m in waiting):
+                return Halt("stalled", now - begun)
+
+    def _drain(self, timeout_s: float) -> None:
+        try:
+            item = self._news.get(timeout=timeout_s)
+            while True:
+                self._learn(*item)
+                item = self._news.get_nowait()
+        except queue.Empty:
+            return
+
+    def _learn(self, member: Member, message: Message | None) -> None:
+        now = time.monotonic()
+        member.heard = now
+        if message is None:
+            assert member.remote is not None
+            member.over, member.code, member.lost = True, member.remote.code, member.remote.lost
+            return
+        event = message.get("event")
+        if event == "beat":
+            if (message.get("phase"), *place_of(message)) != (member.beat.get("phase"), *member.place):
+                member.moved = now
+            member.beat = message
+            return
+        member.moved = now
+        if event == "step":
+            member.step = message["step"]
+            member.steps[member.step] = message
+        elif event in ("failed", "activation-failed", "program-missing"):
+            member.failure = message
+        elif event in ("row", "finished"):
+            member.finished_size = int(message["row"]["size"] if event == "row" else message["size"])
+            self.extra[event] = message
+        else:
+            self.extra[f"{event}"] = message
+            if event == "wrong":
+                member.steps["wrong"] = message
+        self._on_message(member, message)
+
+    # Looking.
+
+    def inspect(self, *, timeout_s: float = 4.0) -> None:
+        """Ask every node's kernel about its ranks, and every rank for its stack, all in parallel."""
+        alive = [member for member in self.members if member.remote and not member.over]
+        pool = ThreadPoolExecutor(max(1, min(64, len(alive))))
+        wait([pool.submit(self._inspect_one, member) for member in alive], timeout=timeout_s)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+    def _inspect_one(self, member: Member) -> None:
+        assert member.remote is not None
+        member.processes = member.remote.processes()
+        if any(process["state"] in "TtD" for process in member.processes):
+            return  # it cannot run a signal handler now
+        member.remote.signal("SIGUSR1")
+        time.sleep(0.3)
+        session = self.run.site.sessions[member.rank.node]
+        text = session.read_file(f"stack-{member.rank.rank}.txt").decode(errors="replace")
+        member.stack = main_stack(text)
+
+    def lines(self, member: Member, count: int = 8) -> tuple[str, ...]:
+        """The end of what a rank printed besides its messages."""
+        text = "".join(member.log)
+        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-count:]
+
+    # Ending.
+
+    def dismiss(self) -> None:
+        """Let the ranks end (they do when stdin ends), and stop those that do not within a second."""
+        alive = [member for member in self.members if member.remote and not member.over]
+        for member in alive:
+            assert member.remote is not None
+            try:
+                member.remote.feed(b"", end=True)
+            except Unreachable:
+                member.over = True
+        deadline = time.monotonic() + 1.0
+        for member in alive:
+            assert member.remote is not None
+            if not member.remote.over.wait(max(0.0, deadline - time.monotonic())):
+                try:
+                    member.remote.stop(0.5)
+                    member.remote.over.wait(2.0)
+                except Unreachable:
+                    continue
+        for log in self._logs:
+            log.close()
+
+
+def place_of(message: Message) -> tuple[int, int]:
+    return int(message.get("size", 0)), int(message.get("turn", 0))
+
+
+def slug(text: str) -> str:
+    """A stage's name as a file name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower() or "stage"
+
+
+def main_stack(text: str) -> tuple[str, ...]:
+    """The last dump of the main thread from what faulthandler wrote, innermost frame first."""
+    dumps = re.split(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", text, flags=re.MULTILINE)
+    for block in reversed(dumps):
+        frames = [line.strip() for line in block.splitlines() if line.strip().startswith("File ")]
+        if any("rank.py" in frame and " in main" in frame for frame in frames):
+            return tuple(frames[:8])
+    return ()
+
+
+def start_gang(run: Run, inventory: Inventory, stage: str) -> Gang:
+    """The gang that is up if it has the same nodes and still lives; else a new one, started."""
+    gang = run.gang
+    if gang is not None:
+        alive = all(member.remote and not member.over and not member.failure for member in gang.members)
+        if alive and gang.inventory.nodes == inventory.nodes and gang.inventory.rendezvous == inventory.rendezvous:
+            return gang
+        dismiss_gang(run)
+    run.gang = Gang(run, inventory, stage)
+    run.gang.start()
+    return run.gang
+
+
+def dismiss_gang(run: Run) -> None:
+    """End the ranks that are up, if any: a stage that wants the port free, or the end of the run."""
+    if run.gang is not None:
+        run.gang.dismiss()
+        run.gang = None

@@ -1,0 +1,169 @@
+"""port: the rendezvous address is the master's own, and the ports that the job will bind are free."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from runbook.checks.base import Check
+from runbook.checks.context import Context
+from runbook.launch.ranks import dialled_address
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding, Outcome
+
+MOST_PORTS = 256
+
+
+@dataclass(frozen=True)
+class PortCheck(Check):
+    id: ClassVar[str] = "port"
+    timeout_s: ClassVar[float] = 30.0
+
+    def run(self, at: Context) -> list[Outcome]:
+        master = at.inventory.rendezvous.master
+        address = dialled_address(at.inventory.rendezvous, len(at.nodes))
+        # Nodes that are one machine share its ports: the first of them binds for all, or they would find each other.
+        first_of: dict[str, str] = {}
+        for node in sorted(at.nodes, key=lambda node: node.name != master):
+            first_of.setdefault(at.machine(node.name), node.name)
+        promised = promised_ports(at.inventory)
+
+        def arguments(node: Node) -> dict[str, Any]:
+            ports: list[int] = []
+            if first_of[at.machine(node.name)] == node.name:
+                ports = sorted({*promised, *([at.inventory.rendezvous.port] if node.name == master else [])})
+            return {"address": address if node.name == master else None, "ports": ports}
+
+        said = at.ask("port", arguments, timeout_s=15.0)
+        outcomes = []
+        for node in at.nodes:
+            answer = said[node.name]
+            if isinstance(answer, Outcome):
+                outcomes.append(answer)
+            elif not answer["ports"]:
+                owner = first_of[at.machine(node.name)]
+                if owner == node.name:
+                    proof = "the inventory promises no ports here, and the rendezvous port is the master's"
+                else:
+                    proof = f"the same machine as {owner}, which was looked at"
+                outcomes.append(Outcome.passed(node.name, proof))
+            else:
+                outcomes.append(judge(at, node, answer, address))
+        return outcomes
+
+
+def promised_ports(inventory: Inventory) -> list[int]:
+    """The ports of `network.ports`; of a very long list a spread sample with both ends of every range."""
+    ports = [port for low, high in inventory.network.ports for port in range(low, high + 1)]
+    if len(ports) <= MOST_PORTS:
+        return ports
+    step = len(ports) // (MOST_PORTS - 2 * len(inventory.network.ports))
+    ends = {port for ends in inventory.network.ports for port in ends}
+    return sorted({*ports[:: max(1, step)], *ends})
+
+
+def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:
+    """From what the node found when it bound the ports to an outcome."""
+    findings: list[Finding] = []
+    where = answer["address"]
+    port = at.inventory.rendezvous.port
+    if where is not None and not where["local"]:
+        findings.append(not_local(at, node, where, address))
+    for number, found in answer["ports"].items():
+        if not found["free"]:
+            findings.append(taken(node, int(number), found, rendezvous=int(number) == port))
+    if findings:
+        return Outcome.failed(node.name, *findings)
+    warnings = []
+    if where is not None and in_ephemeral_range(port, at.facts(node.name).get("port_range")):
+        warnings.append(
+            f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another program may "
+            "take it at any time"
+        )
+    count = len(answer["ports"])
+    proof = f"{count} port{'s' if count > 1 else ''} free to bind"
+    if where is not None:
+        proof = f"{address} is on this node, rendezvous port {port} is free" + (f", {proof}" if count > 1 else "")
+    return Outcome.passed(node.name, proof, warnings=warnings)
+
+
+def in_ephemeral_range(port: int, text: str | None) -> bool:
+    bounds = (text or "").split()
+    return len(bounds) == 2 and int(bounds[0]) <= port <= int(bounds[1])
+
+
+def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
+    interfaces = at.facts(node.name).get("interfaces", {})
+    own = [a for name, entry in interfaces.items() if name != "lo" for a in entry["addresses"]]
+    if where["resolved"] is None:
+        return Finding(
+            "name-unresolvable",
+            f"{node.name} cannot resolve its own rendezvous address {address}",
+            f"add {address} to DNS or to /etc/hosts of every node, or write an IP address: "
+            f"`rendezvous: {{address: {own[0] if own else '…'}}}`",
+            (str(where.get("error")),),
+        )
+    others = [
+        other.name
+        for other in at.inventory.nodes
+        if other.name != node.name
+        and any(
+            a in where["resolved"]
+            for entry in at.facts(other.name).get("interfaces", {}).values()
+            for a in entry["addresses"]
+            if not is_loopback(a)
+        )
+    ]
+    belongs = f"it belongs to {', '.join(others)}" if others else "it is on no interface there"
+    usable = next((a for a in own if not is_loopback(a) and ":" not in a), own[0] if own else None)
+    fix = f"write one of its own addresses: `rendezvous: {{address: {usable or '…'}}}`"
+    if others:
+        fix = f"make {others[0]} the master (`rendezvous: {{master: {others[0]}}}`), or {fix}"
+    resolved = ", ".join(where["resolved"])
+    return Finding(
+        "master-address-not-local",
+        f"the rendezvous address {address} is not an address of the master {node.name}: {belongs}",
+        fix,
+        (
+            *((f"{address} resolves to {resolved} on {node.name}",) if resolved != address else ()),
+            f"addresses of {node.name}: {', '.join(own) or 'none'}",
+        ),
+        tuple(others),
+    )
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def taken(node: Node, port: int, found: Mapping[str, Any], *, rendezvous: bool) -> Finding:
+    what = "the rendezvous port" if rendezvous else "the port"
+    if found["errno"] == "EACCES":
+        return Finding(
+            "port-privileged-or-reserved",
+            f"{node.name} may not bind {what} {port}: ports below 1024 are root's",
+            "choose a port above 1024: `rendezvous: {port: 29500}`",
+            (f"bind({port}): {found['errno']}",),
+        )
+    holder = found.get("holder") or {}
+    user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")
+    if holder.get("pid"):
+        who = f"process {holder['pid']} of {user}: {holder['command']}"
+        fix = f"end it if it is a leftover (`kill {holder['pid']}` on {node.name})"
+        if holder.get("run_id"):
+            who += f" (a leftover of runbook's run {holder['run_id']})"
+    else:
+        who = f"a process of {user} that only root can see"
+        fix = f"see who it is: `sudo ss -ltnp 'sport = :{port}'` on {node.name}"
+    other = "another port: `rendezvous: {port: …}`" if rendezvous else "other `network: {ports: …}`"
+    return Finding(
+        "port-in-use",
+        f"{what} {port} of {node.name} is taken by {who}",
+        f"{fix}, or choose {other}",
+        (f"bind({port}): {found['errno']}",),
+    )

@@ -1,0 +1,171 @@
+"""`runbook run`: load → plan → execute → report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from runbook.checks import CHECKS
+from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.run import Settings, execute
+from runbook.launch.ranks import dialled_address, rank_table
+from runbook.load.extra import parse_extra
+from runbook.load.inventory import load_inventory
+from runbook.load.playbook import load_playbook
+from runbook.load.shipped import find_inventory, find_playbook
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.events import Emit, Event
+from runbook.model.inventory import Inventory
+from runbook.model.playbook import Playbook
+from runbook.report.console import Console
+from runbook.report.jsonl import Jsonl
+from runbook.report.junit import Junit
+from runbook.report.result import Result
+
+
+def run(arguments: argparse.Namespace) -> int:
+    extra = parse_extra(arguments.extra_vars)
+    playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
+    inventory = load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    choice = Choice(arguments.limit, words(arguments.tags), words(arguments.skip_tags), arguments.start_at, extra)
+    plan = make_plan(playbook, inventory, choice)
+    if arguments.check:
+        sys.stdout.write(plan_as_json(plan) if arguments.output in ("json", "jsonl") else plan_as_text(plan))
+        return 0
+    run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    run_dir = make_run_dir(arguments.run_dir, run_id)
+    settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
+    with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
+        return execute(plan, settings, emit)
+
+
+def words(options: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for option in options for word in option.split(",") if word.strip())
+
+
+def inventory_path(named: str | None, playbook: Playbook) -> Path:
+    """The inventory of `-i`, or the playbook's own, which lies relative to the playbook."""
+    if named is not None:
+        return find_inventory(named)
+    if playbook.inventory is None:
+        raise FilesWrong(
+            [Problem("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")]
+        )
+    return Path(os.path.normpath(Path(playbook.source).parent / playbook.inventory))
+
+
+def make_run_dir(named: str | None, run_id: str) -> Path:
+    """`--run-dir`, else `.runbook/runs/RUN_ID` here, else (where that cannot be written) in the temporary folder."""
+    if named is not None:
+        path = Path(named)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FilesWrong([Problem("arguments.run-dir", f"--run-dir {named}: {error.strerror}")]) from None
+        return path
+    for base in (Path(".runbook"), Path(tempfile.gettempdir()) / f"runbook-{os.getuid() if hasattr(os, 'getuid') else 0}"):
+        path = base / "runs" / run_id
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except OSError:
+            continue
+        return path
+    raise FilesWrong([Problem("arguments.run-dir", "no folder for this run's files can be made", help="name one: --run-dir")])
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: with everything cleaned up."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+@contextlib.contextmanager
+def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
+    """Readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
+
+    With a machine's format on stdout, people still see the progress on stderr if that is a terminal, or with -v.
+    """
+    result = Result()
+    junit = Junit()
+    readers: list[Emit] = [result, junit]
+    with contextlib.ExitStack() as stack:
+        events = stack.enter_context((run_dir / "events.jsonl").open("w", encoding="utf-8"))
+        readers.append(Jsonl(events))
+        if arguments.output == "jsonl":
+            readers.append(Jsonl(sys.stdout))
+        if arguments.output == "text":
+            readers.append(stack.enter_context(Console(sys.stdout, verbose=arguments.verbose)))
+        elif arguments.verbose or sys.stderr.isatty():
+            readers.append(stack.enter_context(Console(sys.stderr, verbose=arguments.verbose)))
+
+        def emit(event: Event) -> None:
+            for reader in readers:
+                reader(event)
+
+        try:
+            yield emit
+        finally:
+            (run_dir / "result.json").write_text(result.text(), encoding="utf-8")
+    if arguments.output == "json":
+        sys.stdout.write(result.text())
+    elif arguments.output == "junit":
+        sys.stdout.write(junit.text())
+    sys.stdout.flush()
+
+
+def plan_as_text(plan: Plan) -> str:
+    """What a run would do: ranks, then stages."""
+    inventory = plan.inventory
+    where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
+    lines = [
+        f"{plan.playbook.name} on {inventory.name} ({inventory.source}): nothing is touched",
+        "",
+        f"rendezvous {where}, backend {inventory.rendezvous.backend}",
+        "",
+        "rank  node              local  device",
+    ]
+    for rank in rank_table(inventory):
+        device = "cpu" if rank.device is None else f"gpu {rank.device}"
+        lines.append(f"{rank.rank:>4}  {rank.node:<16}  {rank.local_rank:>5}  {device}")
+    lines += ["", "stages:"]
+    for number, stage in enumerate(plan.stages, 1):
+        skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
+        lines.append(f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes, at most {stage.timeout_s:g} s{skipped}")
+        settings = {name: value for name, value in vars(stage.check).items() if value is not None}
+        if settings:
+            lines.append("     " + ", ".join(f"{name}={value}" for name, value in settings.items()))
+    return "\n".join(lines) + "\n"
+
+
+def plan_as_json(plan: Plan) -> str:
+    return json.dumps({"version": 1, **summary(plan.inventory), "stages": [
+        {"name": stage.name, "check": stage.check.id, "nodes": stage.nodes, "timeout_s": stage.timeout_s, "skip": stage.skip}
+        for stage in plan.stages
+    ]}, indent=2) + "\n"
+
+
+def summary(inventory: Inventory) -> dict[str, object]:
+    ranks = [
+        {"rank": r.rank, "node": r.node, "local_rank": r.local_rank, "node_rank": r.node_rank, "device": r.device}
+        for r in rank_table(inventory)
+    ]
+    return {"inventory": inventory.source, "backend": inventory.rendezvous.backend, "ranks": ranks}

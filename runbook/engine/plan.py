@@ -1,0 +1,198 @@
+"""From a playbook and an inventory to the stages that will run, on which nodes, with which arguments. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.checks import CHECKS
+from runbook.checks.base import Check, configure
+from runbook.checks.reach import Reach
+from runbook.checks.shell import Shell
+from runbook.launch.ranks import narrow, rank_table
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.patterns import select
+from runbook.load.templating import fill, truth
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
+from runbook.model.playbook import Playbook, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the command line picks from a playbook. Empty collections pick everything."""
+
+    limit: str | None = None
+    tags: Collection[str] = ()
+    skip_tags: Collection[str] = ()
+    start_at: str | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold."""
+
+    name: str
+    check: Check
+    inventory: Inventory
+    timeout_s: float
+    stop_on_failure: bool = True
+    skip: str | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.inventory.nodes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    playbook: Playbook
+    inventory: Inventory
+    stages: tuple[PlannedStage, ...]
+
+    @property
+    def ranks_on(self) -> Inventory | None:
+        """The nodes on which the first stage that needs ranks will start them, or None."""
+        return next((s.inventory for s in self.stages if s.check.needs_ranks and s.skip is None), None)
+
+
+def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
+    """Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice."""
+    problems: list[Problem] = []
+    nodes = _selected(playbook, inventory, choice)
+    chosen = narrow(inventory, nodes)
+    variables = _variables(playbook, chosen, choice.extra)
+    wanted = _wanted(playbook.stages, choice, playbook.source)
+    stages = [PlannedStage("reach", Reach(), chosen, Reach.timeout_s)]
+    for stage in wanted:
+        try:
+            stages.append(_planned(stage, chosen, variables))
+        except FilesWrong as wrong:
+            problems.extend(wrong.problems)
+    windows = [node.name for node in nodes if node.windows]
+    if windows:
+        problems.append(
+            Problem(
+                "inventory.windows-node",
+                f"{', '.join(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them",
+                help="leave them out with -l, for example `-l 'all:!" + windows[0] + "'`",
+            )
+        )
+    if problems:
+        raise FilesWrong(problems)
+    return Plan(playbook, chosen, tuple(stages))
+
+
+def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple[Node, ...]:
+    nodes = select(playbook.nodes, inventory)
+    if choice.limit is None:
+        return nodes
+    limited = select(choice.limit, inventory)
+    both = tuple(node for node in nodes if node in limited)
+    if not both:
+        raise FilesWrong(
+            [
+                Problem(
+                    "arguments.empty-selection",
+                    f"-l {choice.limit} leaves none of the playbook's nodes ({playbook.nodes})",
+                    help="`all` and the names of nodes, groups and ranges can be joined with `:`, `!` and `&`",
+                )
+            ]
+        )
+    return both
+
+
+def _variables(playbook: Playbook, inventory: Inventory, extra: Mapping[str, object]) -> dict[str, object]:
+    """What templates may use: facts of the inventory, the playbook's vars, and `-e`, strongest last."""
+    facts: dict[str, object] = {
+        "nodes": [node.name for node in inventory.nodes],
+        "node_count": len(inventory.nodes),
+        "world_size": len(rank_table(inventory)),
+        "gpus": sum(len(node.gpus) for node in inventory.nodes),
+        "backend": inventory.rendezvous.backend,
+        "infiniband": inventory.infiniband is not None,
+        "master": inventory.rendezvous.master,
+    }
+    return {**facts, **playbook.vars, **extra}
+
+
+def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
+    """Stages picked by --start-at and tags, in the playbook's order. A choice that leaves nothing is an error."""
+    wanted = list(stages)
+    if choice.start_at is not None:
+        matching = [s for s in wanted if s.name == choice.start_at] or [s for s in wanted if s.check == choice.start_at]
+        if not matching:
+            help = did_you_mean(choice.start_at, [stage.name for stage in stages])
+            problem = Problem("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
+            raise FilesWrong([problem])
+        wanted = wanted[wanted.index(matching[0]) :]
+    known = {tag for stage in stages for tag in stage.tags} | {"always", "all", "untagged", "tagged"}
+    unknown = [tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}]
+    if unknown:
+        problems = [
+            Problem("arguments.unknown-tag", f"no stage of {source} has the tag {tag!r}", help=did_you_mean(tag, known))
+            for tag in unknown
+        ]
+        raise FilesWrong(problems)
+    if choice.tags:
+        wanted = [stage for stage in wanted if _tagged(stage, choice.tags) or "always" in stage.tags]
+    if choice.skip_tags:
+        wanted = [stage for stage in wanted if not _tagged(stage, choice.skip_tags)]
+    if not wanted:
+        raise FilesWrong(
+            [Problem("arguments.empty-selection", f"the tags chosen leave no stage of {source}", help="see them with -C")]
+        )
+    return wanted
+
+
+def _tagged(stage: Stage, tags: Collection[str]) -> bool:
+    names = {*stage.tags, stage.name, "all", "tagged" if stage.tags else "untagged"}
+    return bool(names & set(tags))
+
+
+def _planned(stage: Stage, inventory: Inventory, variables: Mapping[str, object]) -> PlannedStage:
+    if stage.nodes:
+        own = select(stage.nodes, inventory, stage.span)
+        inventory = narrow(inventory, own)
+    skip = None
+    if stage.when is not None and not truth(stage.when, variables, stage.span):
+        skip = f"when: {stage.when} does not hold"
+    check = _check(stage, variables)
+    timeout = stage.timeout_s or _default_timeout(check)
+    return PlannedStage(stage.name, check, inventory, timeout, stage.on_failure == "stop", skip)
+
+
+def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
+    if stage.kind == "launch":
+        message = "this version renders `launch:` stages but does not run them"
+        raise FilesWrong([Problem("playbook.launch-stage", message, stage.span, "leave it out with --skip-tags")])
+    if stage.kind == "shell":
+        # The line is the user's shell; what is put into it is data, and stays one word however it is written.
+        quoted = {name: shlex.quote(v) if isinstance(v, str) else v for name, v in variables.items()}
+        if stage.expect.stdout is not None:
+            try:
+                re.compile(stage.expect.stdout)
+            except re.error as error:
+                message = f"`expect: stdout:` is no regular expression: {error}"
+                raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
+        return Shell(command=str(fill(stage.shell, quoted, stage.span)), expect=stage.expect)
+    assert stage.check is not None
+    values: dict[str, object] = {}
+    problems: list[Problem] = []
+    for name, value in stage.arguments.items():
+        try:
+            values[name] = fill(value, variables, stage.argument_spans.get(name, stage.span))
+        except FilesWrong as wrong:
+            problems.extend(wrong.problems)
+    if problems:
+        raise FilesWrong(problems)
+    return configure(CHECKS[stage.check], values, stage.argument_spans, stage.span)
+
+
+def _default_timeout(check: Check) -> float:
+    """A check's own default; one with a time budget gets that on top of what joining may take."""
+    budget = getattr(check, "budget", 0.0)
+    return check.timeout_s + float(budget)

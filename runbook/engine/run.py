@@ -1,0 +1,193 @@
+"""Run a plan: stage after stage, every node accounted for, stop at the first failure, clean up whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import runbook
+from runbook.causes.catalogue import CONSEQUENCES
+from runbook.checks.context import Context, Run
+from runbook.checks.gang import dismiss_gang
+from runbook.engine.plan import Plan, PlannedStage
+from runbook.model.events import Emit, OutcomeReached, Progress, RunFinished, RunStarted, StageFinished, StageStarted
+from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.transport import Site
+
+GRACE_S = 5.0
+"""How long after its deadline a check may still take to give its own answer, which says more than ours."""
+
+EXIT_CODES = {Verdict.PASS: 0, Verdict.SKIP: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run, as opposed to what."""
+
+    run_id: str
+    run_dir: Path
+    forks: int = 64
+    keep: bool = False
+
+
+def execute(plan: Plan, settings: Settings, emit: Emit) -> int:
+    """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
+    begun = time.monotonic()
+    site = Site(settings.run_id, forks=settings.forks, keep=settings.keep)
+    sources = (f"inventory {plan.inventory.source}", f"playbook {plan.playbook.source}")
+    run = Run(settings.run_id, settings.run_dir, site, made_from=sources)
+    emit(
+        RunStarted(
+            time.time(),
+            settings.run_id,
+            runbook.__version__,
+            plan.playbook.source,
+            plan.inventory.source,
+            tuple(node.name for node in plan.inventory.nodes),
+            tuple(stage.name for stage in plan.stages),
+            str(settings.run_dir),
+        )
+    )
+    seen: list[Outcome] = []
+    stopped_at: str | None = None
+    current = plan.stages[0].name
+    interrupted = False
+    try:
+        for stage in plan.stages:
+            current = stage.name
+            outcomes = _stage(plan, stage, run, emit)
+            seen.extend(outcomes)
+            if overall(outcome.verdict for outcome in outcomes).stops and (stage.stop_on_failure or stage.name == "reach"):
+                stopped_at = stage.name
+                break
+    except KeyboardInterrupt:
+        interrupted, stopped_at = True, current
+    cleaned = _clean(run, interrupted)
+    verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in seen)
+    code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
+    seconds = round(time.monotonic() - begun, 3)
+    emit(
+        RunFinished(time.time(), verdict, code, stopped_at, seconds, causes(seen), str(settings.run_dir), cleaned)
+    )
+    return code
+
+
+def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
+    """Each cause once, the root first: what failed before what could not be told, and no mere consequences."""
+    failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
+    unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
+    found = list(dict.fromkeys([*failed, *unknown]))
+    return tuple([cause for cause in found if cause not in CONSEQUENCES] or found)
+
+
+def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
+    begun = time.monotonic()
+    emit(StageStarted(time.time(), stage.name, stage.check.id, stage.nodes))
+    if stage.skip is not None:
+        outcomes = [Outcome.skipped(node, stage.skip) for node in stage.nodes]
+    else:
+        outcomes = _run_check(plan, stage, run, emit)
+    for outcome in outcomes:
+        emit(OutcomeReached(time.time(), stage.name, outcome))
+    verdict = overall(outcome.verdict for outcome in outcomes)
+    emit(StageFinished(time.time(), stage.name, verdict, round(time.monotonic() - begun, 3)))
+    return outcomes
+
+
+def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
+    """The check in a thread of its own, so that no deadline and no Ctrl-C depends on how it is written."""
+    if run.gang is not None and run.gang.joined and not stage.check.needs_ranks:
+        dismiss_gang(run)  # joined ranks hold the rendezvous port
+
+    def say(
+        text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
+    ) -> None:
+        emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
+
+    at = Context(
+        run,
+        stage.inventory,
+        stage.name,
+        time.monotonic() + stage.timeout_s,
+        say,
+        plan.ranks_on if stage.check.id == "reach" else None,
+    )
+    future: Future[list[Outcome]] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(stage.check.run(at))
+        except BaseException as error:  # noqa: BLE001  a check that raises is one that could not look
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=f"stage {stage.name}", daemon=True).start()
+    deadline = time.monotonic() + stage.timeout_s + GRACE_S
+    while not future.done() and time.monotonic() < deadline:
+        # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
+        try:
+            future.exception(timeout=0.2)
+        except TimeoutError:
+            continue
+    if not future.done():
+        return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
+    error = future.exception()
+    if error is not None:
+        (run.run_dir / "crash.txt").write_text("".join(traceback.format_exception(error)))
+        return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
+    return complete(stage, future.result())
+
+
+def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
+    """One outcome for every node of the stage: a node that nobody spoke of is unknown."""
+    by_node = {outcome.node: outcome for outcome in outcomes}
+    return [by_node.get(node) or Outcome.unknown(node, silent(stage, node)) for node in stage.nodes]
+
+
+def late(stage: PlannedStage, node: str) -> Finding:
+    return Finding(
+        "insufficient-evidence",
+        f"{stage.name} did not come to an end within {stage.timeout_s:g} s",
+        f"look at {node}'s load; give the stage more time with `timeout:` if it only is slow",
+    )
+
+
+def silent(stage: PlannedStage, node: str) -> Finding:
+    return Finding(
+        "insufficient-evidence", f"{stage.check.id} said nothing about {node}", "run again with -v; please report this"
+    )
+
+
+def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
+    return Finding(
+        "insufficient-evidence",
+        f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}",
+        f"this is a bug of runbook: please report it with {run_dir / 'crash.txt'}",
+        tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:]),
+    )
+
+
+def _clean(run: Run, interrupted: bool) -> str | None:
+    """End everything of this run on every node. Says so after an interrupt, and whenever something was left."""
+    results: Mapping[str, object] = {}
+    for _ in range(2):  # a second Ctrl-C must not stop the cleaning up; it is bounded by itself
+        try:
+            results = run.site.close()
+            break
+        except KeyboardInterrupt:
+            continue
+    unsure = [name for name, result in results.items() if isinstance(result, BaseException)]
+    left = [name for name, result in results.items() if isinstance(result, dict) and result.get("left")]
+    parts = []
+    if interrupted:
+        parts.append("stopped and removed everything of this run")
+    if left:
+        parts.append(f"could not end everything on {', '.join(left)}")
+    if unsure:
+        parts.append(f"{', '.join(unsure)} could not be asked: what runs there ends by itself within 10 s")
+    return "; ".join(parts) or None

@@ -1,0 +1,71 @@
+"""What may stand where an address is wanted: a host name or an IP address, and nothing else."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_ENDPOINT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
+_DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
+
+
+def strip_brackets(address: str) -> str:
+    """`[fd00::1]` as URLs write it becomes `fd00::1`."""
+    return address[1:-1] if address.startswith("[") and address.endswith("]") and ":" in address else address
+
+
+def address_fault(address: str) -> tuple[str, str | None] | None:
+    """What is wrong with an address, and help; None if it may be one."""
+    if _HOST.fullmatch(address):
+        if _DIGITS_AND_DOTS.fullmatch(address) and not _is_ip(address):
+            return f"`{address}` is not an IPv4 address", "four numbers from 0 to 255, with dots between them"
+        return None
+    if _is_ip(address):
+        return None
+    if not address:
+        return "the address is empty", None
+    if "://" in address:
+        return f"`{address}` is a URL, not an address", "write the host alone, without `//` and what surrounds it"
+    if "@" in address:
+        return f"`{address}` holds a login name", "write the host alone; the name goes into `ssh: {user: …}`"
+    if _ENDPOINT.fullmatch(address):
+        host = strip_brackets(address.rpartition(":")[0])
+        help = f"write `{host}` alone; the rendezvous port goes into `rendezvous: {{port: …}}`, sshd's into `ssh:`"
+        return f"`{address}` is an address with a port", help
+    if address.startswith("-"):
+        return f"`{address}` begins with `-`: programs would take it for an option", None
+    if any(char.isspace() for char in address):
+        return f'"{_visible(address)}" holds a space or a line break', "an address is one word"
+    if ":" in address:
+        return f"`{address}` is not an IPv6 address", None
+    odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
+    if odd is None:
+        return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
+    ascii_form = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
+    return f"`{_visible(address)}` holds `{_visible(odd)}`, which no address has", ascii_form
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means the very machine that dials it: localhost, 127.x, ::1."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address.lower().rstrip(".") in ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped.is_loopback
+    return ip.is_loopback
+
+
+def _is_ip(address: str) -> bool:
+    if not re.fullmatch(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?", address):
+        return False
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _visible(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -1,0 +1,79 @@
+"""A problem as a good compiler would print it: id, message, place, the line with a caret, help. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from runbook.model.errors import Problem, Span
+
+_TAB = 4  # columns
+_WIDEST = 160  # columns of a source line that are shown around the caret
+
+
+def render(problem: Problem, source_lines: Sequence[str]) -> str:
+    """The problem as text without a final line break; `source_lines` are those of the file its span names."""
+    out = [f"error[{problem.id}]: {_one_line(problem.message)}"]
+    gutter = ""
+    span = problem.span
+    if span is not None:
+        gutter = " " * len(str(span.line))
+        out.append(f"{gutter}--> {_one_line(str(span))}")
+        if 1 <= span.line <= len(source_lines):
+            shown, pad, width = _with_caret(source_lines[span.line - 1], span)
+            out += [f"{gutter} |", f"{span.line} | {shown}", f"{gutter} | {' ' * pad}{'^' * width}"]
+    if problem.help:
+        first, *more = problem.help.splitlines()
+        out.append(f"{gutter} = help: {first}")
+        out += [f"{gutter}         {line}" for line in more]
+    return "\n".join(out)
+
+
+def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[str]]) -> str:
+    """Every problem, an empty line between two. `lines_of` gives a file's lines, as `document.source_lines` does."""
+    known: dict[str, Sequence[str]] = {"": ()}
+    texts = []
+    for problem in problems:
+        file = problem.span.file if problem.span else ""
+        if file not in known:
+            known[file] = lines_of(file)
+        texts.append(render(problem, known[file]))
+    return "\n\n".join(texts)
+
+
+def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
+    """The line as a terminal shows it, and in its columns: where the caret begins and how wide it is."""
+    cells = [_cell(char) for char in line]
+    start = min(span.column - 1, len(cells))
+    end = min(start + span.length, len(cells))
+    if sum(width for _, width in cells) > _WIDEST:
+        return _window(cells, start, end)
+    pad = sum(width for _, width in cells[:start])
+    return "".join(text for text, _ in cells).rstrip(), pad, max(1, sum(width for _, width in cells[start:end]))
+
+
+def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, int, int]:
+    """The part of a very long line around the caret, with `…` where it goes on."""
+    first = max(0, start - _WIDEST // 4)
+    last = min(len(cells), first + _WIDEST // 2)
+    text = "".join(text for text, _ in cells[first:last])
+    before = "…" if first else ""
+    after = "…" if last < len(cells) else ""
+    pad = len(before) + sum(width for _, width in cells[first:start])
+    return f"{before}{text.rstrip()}{after}", pad, max(1, sum(width for _, width in cells[start : min(end, last)]))
+
+
+def _cell(char: str) -> tuple[str, int]:
+    """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
+    if char == "\t":
+        return " " * _TAB, _TAB
+    category = unicodedata.category(char)
+    if category in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return "\N{REPLACEMENT CHARACTER}", 1
+    if category in ("Mn", "Me"):
+        return char, 0
+    return char, 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char == " " else _cell(char)[0] for char in text)

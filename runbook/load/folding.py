@@ -1,0 +1,202 @@
+"""One node out of its levels: `defaults`, then its groups' defaults, then its own settings, then `-e`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runbook.load.address import address_fault, strip_brackets
+from runbook.load.complaints import Complaints
+from runbook.load.document import Keys
+from runbook.load.durations import seconds
+from runbook.load.env import UNCARRIABLE, EnvReader
+from runbook.load.names import Entry
+from runbook.load.origins import Layer
+from runbook.load.ranges import expand, has_range
+from runbook.model.inventory import EnvValue, Node, Ssh
+
+_PLAIN_SSH = Ssh()
+
+
+class _Folded(NamedTuple):
+    """What won so far: the value of each key (`("ssh", "user")`), and where in the document it stands."""
+
+    values: dict[Keys, Any]
+    places: dict[Keys, Keys]
+
+
+class Folding:
+    """Folds the nodes of one inventory. What is wrong goes to `complaints`, and the value is left at its default."""
+
+    def __init__(
+        self, data: Mapping[str, Any], complaints: Complaints, env: EnvReader, extra_vars: Mapping[str, object]
+    ) -> None:
+        self.layers: dict[str, tuple[Layer, ...]] = {}  # of each node folded, the weakest first
+        self._data = data
+        self._complaints = complaints
+        self._env = env
+        self._extra_vars = extra_vars
+        self._shared: dict[tuple[str, ...], tuple[tuple[Layer, ...], _Folded]] = {}
+        self._looked_at: set[Keys] = set()
+        self._ranges: dict[Keys, list[str]] = {}
+        self._conflicts: set[tuple[str, str, Keys]] = set()
+
+    def node(self, name: str, entry: Entry, groups: tuple[str, ...]) -> Node:
+        layers, shared = self._of_groups(groups)
+        own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
+        self.layers[name] = (*layers, own)
+        folded = _Folded(dict(shared.values), dict(shared.places))
+        for key, place, value in own.flat():
+            folded.values[key] = value
+            folded.places[key] = place
+        shell = folded.values.get(("shell",), "sh")
+        return Node(
+            name=name,
+            address=self._address(entry, ("address",), folded) or name,
+            connection=folded.values.get(("connection",), "ssh"),
+            ssh=self._ssh(entry, folded),
+            python=self._text(("python",), folded) or ("python3" if shell == "sh" else "python"),
+            shell=shell,
+            activate=self._text(("activate",), folded),
+            workdir=self._text(("workdir",), folded) or "~/.runbook",
+            gpus=self._gpus(folded),
+            processes=int(folded.values.get(("processes",), 1)),
+            env=self._node_env(folded),
+            vars={**_block("vars", folded), **self._extra_vars},
+            groups=groups,
+        )
+
+    def _of_groups(self, groups: tuple[str, ...]) -> tuple[tuple[Layer, ...], _Folded]:
+        """The levels below a node's own, folded once for each set of groups."""
+        if groups in self._shared:
+            return self._shared[groups]
+        layers = [Layer("defaults", ("defaults",), self._data.get("defaults") or {})]
+        for group in groups:
+            settings = self._data["groups"][group].get("defaults") or {}
+            layers.append(Layer(f"group {group}", ("groups", group, "defaults"), settings))
+        folded = _Folded({}, {})
+        set_by: dict[Keys, str] = {}
+        for group, layer in zip(("", *groups), layers, strict=True):
+            for key, place, value in layer.flat():
+                if key in set_by and not _same(folded.values[key], value):
+                    self._conflict(key, set_by[key], folded.places[key], group, place)
+                if group:
+                    set_by[key] = group
+                folded.values[key] = value
+                folded.places[key] = place
+        self._shared[groups] = (tuple(layers), folded)
+        return self._shared[groups]
+
+    def _conflict(self, key: Keys, first: str, first_place: Keys, second: str, second_place: Keys) -> None:
+        if (first, second, key) in self._conflicts:
+            return
+        self._conflicts.add((first, second, key))
+        name = ".".join(map(str, key))
+        message = f"the groups `{first}` and `{second}` share a node and set `{name}` differently"
+        there = self._complaints.document.key_span(*first_place)
+        help = f"`{first}` sets it at {there}; keep one of the two, or let the groups share no node"
+        self._complaints.about_key(second_place, "group-conflict", message, help)
+
+    def _text(self, key: Keys, folded: _Folded) -> str | None:
+        if key not in folded.values:
+            return None
+        text = str(folded.values[key])
+        if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
+            message = f"`{key[-1]}` holds a line break or a character that no shell can carry"
+            self._complaints.about_value(folded.places[key], "line-break", message, "write it on one line")
+        return text
+
+    def _address(self, entry: Entry, key: Keys, folded: _Folded) -> str | None:
+        """The address or ssh host of one node: its own member of the range, if the entry has one."""
+        if key not in folded.values:
+            return None
+        place = folded.places[key]
+        text = strip_brackets(folded.values[key])
+        if has_range(text) and place[:2] == ("nodes", entry.key):
+            if place not in self._ranges:
+                self._ranges[place] = self._paired(text, place, entry)
+            members = self._ranges[place]
+            return members[entry.index] if members else None
+        if self._first_look(place):
+            self.check_address(text, place)
+        return text
+
+    def _paired(self, text: str, place: Keys, entry: Entry) -> list[str]:
+        """The range of an address, as long as the name's; empty after a problem."""
+        try:
+            members = expand(text)
+        except ValueError as error:
+            self._complaints.about_value(place, "range", str(error))
+            return []
+        if len(members) != entry.count:
+            nodes = "1 node" if entry.count == 1 else f"{entry.count} nodes"
+            addresses = "1 address" if len(members) == 1 else f"{len(members)} addresses"
+            message = f"`{text}` gives {addresses}, and `{entry.key}` is {nodes}"
+            help = "they are paired one by one, so both ranges must have one size"
+            self._complaints.about_value(place, "range-size", message, help)
+            return []
+        return members if all(self.check_address(member, place) for member in members) else []
+
+    def check_address(self, text: str, place: Keys) -> bool:
+        """Whether it may be an address; complains if not."""
+        fault = address_fault(text)
+        if fault is not None:
+            self._complaints.about_value(place, "bad-address", *fault)
+        return fault is None
+
+    def _ssh(self, entry: Entry, folded: _Folded) -> Ssh:
+        given = _block("ssh", folded)
+        if not given:
+            return _PLAIN_SSH
+        return Ssh(
+            host=self._address(entry, ("ssh", "host"), folded),
+            user=given.get("user"),
+            port=int(given["port"]) if "port" in given else None,
+            key=self._text(("ssh", "key"), folded),
+            jump=given.get("jump"),
+            host_keys=given.get("host_keys", "strict"),
+            connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=10.0),
+        )
+
+    def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:
+        if key not in folded.values:
+            return default
+        try:
+            return seconds(folded.values[key])
+        except ValueError as error:
+            if self._first_look(folded.places[key]):
+                self._complaints.about_value(folded.places[key], "duration", str(error))
+            return default
+
+    def _gpus(self, folded: _Folded) -> tuple[int, ...]:
+        given = folded.values.get(("gpus",), 0)
+        if not isinstance(given, list):
+            return tuple(range(int(given)))
+        place = folded.places[("gpus",)]
+        if self._first_look(place):
+            for index, device in enumerate(given):
+                if device is not None and device in given[:index]:
+                    message = f"GPU {device} is listed twice"
+                    self._complaints.about_value((*place, index), "duplicate-gpu", message, "a rank needs its own GPU")
+        return tuple(int(device) for device in given if device is not None)
+
+    def _node_env(self, folded: _Folded) -> dict[str, EnvValue]:
+        found: dict[str, EnvValue] = {}
+        for key, value in folded.values.items():
+            if key[0] == "env" and (one := self._env.value(value, folded.places[key])) is not None:
+                found[str(key[1])] = one
+        return found
+
+    def _first_look(self, place: Keys) -> bool:
+        """Whether nobody has judged the value at this place yet; many nodes may share it."""
+        first = place not in self._looked_at
+        self._looked_at.add(place)
+        return first
+
+
+def _block(name: str, folded: _Folded) -> dict[str, Any]:
+    return {str(key[1]): value for key, value in folded.values.items() if key[0] == name}
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)

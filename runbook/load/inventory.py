@@ -1,0 +1,200 @@
+"""An inventory file to an `Inventory`: names expanded, nodes folded, ranks ordered, the rendezvous settled."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from runbook.load.address import is_loopback, strip_brackets
+from runbook.load.collector import collector_paused
+from runbook.load.complaints import Complaints, in_file_order
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.document import Document, Keys, mapping_problem, read_document
+from runbook.load.env import EnvReader
+from runbook.load.folding import Folding
+from runbook.load.names import Entry, group_members, node_entries
+from runbook.load.origins import Layer, Origins
+from runbook.load.ports import port_ranges
+from runbook.load.schema import judge
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What could be made of a file, and everything wrong with it. `inventory` is None if there is any problem."""
+
+    inventory: Inventory | None
+    origins: Origins | None
+    problems: tuple[Problem, ...]
+
+
+def load_inventory(
+    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+) -> Inventory:
+    """Read an inventory. Raises FilesWrong with every problem.
+
+    `extra_vars` are those of `-e`: they win over every node's `vars`. `environ` is where `{env: NAME}` is looked up;
+    None means this process's own environment.
+    """
+    return load_inventory_with_origins(path, extra_vars=extra_vars, environ=environ)[0]
+
+
+def load_inventory_with_origins(
+    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+) -> tuple[Inventory, Origins]:
+    """As `load_inventory`, with where every value came from."""
+    examined = examine_inventory(read_document(path), extra_vars=extra_vars, environ=environ)
+    if examined.inventory is None or examined.origins is None:
+        raise FilesWrong(list(examined.problems))
+    return examined.inventory, examined.origins
+
+
+def examine_inventory(
+    document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+) -> Examined:
+    """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    if document.data is None:
+        return Examined(None, None, document.problems)
+    not_mapping = mapping_problem(document, "an inventory")
+    if not_mapping is not None:
+        return Examined(None, None, (*document.problems, not_mapping))
+    judged = judge(document, "inventory")
+    complaints = Complaints(document, "inventory")
+    env = EnvReader(complaints, os.environ if environ is None else environ)
+    folding = Folding(judged.data, complaints, env, extra_vars)
+    with collector_paused():
+        inventory = _Assembly(judged.data, complaints, env, folding).inventory()
+    problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
+    if problems or inventory is None:
+        return Examined(None, None, problems)
+    for_every_rank = Layer("env of the inventory", (), {"env": judged.data.get("env")})
+    return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), ())
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sorting key that reads digits as numbers: gn6-2 stands before gn6-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((0, int(part), part) if index % 2 else (1, 0, part) for index, part in enumerate(parts) if part)
+
+
+class _Assembly:
+    """Puts the parts of one inventory together."""
+
+    def __init__(self, data: Mapping[str, Any], complaints: Complaints, env: EnvReader, folding: Folding) -> None:
+        self._data = data
+        self._complaints = complaints
+        self._env = env
+        self._folding = folding
+
+    def inventory(self) -> Inventory | None:
+        """None where there is not one sound node; the reason has then been told."""
+        entries = node_entries(self._data.get("nodes") or {}, self._complaints)
+        if not entries:
+            return None
+        groups = group_members(self._data.get("groups") or {}, entries, self._complaints)
+        groups_of: dict[str, list[str]] = {}
+        for group, members in groups.items():
+            for member in members:
+                groups_of.setdefault(member, []).append(group)
+        nodes = [self._folding.node(name, entry, tuple(groups_of.get(name, ()))) for name, entry in entries.items()]
+        self._duplicate_addresses(nodes, entries)
+        ordered = self._ranked(nodes)
+        rank = {node.name: place for place, node in enumerate(ordered)}
+        source = self._complaints.document.path
+        return Inventory(
+            name=self._data.get("name") or Path(source).stem,
+            nodes=tuple(ordered),
+            rendezvous=self._rendezvous(ordered, entries),
+            network=self._network(),
+            infiniband=self._infiniband(),
+            env=self._env.read(self._data.get("env") or {}, ("env",)),
+            groups={name: tuple(sorted(members, key=rank.__getitem__)) for name, members in groups.items()},
+            source=source,
+        )
+
+    def _duplicate_addresses(self, nodes: list[Node], entries: Mapping[str, Entry]) -> None:
+        """Two names for one login are one machine given twice.
+
+        One address behind different logins is not judged here: those may be two machines, and only they can tell.
+        """
+        seen: dict[tuple[object, ...], Node] = {}
+        for node in nodes:
+            if node.connection != "ssh":
+                continue
+            login = (node.address.lower(), (node.ssh.host or node.address).lower(), node.ssh.port or 22, node.ssh.jump)
+            first = seen.setdefault(login, node)
+            if first is node:
+                continue
+            entry = entries[node.name]
+            keys: Keys = ("nodes", entry.key, "address")
+            if entries[first.name].key == entry.key:
+                message = f"the {entry.count} nodes of `{entry.key}` have the same address, {node.address}"
+                help = "give the address a range as long as the name's, for example 10.0.1.[1-4]"
+            else:
+                message = f"`{node.name}` and `{first.name}` have the same address, {node.address}"
+                help = "give each node its own address"
+            self._complaints.about_value(keys, "duplicate-address", message, help)
+
+    def _ranked(self, nodes: list[Node]) -> list[Node]:
+        master = self._master(nodes)
+        if self._data.get("order") == "name":
+            nodes = sorted(nodes, key=lambda node: natural(node.name))
+        return sorted(nodes, key=lambda node: node.name != master)
+
+    def _master(self, nodes: list[Node]) -> str:
+        master: str = (self._data.get("rendezvous") or {}).get("master", nodes[0].name)
+        return master
+
+    def _rendezvous(self, ordered: list[Node], entries: Mapping[str, Entry]) -> Rendezvous:
+        given = self._data.get("rendezvous") or {}
+        first = ordered[0]
+        master = given.get("master", first.name)
+        if master not in entries:
+            message = f"the master `{master}` is not among the nodes"
+            self._complaints.about_value(
+                ("rendezvous", "master"), "unknown-master", message, did_you_mean(master, entries)
+            )
+        place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
+        address = strip_brackets(given.get("address", first.address))
+        sound = "address" not in given or self._folding.check_address(address, place)
+        if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection == "ssh" for node in ordered):
+            message = f"with several nodes every rank would dial itself at {address}, and none would meet another"
+            help = "give the master's address on the network that the nodes share"
+            self._complaints.about_value(place, "master-addr-loopback", message, help)
+        gpus_everywhere = all(node.gpus and not node.windows for node in ordered)
+        return Rendezvous(
+            master=master,
+            address=address,
+            port=int(given.get("port", 29500)),
+            backend=given.get("backend") or ("nccl" if gpus_everywhere else "gloo"),
+        )
+
+    def _network(self) -> Network:
+        given = self._data.get("network") or {}
+        ports = given.get("ports", [])
+        items: list[tuple[Keys, object]] = [(("network", "ports"), ports)]
+        if isinstance(ports, list):
+            items = [(("network", "ports", index), item) for index, item in enumerate(ports) if item is not None]
+        found: list[tuple[int, int]] = []
+        for keys, item in items:
+            try:
+                found.extend(port_ranges(item))
+            except ValueError as error:
+                help = "ports run from 1 to 65535; a range is written 29500-29510"
+                self._complaints.about_value(keys, "port-range", str(error), help)
+        return Network(given.get("interface"), tuple(found))
+
+    def _infiniband(self) -> Infiniband | None:
+        given = self._data.get("infiniband")
+        if given is None:
+            return None
+        rate = given.get("min_rate_gbps")
+        return Infiniband(given.get("hca"), None if rate is None else float(rate))

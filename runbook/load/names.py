@@ -1,0 +1,94 @@
+"""The names in an inventory: nodes with their ranges expanded, and the members of groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.load.complaints import Complaints
+from runbook.load.patterns import matching
+from runbook.load.ranges import LARGEST, expand
+from runbook.model.errors import FilesWrong
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The key of `nodes:` that a node came from, and that it is the `index`th of `count` in its range."""
+
+    key: str
+    index: int
+    count: int
+
+
+def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, Entry]:
+    """Every node's name in order of appearance, ranges expanded in place."""
+    entries: dict[str, Entry] = {}
+    for key in nodes:
+        keys = ("nodes", key)
+        try:
+            names = expand(key)
+        except ValueError as error:
+            complaints.about_key(keys, "range", str(error))
+            continue
+        fault = next((name for name in names if not _NAME.fullmatch(name)), None)
+        if fault is not None:
+            complaints.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _NAME_HELP)
+        elif "all" in names:
+            complaints.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
+        elif len(entries) + len(names) > LARGEST:
+            complaints.about_key(keys, "too-many-nodes", f"there are more than {LARGEST:,} nodes")
+            break
+        else:
+            _enter(key, names, entries, complaints)
+    return entries
+
+
+def _enter(key: str, names: list[str], entries: dict[str, Entry], complaints: Complaints) -> None:
+    twice = next((name for name in names if name in entries), None)
+    if twice is not None:
+        first = complaints.document.key_span("nodes", entries[twice].key)
+        where = f" on line {first.line}" if first else ""
+        message = f"the node `{twice}` was already given{where}"
+        complaints.about_key(("nodes", key), "duplicate-node", message, "rename one of the two")
+    elif len(set(names)) < len(names):
+        complaints.about_key(("nodes", key), "duplicate-node", f"`{key}` names a node twice", "ranges must not overlap")
+    for index, name in enumerate(names):
+        entries.setdefault(name, Entry(key, index, len(names)))
+
+
+def group_members(
+    groups: Mapping[str, Any], entries: Mapping[str, Entry], complaints: Complaints
+) -> dict[str, set[str]]:
+    """The nodes of each group that is sound."""
+    found: dict[str, set[str]] = {}
+    for name, group in groups.items():
+        keys = ("groups", name)
+        if not _NAME.fullmatch(name):
+            complaints.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _NAME_HELP)
+        elif name == "all":
+            complaints.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
+        elif name in entries:
+            message = f"`{name}` is the name of a node and cannot be that of a group as well"
+            complaints.about_key(keys, "group-name", message, "rename the group")
+        elif "nodes" in group:
+            found[name] = _members(name, group["nodes"], entries, complaints)
+    return found
+
+
+def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Complaints) -> set[str]:
+    """A list joins its patterns; `!` and `&` reach only as far as their own item."""
+    members: set[str] = set()
+    items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
+    for keys, pattern in items if isinstance(nodes, list) else [(("groups", name, "nodes"), nodes)]:
+        if pattern is None:
+            continue
+        try:
+            members |= matching(pattern, entries.keys(), {}, complaints.document.span(*keys))
+        except FilesWrong as wrong:
+            complaints.take_over(wrong)
+    return members

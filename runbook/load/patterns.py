@@ -1,0 +1,101 @@
+"""Which nodes a pattern means: `all`, a node, a group, `gn[01-04]`, `gn*`, `a:b` or `a,b`, `!c`, `&d`.
+
+As in Ansible, names are joined first, then `&` keeps what both sides have, then `!` takes away; the order in which
+they are written does not matter. `!c` alone means all but c.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.ranges import expand
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.inventory import Inventory, Node
+
+_BETWEEN = re.compile(r"[:,](?![^\[]*\])")  # a separator, not one inside brackets
+
+
+def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
+    """The nodes in rank order, at least one. Raises FilesWrong; `span` is where the pattern was written."""
+    by_name = {node.name: node for node in inventory.nodes}
+    chosen = matching(pattern, by_name.keys(), inventory.groups, span)
+    return tuple(node for node in inventory.nodes if node.name in chosen)
+
+
+def matching(
+    pattern: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]], span: Span | None = None
+) -> set[str]:
+    """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong."""
+    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    problems: list[Problem] = []
+    joined: set[str] = set()
+    kept: list[set[str]] = []
+    taken: set[str] = set()
+    starts_from_all = True
+    for part in parts:
+        sign, name = (part[:1], part[1:].strip()) if part[:1] in ("!", "&") else ("", part)
+        try:
+            found = _one(name, names, groups)
+        except _Unknown as unknown:
+            problems.append(Problem(unknown.id, f"{unknown} (in the pattern `{pattern}`)", span, unknown.help))
+            continue
+        if sign == "!":
+            taken |= found
+        elif sign == "&":
+            kept.append(found)
+        else:
+            starts_from_all = False
+            joined |= found
+    if problems:
+        raise FilesWrong(problems)
+    chosen = (set(names) if starts_from_all else joined).intersection(*kept) - taken
+    if not chosen:
+        help = "an empty selection would be an empty success; widen the pattern"
+        raise FilesWrong([Problem("pattern.empty", f"no node is left of the pattern `{pattern}`", span, help)])
+    return chosen
+
+
+class _Unknown(Exception):  # noqa: N818
+    def __init__(self, id: str, message: str, help: str | None) -> None:
+        self.id = id
+        self.help = help
+        super().__init__(message)
+
+
+def _shape(name: str) -> str:
+    """The name without its digits: gn05 is no misspelt gn04."""
+    return re.sub(r"[0-9]+", "#", name)
+
+
+def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]]) -> set[str]:
+    if not name:
+        raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
+    if name == "all":
+        return set(names)
+    if name in groups:
+        return set(groups[name])
+    if name in names:
+        return {name}
+    try:
+        wanted = expand(name)
+    except ValueError as error:
+        raise _Unknown("pattern.syntax", str(error), None) from None
+    found: set[str] = set()
+    missing = []
+    for one in wanted:
+        if one in names:
+            found.add(one)
+        elif re.search(r"[*?\[]", one) and (globbed := fnmatch.filter(names, one)):
+            found.update(globbed)
+        else:
+            missing.append(one)
+    if missing:
+        shown = ", ".join(f"`{one}`" for one in missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+        verb = "is" if len(missing) == 1 else "are"
+        help = did_you_mean(missing[0], [name for name in (*groups, *names) if _shape(name) != _shape(missing[0])])
+        raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)
+    return found

@@ -1,0 +1,184 @@
+"""A playbook file to a `Playbook`: one of check, shell and launch a stage, names unique, templates left as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.load.complaints import Complaints, in_file_order
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.document import Document, Keys, mapping_problem, read_document
+from runbook.load.durations import seconds
+from runbook.load.env import EnvReader
+from runbook.load.schema import judge
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.playbook import Expect, Playbook, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedPlaybook:
+    """What could be made of a file, and everything wrong with it. `playbook` is None if there is any problem."""
+
+    playbook: Playbook | None
+    problems: tuple[Problem, ...]
+
+
+def load_playbook(
+    path: str | Path, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Playbook:
+    """Read a playbook. Raises FilesWrong with every problem.
+
+    `checks` are the ids there are; None leaves them unjudged. `environ` is where `{env: NAME}` in a launch's `env`
+    is looked up; None means this process's own environment.
+    """
+    examined = examine_playbook(read_document(path), checks=checks, environ=environ)
+    if examined.playbook is None:
+        raise FilesWrong(list(examined.problems))
+    return examined.playbook
+
+
+def examine_playbook(
+    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> ExaminedPlaybook:
+    """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    if document.data is None:
+        return ExaminedPlaybook(None, document.problems)
+    not_mapping = mapping_problem(document, "a playbook")
+    if not_mapping is not None:
+        return ExaminedPlaybook(None, (*document.problems, not_mapping))
+    judged = judge(document, "playbook")
+    complaints = Complaints(document, "playbook")
+    env = EnvReader(complaints, os.environ if environ is None else environ)
+    playbook = _Reader(complaints, env, checks).playbook(judged.data)
+    problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
+    return ExaminedPlaybook(None if problems else playbook, problems)
+
+
+class _Reader:
+    def __init__(self, complaints: Complaints, env: EnvReader, checks: Collection[str] | None) -> None:
+        self._complaints = complaints
+        self._document = complaints.document
+        self._env = env
+        self._checks = checks
+
+    def playbook(self, data: Mapping[str, Any]) -> Playbook:
+        stages = data.get("stages") or []
+        names = self._names(stages)
+        return Playbook(
+            name=data.get("name") or Path(self._document.path).stem,
+            stages=tuple(self._stage(index, stage, names[index]) for index, stage in enumerate(stages) if stage),
+            inventory=data.get("inventory"),
+            nodes=data.get("nodes", "all"),
+            vars=data.get("vars") or {},
+            source=self._document.path,
+        )
+
+    def _names(self, stages: list[Any]) -> list[str]:
+        """Given names as they are; missing ones from the check's id, with ` 2` and so on where that is taken."""
+        taken: dict[str, int] = {}
+        for index, stage in enumerate(stages):
+            name = (stage or {}).get("name")
+            if name in taken:
+                first = self._document.span("stages", taken[name], "name")
+                where = f" on line {first.line}" if first else ""
+                message = f"a stage named `{name}` stands{where} already"
+                help = "--start-at goes by the name: give each stage its own"
+                self._complaints.about_value(("stages", index, "name"), "duplicate-stage", message, help)
+            elif name is not None:
+                taken[name] = index
+        return [(stage or {}).get("name") or _unused(stage or {}, taken) for stage in stages]
+
+    def _stage(self, index: int, stage: Mapping[str, Any], name: str) -> Stage:
+        keys: Keys = ("stages", index)
+        kind = next((kind for kind in ("check", "shell", "launch") if kind in stage), "check")
+        check = stage.get("check")
+        if check is not None and self._checks is not None and check not in self._checks:
+            help = did_you_mean(check, sorted(self._checks))
+            message = f"there is no check `{check}`"
+            self._complaints.about_value((*keys, "check"), "unknown-check", message, help)
+        self._belongs(stage, keys, kind)
+        arguments = stage.get("with") or {}
+        spans = {argument: self._document.span(*keys, "with", argument) for argument in arguments}
+        return Stage(
+            name=name,
+            kind=kind,
+            check=check,
+            shell=stage.get("shell"),
+            expect=self._expect(stage.get("expect") or {}, (*keys, "expect")),
+            launch=self._launch(stage["launch"], (*keys, "launch")) if "launch" in stage else {},
+            arguments=arguments,
+            when=_condition(stage.get("when")),
+            tags=_tags(stage.get("tags")),
+            timeout_s=self._seconds(stage.get("timeout"), (*keys, "timeout")),
+            nodes=stage.get("nodes"),
+            on_failure=stage.get("on_failure", "stop"),
+            span=self._document.span(*keys),
+            argument_spans={argument: span for argument, span in spans.items() if span is not None},
+        )
+
+    def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
+        """`expect` is a shell's and `with` is a check's; elsewhere they would silently do nothing."""
+        for key, owner in (("expect", "shell"), ("with", "check")):
+            if key in stage and kind != owner:
+                message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
+                self._complaints.about_key((*keys, key), "misplaced-key", message, "remove it")
+
+    def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
+        stdout = given.get("stdout")
+        if stdout is not None:
+            try:
+                re.compile(stdout)
+            except (re.error, RecursionError, OverflowError) as error:
+                message = f"this is not a regular expression: {error}"
+                self._complaints.about_value((*keys, "stdout"), "bad-regex", message)
+        return Expect(int(given.get("exit", 0)), stdout)
+
+    def _launch(self, given: Mapping[str, Any], keys: Keys) -> dict[str, object]:
+        """Text for every word of the command, as typed: `1e-4`, `0644` and `1.50` reach the program unchanged."""
+        command = [
+            self._document.texts.get((*keys, "command", index), word)
+            for index, word in enumerate(given.get("command", []))
+            if word is not None
+        ]
+        return {
+            "launcher": given.get("launcher", "direct"),
+            "command": command,
+            "env": self._env.read(given.get("env") or {}, (*keys, "env")),
+            "workdir": given.get("workdir"),
+            "retries": int(given.get("retries", 0)),
+            "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+        }
+
+    def _seconds(self, value: object, keys: Keys) -> float | None:
+        if value is None:
+            return None
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self._complaints.about_value(keys, "duration", str(error))
+            return None
+
+
+def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
+    """A name for a stage that has none, put down as taken."""
+    plain: str = stage.get("check") or ("shell" if "shell" in stage else "launch")
+    name = plain
+    number = 2
+    while name in taken:
+        name = f"{plain} {number}"
+        number += 1
+    taken[name] = -1
+    return name
+
+
+def _condition(when: Any) -> str | None:
+    return str(when).lower() if isinstance(when, bool) else when
+
+
+def _tags(given: Any) -> tuple[str, ...]:
+    items = given.split(",") if isinstance(given, str) else given or []
+    return tuple(dict.fromkeys(tag.strip() for tag in items if tag and tag.strip()))

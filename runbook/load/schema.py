@@ -1,0 +1,237 @@
+"""What JSON Schema says about a document, in plain English and with places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from runbook.load.accepts import Accepts, accepts
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.document import Document, Keys
+from runbook.load.ports import port_range_message
+from runbook.load.shipped import shipped
+from runbook.model.errors import Problem
+
+MOST_NODES_EXPLAINED = 500  # when more nodes than this are wrong, it is the same mistake; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
+
+    So that the checks which come after can look at the rest, and the user gets everything in one go.
+    """
+
+    problems: list[Problem]
+    data: dict[str, Any]
+
+
+def judge(document: Document, kind: str) -> Judged:
+    """Hold a document whose data is a mapping against `schemas/{kind}.schema.json`."""
+    if not isinstance(document.data, dict):
+        raise TypeError("judge() wants a document that holds a mapping")
+    problems: list[Problem] = []
+    wrong: set[Keys] = set()
+    few, left_out = _few_nodes(document.data, kind)
+    for error in _validator(kind).iter_errors(few):
+        for problem, keys in _explain(error, document, kind):
+            if problem not in problems:
+                problems.append(problem)
+            wrong.add(keys)
+    if left_out:
+        message = f"{left_out:,} more nodes are wrong as well; mend these first"
+        problems.append(Problem(f"{kind}.more-problems", message, document.span("nodes")))
+    return Judged(problems, _without(document.data, wrong))
+
+
+@cache
+def schema(kind: str) -> Mapping[str, Any]:
+    """The parsed schema; `kind` is `inventory` or `playbook`."""
+    parsed: dict[str, Any] = json.loads(shipped("schemas", f"{kind}.schema.json").read_text(encoding="utf-8"))
+    return parsed
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(kind))
+
+
+@cache
+def _node_ok() -> Accepts:
+    root = schema("inventory")
+    return accepts(root["$defs"]["node"], root)
+
+
+def _few_nodes(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], int]:
+    """The document with only such nodes as need an explanation, and how many more there are."""
+    nodes = data.get("nodes")
+    if kind != "inventory" or not isinstance(nodes, dict) or not nodes:
+        return data, 0
+    bad = [name for name, node in nodes.items() if not _node_ok()(node)]
+    kept = bad[:MOST_NODES_EXPLAINED] or [next(iter(nodes))]
+    return {**data, "nodes": {name: nodes[name] for name in kept}}, max(0, len(bad) - MOST_NODES_EXPLAINED)
+
+
+def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
+    """Problems, each with the keys of what to leave out of the data."""
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    wanted: Any = error.validator_value
+    here = document.span(*keys)
+    match error.validator:
+        case "additionalProperties":
+            known = list(rule.get("properties", {}))
+            for name in instance:
+                if name not in known:
+                    place = f" in {_label(keys)}" if keys else ""
+                    span = document.key_span(*keys, name)
+                    help = did_you_mean(name, known)
+                    yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+        case "required":
+            for name in wanted:
+                if name not in instance:
+                    title = _title(rule["properties"][name], kind)
+                    help = f"add `{name}:`, {title}" if title else None
+                    span = document.key_span(*keys) if keys else document.span()
+                    yield Problem(f"{kind}.missing-key", f"{_label(keys)} needs `{name}`", span, help), keys
+        case "oneOf" if not isinstance(instance, dict):
+            return  # of the wrong type, and that is told by itself
+        case "oneOf":
+            choices = [branch["required"][0] for branch in wanted]
+            given = [name for name in choices if name in instance]
+            span = document.key_span(*keys, given[1]) if given else here
+            said = f"has {_and(given)}" if given else "has none of them"
+            message = f"a stage has exactly one of {_and(choices)}; this one {said}"
+            yield Problem(f"{kind}.stage-kind", message, span, "write one stage for each"), keys
+        case "anyOf":
+            inner = _branch(error)
+            if inner:
+                for one in inner:
+                    yield from _explain(one, document, kind)
+            else:
+                yield _wrong(error, document, kind), keys
+        case "enum":
+            help = did_you_mean(str(instance), [str(one) for one in wanted])
+            message = f"{_label(keys)} should be {_title(rule, kind)}, not {_shown(instance)}"
+            yield Problem(f"{kind}.bad-value", message, here, help), keys
+        case "minimum" | "maximum" | "exclusiveMinimum":
+            if rule.get("title", "").startswith("a port"):
+                help = "ports run from 1 to 65535; 29500 is the usual one for a rendezvous"
+                yield Problem(f"{kind}.port-range", port_range_message(instance), here, help), keys
+            else:
+                yield _wrong(error, document, kind, "out-of-range"), keys
+        case "minItems" | "minProperties":
+            message = f"{_label(keys)} is empty; it should be {rule.get('title')}"
+            yield Problem(f"{kind}.empty", message, document.key_span(*keys)), keys
+        case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
+            message = f"`{instance}` cannot be {rule.get('title')}"
+            help = "letters, digits and _, and no digit first"
+            yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
+        case "pattern" | "minLength":
+            yield _wrong(error, document, kind, "bad-value"), keys
+        case _:
+            yield _wrong(error, document, kind), keys
+
+
+def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wrong-type") -> Problem:
+    keys: Keys = tuple(error.absolute_path)
+    rule: Any = error.schema
+    parent: Any = error.parent.schema if error.parent is not None else {}
+    title = rule.get("title") or parent.get("title") or "something else"
+    message = f"{_label(keys)} should be {title}, not {_shown(error.instance)}"
+    return Problem(f"{kind}.{id}", message, document.span(*keys), _cure(error, document))
+
+
+def _cure(error: ValidationError, document: Document) -> str | None:
+    keys: Keys = tuple(error.absolute_path)
+    rule: Any = error.schema
+    if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
+        return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
+    examples = rule.get("examples", [])
+    return "for example " + " or ".join(f"`{_yaml(example)}`" for example in examples[:2]) if examples else None
+
+
+def _branch(error: ValidationError) -> list[ValidationError]:
+    """What the one branch of an anyOf says that is of the value's type; nothing when no branch is."""
+    by_branch: dict[int, list[ValidationError]] = {}
+    for inner in error.context or []:
+        by_branch.setdefault(int(inner.schema_path[0]), []).append(inner)
+    fitting = [
+        inners
+        for inners in by_branch.values()
+        if not any(inner.validator == "type" and not inner.path for inner in inners)
+    ]
+    return fitting[0] if len(fitting) == 1 else []
+
+
+def _without(data: Any, wrong: set[Keys]) -> Any:
+    """A copy without the values at `wrong`, sharing with the original all that is right."""
+    if not wrong:
+        return data
+    by_key: dict[str | int, set[Keys]] = {}
+    for keys in wrong:
+        if keys:
+            by_key.setdefault(keys[0], set()).add(keys[1:])
+    copy = data.copy()
+    for key, inner in by_key.items():
+        if isinstance(copy, list) and isinstance(key, int):
+            copy[key] = None if () in inner else _without(copy[key], inner)
+        elif () in inner:
+            copy.pop(key, None)
+        elif key in copy:
+            copy[key] = _without(copy[key], inner)
+    return copy
+
+
+def _title(schema_part: Mapping[str, Any], kind: str) -> str:
+    if "title" not in schema_part and "$ref" in schema_part:
+        schema_part = schema(kind)["$defs"][schema_part["$ref"].rpartition("/")[2]]
+    title: str = schema_part.get("title", "")
+    return title
+
+
+def _label(keys: Keys) -> str:
+    if not keys:
+        return "the file"
+    last = keys[-1]
+    if isinstance(last, str):
+        return f"`{last}`"
+    if len(keys) > 1:
+        word = "stage" if keys[-2] == "stages" else f"item {last + 1} of `{keys[-2]}`"
+        return f"stage {last + 1}" if word == "stage" else word
+    return f"item {last + 1}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value if len(value) <= 40 else value[:39] + "…"}"' if value else "empty text"
+    return str(value)
+
+
+def _yaml(value: object) -> str:
+    """An example as one would type it: text without quotes, lists and mappings on one line."""
+    if isinstance(value, list | dict):
+        typed: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+        return typed.strip()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _and(names: list[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

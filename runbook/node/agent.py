@@ -1,0 +1,404 @@
+"""The supervisor that runs on a node for as long as the controller holds its end of the pipe, and not longer.
+
+It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
+both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so.
+
+A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds (a cut network gives no EOF), every
+program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
+environment and killed as well. Then the run's folder is removed, and the supervisor ends.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+MARK = b"\x1erunbook-agent "
+WINDOWS = os.name == "nt"
+RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
+NODE_VARIABLE = "RUNBOOK_NODE"
+CHUNK = 65536
+
+
+class Pipe:
+    """Frames in and out. Writes are whole frames under a lock, because every program has its own reader thread."""
+
+    def __init__(self):
+        self.source = sys.stdin.buffer
+        self.sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
+        self.lock = threading.Lock()
+        self.last_heard = time.monotonic()
+
+    def read(self, count):
+        parts = []
+        while count:
+            part = self.source.read1(min(count, CHUNK))
+            if not part:
+                raise EOFError
+            self.last_heard = time.monotonic()
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def receive(self):
+        """The next frame and its payload, or None at the end of the pipe."""
+        line = self.source.readline()
+        if not line.endswith(b"\n"):
+            return None
+        self.last_heard = time.monotonic()
+        frame = json.loads(line)
+        try:
+            return frame, self.read(frame.get("bytes", 0))
+        except EOFError:
+            return None
+
+    def send(self, frame, payload=b""):
+        if payload:
+            frame["bytes"] = len(payload)
+        data = json.dumps(frame).encode() + b"\n" + payload
+        with self.lock:
+            view = memoryview(data)
+            while view:
+                view = view[self.sink.write(view) or 0 :]
+
+
+class Program:
+    """One started program: a session and process group of its own, its pipes pumped to the controller."""
+
+    def __init__(self, pipe, tags, folder, frame):
+        self.id = frame["id"]
+        self.pipe = pipe
+        environment = dict(os.environ)
+        environment.update(frame.get("env") or {})
+        environment.update(tags)
+        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP} if WINDOWS else {"start_new_session": True}
+        self.process = subprocess.Popen(
+            frame["argv"],
+            cwd=frame.get("cwd") or folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options
+        )
+        self.over = threading.Event()
+        self.timed_out = False
+        self.pumps = [
+            threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
+            threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
+        ]
+        pipe.send({"id": self.id, "event": "started", "pid": self.process.pid})
+        for pump in self.pumps:
+            pump.start()
+        threading.Thread(target=self.wait, args=(frame.get("timeout"),), daemon=True).start()
+
+    def pump(self, number, stream):
+        while True:
+            data = stream.read1(CHUNK)
+            if not data:
+                return
+            try:
+                self.pipe.send({"id": self.id, "event": "output", "stream": number}, data)
+            except OSError:
+                return
+
+    def wait(self, timeout):
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.timed_out = True
+            self.stop(1.0)
+        code = self.process.wait()
+        # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
+        for pump in self.pumps:
+            pump.join(0.5)
+        self.over.set()
+        try:
+            self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
+        except OSError:
+            pass
+
+    def feed(self, data, end):
+        try:
+            if data:
+                self.process.stdin.write(data)
+                self.process.stdin.flush()
+            if end:
+                self.process.stdin.close()
+        except OSError:
+            pass  # the program closed its stdin or is gone: its exit tells
+
+    def signal(self, number):
+        if WINDOWS:
+            subprocess.call(
+                ["taskkill", "/T", "/F", "/PID", str(self.process.pid)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            return
+        try:
+            os.killpg(self.process.pid, number)
+        except OSError:
+            pass
+
+    def stop(self, grace):
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            pass
+        self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def strays(tags):
+    """Processes of this run on this node that still live, found by their environment (Linux only).
+
+    The node's name is part of it: two nodes of one inventory may be one machine.
+    """
+    needles = {(name + "=" + value).encode() for name, value in tags.items()}
+    found = []
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return found
+    for pid in pids:
+        if pid == os.getpid():
+            continue
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                if not needles <= set(file.read().split(b"\0")):
+                    continue
+            with open("/proc/%d/stat" % pid, "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state not in (b"Z", b"X"):
+            found.append(pid)
+    return found
+
+
+def process_report(leader):
+    """State, kernel wait channel and command of every process in the session that `leader` leads (Linux)."""
+    report = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name) as file:
+                text = file.read()
+            rest = text.rpartition(")")[2].split()
+            if int(rest[3]) != leader:  # field 6 of proc(5) stat: the session id
+                continue
+            entry = {"pid": int(name), "state": rest[0], "comm": text[text.index("(") + 1 : text.rindex(")")]}
+            with open("/proc/%s/wchan" % name) as file:
+                entry["wchan"] = file.read()
+        except (OSError, ValueError, IndexError):
+            continue
+        report.append(entry)
+    return report
+
+
+class Supervisor:
+    def __init__(self):
+        self.pipe = Pipe()
+        self.programs = {}
+        self.tags = {}
+        self.folder = None
+        self.keep = False
+        self.silence_s = 6.0
+        self.grace_s = 2.0
+        self.ending = threading.Lock()
+
+    def greet(self, config):
+        """Make the run's private folder and say who and where we are."""
+        self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
+        self.keep = config.get("keep", False)
+        self.silence_s = config.get("silence_s", self.silence_s)
+        self.grace_s = config.get("grace_s", self.grace_s)
+        hello = {
+            "event": "hello",
+            "time": time.time(),
+            "python": platform.python_version(),
+            "executable": sys.executable,
+            "rejected": sys.argv[1:],
+            "hostname": socket.gethostname(),
+            "platform": sys.platform,
+            "pid": os.getpid(),
+            "uid": os.getuid() if hasattr(os, "getuid") else None,
+            "home": os.path.expanduser("~"),
+            "machine": machine(),
+        }
+        workdir = os.path.expanduser(config["workdir"])
+        # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
+        folder = os.path.join(workdir, config["run_id"], config["node"])
+        try:
+            os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
+            os.mkdir(folder, 0o700)
+            self.folder = hello["folder"] = folder
+            if hasattr(os, "statvfs"):
+                room = os.statvfs(folder)
+                hello["free_bytes"] = room.f_bavail * room.f_frsize
+                hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
+        except OSError as error:
+            hello["folder_error"] = failure(error, folder)
+        self.pipe.send(hello)
+
+    def serve(self):
+        threading.Thread(target=self.watch, daemon=True).start()
+        while True:
+            received = self.pipe.receive()
+            if received is None:
+                self.end("the controller went away")
+            frame, payload = received
+            try:
+                self.obey(frame, payload)
+            except Exception as error:
+                self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure(error)})
+
+    def obey(self, frame, payload):
+        order = frame["do"]
+        if order == "config":
+            self.greet(frame)
+        elif order == "beat":
+            self.pipe.send({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
+        elif order == "put":
+            self.put(frame, payload)
+        elif order == "start":
+            program = Program(self.pipe, self.tags, self.folder, frame)
+            self.programs[program.id] = program
+        elif order == "feed":
+            self.programs[frame["program"]].feed(payload, frame.get("end", False))
+        elif order == "signal":
+            self.programs[frame["program"]].signal(getattr(signal, frame["signal"]))
+        elif order == "stop":
+            program = self.programs[frame["program"]]
+            threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
+        elif order == "inspect":
+            leader = self.programs[frame["program"]].process.pid
+            self.pipe.send({"id": frame["id"], "event": "done", "processes": process_report(leader)})
+        elif order == "read":
+            with open(os.path.join(self.folder, frame["path"]), "rb") as file:
+                self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
+        elif order == "bye":
+            self.end("the controller said goodbye", frame)
+        else:
+            raise ValueError("unknown order " + repr(order))
+
+    def put(self, frame, payload):
+        """Write a file whole or not at all: check its hash, write under a temporary name, rename."""
+        if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
+            raise ValueError("the pushed bytes do not match their SHA-256")
+        path = os.path.join(self.folder, frame["path"])
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        partial = path + ".partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), frame["mode"])
+        try:
+            view = memoryview(payload)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        if os.stat(partial).st_size != len(payload):
+            raise OSError(errno.EIO, "short write", path)
+        os.replace(partial, path)
+        self.pipe.send({"id": frame["id"], "event": "done"})
+
+    def watch(self):
+        """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone."""
+        while True:
+            time.sleep(0.25)
+            if time.monotonic() - self.pipe.last_heard > self.silence_s:
+                self.end("silence")
+
+    def end(self, why, frame=None):
+        if not self.ending.acquire(False):
+            time.sleep(3600)  # another thread is already ending this process
+        running = [program for program in self.programs.values() if not program.over.is_set()]
+        for program in running:
+            program.signal(signal.SIGTERM)
+        deadline = time.monotonic() + (self.grace_s if running else 0.0)
+        while time.monotonic() < deadline and any(program.process.poll() is None for program in running):
+            time.sleep(0.02)
+        for program in running:
+            program.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        swept = strays(self.tags) if self.tags else []
+        deadline = time.monotonic() + 2.0
+        left = swept
+        while left and time.monotonic() < deadline:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            time.sleep(0.02)
+            left = strays(self.tags)
+        if self.folder and not self.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            try:
+                os.rmdir(os.path.dirname(self.folder))
+            except OSError:
+                pass  # another node's folder is still in there
+        if frame is not None:
+            try:
+                self.pipe.send(
+                    {"id": frame["id"], "event": "bye", "stopped": len(running), "swept": len(swept), "left": left}
+                )
+            except OSError:
+                pass
+        os._exit(0)
+
+
+def failure(error, path=None):
+    """An exception as data; the controller turns errno into a cause."""
+    code = getattr(error, "errno", None)
+    return {
+        "type": type(error).__name__,
+        "errno": errno.errorcode.get(code) if code else None,
+        "text": getattr(error, "strerror", None) or str(error),
+        "path": str(getattr(error, "filename", None) or path or ""),
+    }
+
+
+def machine():
+    """What tells one machine (and network namespace) from another, so that a job of one host cannot pass as two."""
+    parts = []
+    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
+        try:
+            with open(path) as file:
+                parts.append(file.read().strip())
+                break
+        except OSError:
+            continue
+    try:
+        parts.append(os.readlink("/proc/self/ns/net"))
+    except OSError:
+        pass
+    return " ".join(parts) or socket.gethostname()
+
+
+def main():
+    supervisor = Supervisor()
+
+    def stop(number, _frame):
+        supervisor.end("signal %d" % number)
+
+    for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
+    supervisor.pipe.sink.write(MARK)
+    try:
+        supervisor.serve()
+    except (OSError, ValueError, KeyError) as error:
+        supervisor.end(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+"""One rank of the connection and AllReduce tests, on torch.distributed (2.0 or newer). Python 3.8.
+
+It is started by the launch script that training uses, says how far it came at every step, and obeys orders that come
+as JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin ends, it ends: nobody is left to tell.
+
+What it says: {"event": "step", "step": ...} once a step, {"event": "beat", ...} twice a second from a thread of its
+own (so that silence means stopped, not busy), {"event": "row", ...} a finished size, {"event": "failed", ...}.
+"""
+
+import datetime
+import faulthandler
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+MARK = "\x1erunbook "
+BEAT_S = 0.5
+COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this only bounds a rank nobody watches
+PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
+CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
+DIAL_S = 1.0
+
+speaking = threading.Lock()
+
+
+def say(event, **fields):
+    fields["event"] = event
+    with speaking:
+        sys.stdout.write(MARK + json.dumps(fields) + "\n")
+        sys.stdout.flush()
+
+
+class Failure(Exception):
+    """Something this rank can name itself."""
+
+    def __init__(self, cause, text, **details):
+        Exception.__init__(self, text)
+        self.cause = cause
+        self.details = details
+
+
+class Place:
+    """Where this rank is; the beat thread reads it, the main thread writes it."""
+
+    phase = "starting"
+    size = 0
+    turn = 0
+    turns = 0
+
+    def snapshot(self):
+        return {"phase": self.phase, "size": self.size, "turn": self.turn, "turns": self.turns}
+
+
+class Worker:
+    def __init__(self):
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.backend = os.environ.get("RUNBOOK_BACKEND", "gloo")
+        self.place = Place()
+        self.orders = queue.Queue()
+        self.joined = False
+        self.store = None
+        self.device = None
+        self.torch = None
+        self.dist = None
+
+    # Threads beside the work.
+
+    def listen(self):
+        """Orders in, one JSON object a line. The end of stdin is the end of this process, whatever it is doing."""
+        for line in sys.stdin:
+            if line.strip():
+                self.orders.put(json.loads(line))
+        os._exit(0)
+
+    def beat(self):
+        while True:
+            time.sleep(BEAT_S)
+            say("beat", **self.place.snapshot())
+
+    # Steps.
+
+    def load(self):
+        self.place.phase = "importing torch"
+        begun = time.monotonic()
+        try:
+            import torch
+            import torch.distributed as dist
+        except ModuleNotFoundError as error:
+            if error.name == "torch":
+                raise Failure("torch-missing", "%s has no torch" % sys.executable)
+            raise Failure("program-error", "importing torch failed: %s" % error)
+        except (ImportError, OSError) as error:
+            raise Failure("program-error", "importing torch failed: %s" % error)
+        if not dist.is_available():
+            raise Failure("torch-distributed-not-built", "torch %s was built without distributed" % torch.__version__)
+        self.torch, self.dist = torch, dist
+        has_nccl = dist.is_nccl_available()
+        if self.backend == "nccl" and not has_nccl:
+            raise Failure("nccl-not-built-in", "torch %s here has no NCCL" % torch.__version__)
+        gpus = torch.cuda.device_count() if torch.version.cuda or getattr(torch.version, "hip", None) else 0
+        nccl = None
+        if has_nccl and gpus:
+            try:
+                nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
+            except Exception:
+                nccl = "unknown"
+        if self.backend == "nccl":
+            if gpus == 0:
+                raise Failure("no-gpu-visible", "torch %s sees no GPU" % torch.__version__)
+            if self.local_rank >= gpus:
+                raise Failure(
+                    "device-ordinal-invalid",
+                    "local rank %d wants GPU %d, but torch sees %d" % (self.local_rank, self.local_rank, gpus),
+                )
+            torch.cuda.set_device(self.local_rank)
+            self.device = torch.device("cuda", self.local_rank)
+        else:
+            self.device = torch.device("cpu")
+        say(
+            "step",
+            step="imported",
+            torch=torch.__version__,
+            cuda=torch.version.cuda,
+            nccl=nccl,
+            gpus=gpus,
+            gpu=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
+            python=sys.version.split()[0],
+            seconds=round(time.monotonic() - begun, 3),
+        )
+        self.place.phase = "waiting for orders"
+
+    def join(self, order):
+        """Rank 0 opens the store, the others dial it; then the process group and a barrier."""
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        patience = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        if self.rank == 0:
+            self.step("opening the store")
+            try:
+                store = self.dist.TCPStore(
+                    host, port, self.world_size, is_master=True, timeout=patience, wait_for_workers=False
+                )
+            except RuntimeError as error:
+                text = str(error)
+                if "EADDRINUSE" in text or "already in use" in text:
+                    raise Failure("port-in-use", "TCP port %d is taken on the master" % port)
+                raise
+            self.step("listening")
+        else:
+            self.dial(host, port)
+            store = self.dist.TCPStore(
+                host, port, self.world_size, is_master=False, timeout=patience, wait_for_workers=False
+            )
+        store.set("runbook/host/%d" % self.rank, json.dumps({"host": socket.gethostname(), "machine": machine()}))
+        self.step("connected")
+        self.store = store
+        options = {}
+        if self.device.type == "cuda":
+            import inspect
+
+            # Since torch 2.3: binds the rank to its GPU at once, so that a barrier need not guess it.
+            if "device_id" in inspect.signature(self.dist.init_process_group).parameters:
+                options["device_id"] = self.device
+        self.dist.init_process_group(
+            self.backend,
+            store=self.dist.PrefixStore("runbook/group", store),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=patience,
+            **options
+        )
+        self.step("joined")
+        self.barrier()
+        self.joined = True
+        if self.rank == 0:
+            hosts = [json.loads(store.get("runbook/host/%d" % rank).decode()) for rank in range(self.world_size)]
+            say("world", hosts=hosts)
+        self.step("done")
+        self.place.phase = "waiting for orders"
+
+    def step(self, name, **fields):
+        self.place.phase = name
+        say("step", step=name, **fields)
+
+    def dial(self, host, port):
+        """Knock until the master's port opens, and say what stands in the way whenever that changes."""
+        reason = None
+        while True:
+            try:
+                socket.create_connection((host, port), DIAL_S).close()
+                return
+            except socket.gaierror as error:
+                seen = "unresolvable: %s" % (error.strerror or error)
+            except ConnectionRefusedError:
+                seen = "refused"
+            except (socket.timeout, TimeoutError):
+                seen = "no answer"
+            except OSError as error:
+                seen = "unreachable: %s" % (error.strerror or error)
+            if seen != reason:
+                reason = seen
+                self.step("dialling", reason=seen, address=host, port=port)
+            time.sleep(0.05)
+
+    def barrier(self):
+        if self.device.type == "cuda":
+            self.dist.barrier(device_ids=[self.device.index])
+        else:
+            self.dist.barrier()
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+    # AllReduce.
+
+    def allreduce(self, order):
+        """A sweep of sizes within a time budget. Every rank takes the same decisions, from numbers they all share."""
+        torch = self.torch
+        sizes = order["sizes"]
+        ends = time.monotonic() + order["budget_s"]
+        pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
+        stopped_before = None
+        for index, size in enumerate(sizes):
+            if not self.room_for(size):
+                stopped_before = {"size": size, "why": "memory"}
+                break
+            count = max(1, size // 4)
+            self.place.size, self.place.turn, self.place.turns = size, 0, 1
+            self.place.phase = "warm-up and verification"
+            data = torch.empty(count, dtype=torch.float32, device=self.device)
+            seconds = None
+            # The first AllReduce of a size is the warm-up, and the one whose every element is compared.
+            for _ in range(order["warmup"]):
+                self.fill(data, pattern)
+                self.barrier()
+                begun = time.perf_counter()
+                self.dist.all_reduce(data)
+                self.synchronize()
+                seconds = time.perf_counter() - begun
+                wrong = self.compare(data, pattern)
+            wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, -(ends - time.monotonic()))
+            if wrong_anywhere:
+                say("wrong", size=size, **wrong)
+                self.locate(count)
+                self.step("done")
+                return
+            turns = affordable(slowest, sizes[index:], -left, order["iterations"])
+            if turns == 0:
+                stopped_before = {"size": size, "why": "time"}
+                break
+            self.place.phase, self.place.turns = "timing", turns
+            data.zero_()  # sums of zeros stay zeros: no overflow however many iterations
+            times = self.time(data, turns)
+            mean = self.average(sum(times) / len(times))
+            if self.rank == 0:
+                say("row", row=row(size, count, mean, times, self.world_size))
+            else:
+                say("finished", size=size)
+            del data
+        self.place.phase, self.place.size = "finishing", 0
+        self.barrier()
+        self.step("done", stopped_before=stopped_before)
+        self.place.phase = "waiting for orders"
+
+    def time(self, data, turns):
+        """Seconds of each of `turns` AllReduces: device events on a GPU, the clock on a CPU."""
+        self.barrier()
+        if self.device.type == "cuda":
+            marks = [self.torch.cuda.Event(enable_timing=True) for _ in range(turns + 1)]
+            self.synchronize()
+            marks[0].record()
+            for turn in range(turns):
+                self.place.turn = turn + 1
+                self.dist.all_reduce(data)
+                marks[turn + 1].record()
+            self.synchronize()
+            return [marks[turn].elapsed_time(marks[turn + 1]) / 1e3 for turn in range(turns)]
+        times = []
+        for turn in range(turns):
+            self.place.turn = turn + 1
+            begun = time.perf_counter()
+            self.dist.all_reduce(data)
+            times.append(time.perf_counter() - begun)
+        return times
+
+    def room_for(self, size):
+        """Whether every rank has memory for this size, with as much again to spare for the backend's own buffers."""
+        if self.device.type == "cuda":
+            free = self.torch.cuda.mem_get_info(self.device)[0]
+        else:
+            free = available_memory()
+        mine = 0 if free is None or free > 3 * size + (256 << 20) else 1
+        return self.agree(mine)[0] == 0
+
+    def agree(self, *numbers):
+        """The largest of each number over all ranks, so that all decide alike."""
+        vector = self.torch.tensor(numbers, dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(vector, op=self.dist.ReduceOp.MAX)
+        return vector.tolist()
+
+    def average(self, number):
+        vector = self.torch.tensor([number], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(vector)
+        return vector.item() / self.world_size
+
+    def fill(self, data, pattern):
+        """Element i of rank r is (i mod 251) + r + 1: it depends on the place and the rank, and sums stay exact."""
+        mine = pattern + float(self.rank + 1)
+        for start in range(0, data.numel(), CHUNK):
+            piece = data[start : start + CHUNK]
+            piece.copy_(mine[: piece.numel()])
+
+    def compare(self, data, pattern):
+        """How many elements differ from the sum over all ranks, and the first one that does."""
+        n = self.world_size
+        expected = pattern * float(n) + float(n * (n + 1) // 2)
+        wrong = 0
+        first = None
+        for start in range(0, data.numel(), CHUNK):
+            piece = data[start : start + CHUNK]
+            right = expected[: piece.numel()]
+            if self.torch.equal(piece, right):
+                continue
+            places = (piece != right).nonzero().flatten()
+            wrong += int(places.numel())
+            if first is None:
+                at = int(places[0])
+                first = {"element": start + at, "got": float(piece[at]), "expected": float(right[at])}
+        return {"count": wrong, "first": first}
+
+    def locate(self, count):
+        """Whose contribution is wrong: each rank in turn contributes alone, and everyone compares what arrived."""
+        if self.world_size > 64:
+            return
+        torch = self.torch
+        count = min(count, CHUNK)
+        pattern = torch.arange(count, dtype=torch.float32, device=self.device).remainder_(PATTERN)
+        blamed = []
+        for rank in range(self.world_size):
+            data = pattern + float(rank + 1) if rank == self.rank else torch.zeros_like(pattern)
+            self.dist.all_reduce(data)
+            bad = 0.0 if torch.equal(data, pattern + float(rank + 1)) else 1.0
+            if self.agree(bad)[0]:
+                blamed.append(rank)
+        say("located", ranks=blamed)
+
+
+def affordable(seconds, sizes, left, wanted):
+    """How many iterations of this size fit, if each later size costs in proportion to its bytes; 0: not even two.
+
+    `seconds` is one AllReduce of sizes[0]; `left` is what remains of the budget.
+    """
+    seconds = max(seconds, 1e-7)
+    if 2 * seconds > left:
+        return 0
+    rest = sum(size / float(sizes[0]) for size in sizes) * seconds
+    return int(max(2, min(wanted, left / rest)))
+
+
+def row(size, count, mean, times, world_size):
+    """One line of the table people know from nccl-tests; algbw and busbw in GB/s (10^9 bytes)."""
+    algbw = size / mean / 1e9
+    ordered = sorted(times)
+    return {
+        "size": size,
+        "count": count,
+        "type": "float",
+        "redop": "sum",
+        "time_us": mean * 1e6,
+        "algbw": algbw,
+        "busbw": algbw * 2 * (world_size - 1) / world_size,
+        "wrong": 0,
+        "iterations": len(times),
+        "p50_us": ordered[len(ordered) // 2] * 1e6,
+        "p99_us": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e6,
+    }
+
+
+def available_memory():
+    """Bytes the kernel would give without swapping, within the cgroup's limit; None where that cannot be told."""
+    free = None
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    free = int(line.split()[1]) * 1024
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            ceiling = limit.read().strip()
+            if ceiling != "max":
+                free = min(free, int(ceiling) - int(used.read()))
+    except (OSError, ValueError, TypeError):
+        pass
+    return free
+
+
+def machine():
+    parts = []
+    for path in ("/proc/sys/kernel/random/boot_id",):
+        try:
+            with open(path) as file:
+                parts.append(file.read().strip())
+        except OSError:
+            pass
+    try:
+        parts.append(os.readlink("/proc/self/ns/net"))
+    except OSError:
+        pass
+    return " ".join(parts) or socket.gethostname()
+
+
+def main():
+    worker = Worker()
+    say("step", step="started", pid=os.getpid(), host=socket.gethostname())
+    if hasattr(signal, "SIGUSR1"):
+        stacks = open("stack-%d.txt" % worker.rank, "w")
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
+    threading.Thread(target=worker.listen, daemon=True).start()
+    threading.Thread(target=worker.beat, daemon=True).start()
+    try:
+        worker.load()
+        while True:
+            order = worker.orders.get()
+            if order["do"] in ("join", "allreduce"):
+                getattr(worker, order["do"])(order)
+            else:
+                raise Failure("program-error", "unknown order %r" % order["do"])
+    except Failure as failure:
+        say("failed", cause=failure.cause, text=str(failure), **failure.details)
+    except BaseException as error:
+        say(
+            "failed",
+            cause=None,
+            text="%s: %s" % (type(error).__name__, str(error).split("\n")[0][:500]),
+            traceback=traceback.format_exc().splitlines()[-12:],
+            at=worker.place.snapshot(),
+        )
+    # No orderly teardown of a process group that has failed: it can hang. The controller has what it needs.
+    sys.stdout.flush()
+    os._exit(1)
+
+
+main()

@@ -1,0 +1,72 @@
+"""Fold node names into a nodeset: `node01 … node16` reads `node[01-16]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+Key = tuple[str, ...]
+Box = tuple[frozenset[str], ...]  # one set of values for each field; the box stands for their product
+
+# A field is a run of digits, or one letter after a separator at the very end (`node-a`).
+FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")
+
+
+def fold(names: Iterable[str]) -> str:
+    """Name every node once, in the order of first appearance; numbers keep their zeros, and names nothing else."""
+    families: dict[Key, list[Key]] = {}
+    for name in dict.fromkeys(names):
+        texts, values = _split(name)
+        families.setdefault(texts, []).append(values)
+    return ",".join(_write(texts, box) for texts, members in families.items() for box in _boxes(members))
+
+
+def _split(name: str) -> tuple[Key, Key]:
+    """Take a name apart into its fixed texts and its fields; a name that could be read as a nodeset has no fields."""
+    if set(name) & set("[],"):
+        return (name,), ()
+    parts = FIELD.split(name)
+    values = tuple(parts[1::2])
+    kinds = tuple("#" if value.isdigit() else "@" for value in values)
+    return (*parts[0::2], *kinds), values
+
+
+def _boxes(members: list[Key]) -> list[Box]:
+    """Merge members that differ in one field only, the last field first."""
+    boxes: list[Box] = [tuple(frozenset((value,)) for value in member) for member in members]
+    for field in reversed(range(len(members[0]))):
+        merged: dict[Box, frozenset[str]] = {}
+        for box in boxes:
+            rest = box[:field] + box[field + 1 :]
+            merged[rest] = merged.get(rest, frozenset()) | box[field]
+        boxes = [(*rest[:field], values, *rest[field:]) for rest, values in merged.items()]
+    return boxes
+
+
+def _write(texts: Key, box: Box) -> str:
+    written = texts[0]
+    for text, values in zip(texts[1:], box, strict=False):
+        written += (_ranges(values) if len(values) > 1 else next(iter(values))) + text
+    return written
+
+
+def _ranges(values: frozenset[str]) -> str:
+    """Write `[1,3-5]`; the first number of a range says how wide all its numbers are padded."""
+    left = dict.fromkeys(sorted(values, key=_order))
+    runs: list[str] = []
+    while left:
+        first = last = next(iter(left))
+        del left[first]
+        while (following := _next(last, len(first))) in left:
+            last = following
+            del left[last]
+        runs.append(first if first == last else f"{first}-{last}")
+    return "[" + ",".join(runs) + "]"
+
+
+def _order(value: str) -> tuple[int, int, str]:
+    return (int(value), len(value), value) if value.isdigit() else (0, 0, value)
+
+
+def _next(value: str, width: int) -> str:
+    return str(int(value) + 1).zfill(width) if value.isdigit() else chr(ord(value) + 1)

@@ -1,0 +1,292 @@
+"""What a person reads, line by line: the same page for a terminal, a CI log and a pipe. No stream is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from runbook.model.events import (
+    Event,
+    OutcomeReached,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+)
+from runbook.model.verdict import Verdict
+from runbook.report import table
+from runbook.report.fold import fold
+from runbook.report.groups import Block, Entry, Group, blocks, outcome_groups, warning_groups, worst_first
+from runbook.report.never import assert_never
+from runbook.report.record import Record, StageRecord
+from runbook.report.text import cells, lines, one_line, pad, wrap
+from runbook.report.units import seconds_text
+
+Style = Literal["", "ok", "fail", "unknown", "skip", "warn", "dim", "strong", "command"]
+Line = tuple[tuple[str, Style], ...]
+
+WORDS: Mapping[Verdict, tuple[str, Style]] = {
+    Verdict.PASS: ("ok", "ok"),
+    Verdict.FAIL: ("FAIL", "fail"),
+    Verdict.UNKNOWN: ("unknown", "unknown"),
+    Verdict.SKIP: ("skip", "skip"),
+}
+ENDS: Mapping[Verdict, tuple[str, Style]] = {
+    Verdict.PASS: ("PASS", "ok"),
+    Verdict.FAIL: ("FAIL", "fail"),
+    Verdict.UNKNOWN: ("UNKNOWN", "unknown"),
+    Verdict.SKIP: ("SKIPPED", "skip"),
+}
+INTERRUPTED = 130
+BUG = 70
+WORD_WIDTH = 8  # the widest of WORDS and a space
+TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
+STAGE_WIDTH = (12, 28)  # at least, at most
+NODE_WIDTH = 24
+LONG = 40  # cells of node names that a line can bear
+NARROWEST = 24  # a terminal that leaves less than this for a sentence gets it unbroken
+LABEL = "   {:<10}"
+FEW = 4  # groups, entries, warnings shown without -v
+FEW_LINES = 8  # lines of evidence shown without -v
+
+
+class Page:
+    """A reader that answers each event with the lines that are now settled. `width` None never breaks a sentence."""
+
+    def __init__(self, *, verbose: int = 0, width: int | None = None) -> None:
+        self.record = Record()
+        self._many = 10**9 if verbose else FEW
+        self._many_lines = 10**9 if verbose else FEW_LINES
+        self._width = width
+        self.stage_width = STAGE_WIDTH[0]
+        self._node_width = 0
+        self._table_of: StageRecord | None = None  # the stage whose table has its header
+        self._closed = False
+
+    def __call__(self, event: Event) -> list[Line]:
+        self.record(event)
+        match event:
+            case RunStarted():
+                return list(self._head(event))
+            case Progress():
+                return list(self._table_row(event))
+            case StageFinished():
+                return list(self._stage(self.record.stage(event.stage), event))
+            case RunFinished():
+                return list(self._end(event))
+            case StageStarted() | OutcomeReached():
+                return []
+            case _:
+                return assert_never(event)
+
+    def close(self) -> list[Line]:
+        """What has to be said when the events just end: nothing after a RunFinished."""
+        if self._closed or self.record.first_time is None:
+            return []
+        return list(self._broken_off())
+
+    # The head ------------------------------------------------------------------------------------------------------
+
+    def _head(self, run: RunStarted) -> Iterator[Line]:
+        folded = one_line(fold(run.nodes))
+        least, most = STAGE_WIDTH
+        self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
+        self._node_width = min(NODE_WIDTH, cells(folded))
+        nodes = f"{_count(len(run.nodes), 'node')} ({folded})"
+        rest = " · ".join(["", one_line(run.playbook), nodes, one_line(run.inventory)])
+        yield (f"runbook {one_line(run.version)}", "strong"), (rest, "")
+
+    # Stages --------------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[Line]:
+        seconds = seconds_text(finished.seconds) if finished else ""
+        name = one_line(stage.name)
+        groups = outcome_groups(stage.outcomes)
+        if stage.silent or not groups:
+            says = "no answer" if finished else "no answer yet when the run ended"
+            groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
+        if groups[0].verdict is not stage.verdict:  # the engine's word stands first, whatever the outcomes say
+            groups.insert(0, Group(stage.verdict, "", stage.started.nodes))
+        shown = _shown(groups, self._many)
+        for group in shown:
+            word, style = WORDS[group.verdict]
+            yield from self._row(name, word, style, seconds, _where(group), group.says)
+            name = seconds = ""
+        hidden = [node for group in groups[len(shown) :] for node in group.nodes]
+        if hidden:
+            says = f"and {_count(len(hidden), 'more node')}, each in its own words (-v shows all)"
+            yield from self._row("", "", "dim", "", _where(Group(Verdict.PASS, "", tuple(hidden))), says)
+        yield from self._warnings(stage)
+
+    def _warnings(self, stage: StageRecord) -> Iterator[Line]:
+        warnings = warning_groups(stage.outcomes)
+        for says, nodes in warnings[: self._many]:
+            yield from self._row("", "warn", "warn", "", fold(nodes), says)
+        if len(warnings) > self._many:
+            says = f"and {_count(len(warnings) - self._many, 'more warning')} (-v shows all)"
+            yield from self._row("", "", "dim", "", "", says)
+
+    def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> Line:
+        """A line about a stage that is under way, in the columns of the page."""
+        lead = f" {pad(one_line(stage), self.stage_width)} "
+        return (lead, style or "strong"), (pad(word, WORD_WIDTH), style or "command"), (_time(seconds) + says, style)
+
+    def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[Line]:
+        """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself."""
+        lead = f" {pad(name, self.stage_width)} "
+        before = f"{_time(seconds)}{pad(one_line(nodes), self._node_width)}  "
+        indent = cells(lead) + WORD_WIDTH + cells(before)
+        first, *rest = wrap(one_line(says), self._room(indent))
+        faint: Style = "dim" if style in ("skip", "dim") else ""
+        yield (lead, "strong"), (pad(word, WORD_WIDTH), style), (before, faint), (first, faint)
+        for line in rest:
+            yield (" " * indent, ""), (line, faint)
+
+    def _room(self, indent: int) -> int | None:
+        if self._width is None or self._width - indent < NARROWEST:
+            return None
+        return self._width - indent
+
+    # The bandwidth table -------------------------------------------------------------------------------------------
+
+    def _table_row(self, progress: Progress) -> Iterator[Line]:
+        values = progress.data.get("row")
+        if not isinstance(values, Mapping):
+            return
+        stage = self.record.stage(progress.stage, progress.time)
+        if self._table_of is not stage:
+            self._table_of = stage
+            yield ((f"# {one_line(stage.name)} on {one_line(fold(stage.started.nodes))}", "dim"),)
+            yield from (((line, "dim"),) for line in table.header(self._width))
+        wrong = values.get("wrong")
+        yield ((table.row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
+
+    # Findings ------------------------------------------------------------------------------------------------------
+
+    def _blocks(self) -> Iterator[Line]:
+        for block in blocks(self.record.stages, self.record.causes):
+            yield ()
+            yield from self._block(block)
+
+    def _block(self, block: Block) -> Iterator[Line]:
+        verb: tuple[str, Style] = ("failed", "fail") if block.verdict is Verdict.FAIL else ("could not tell", "unknown")
+        if block.verdict in (Verdict.PASS, Verdict.SKIP):
+            verb = ("noted", "warn")
+        yield (
+            (f" {one_line(block.stage)} ", "strong"),
+            verb,
+            (f" on {one_line(fold(block.nodes))}: ", ""),
+            (one_line(block.cause), "strong"),
+        )
+        shown = block.entries[: self._many]
+        for entry in shown:
+            yield from self._entry(entry, named=len(block.entries) > 1, fix=block.remedy is None)
+        hidden = [node for entry in block.entries[len(shown) :] for node in entry.nodes]
+        if hidden:
+            yield ((f"   and the same cause on {one_line(fold(hidden))} (-v shows all)", "dim"),)
+        if block.remedy is not None:
+            yield from self._fix(block.remedy)
+        yield (LABEL.format("more"), "dim"), (f"runbook explain {one_line(block.cause)}", "")
+
+    def _entry(self, entry: Entry, *, named: bool, fix: bool) -> Iterator[Line]:
+        who, says = one_line(fold(entry.nodes)), one_line(entry.says)
+        lead = f"{who}: " if named and not says.startswith(who) else ""
+        for line in wrap(lead + says, self._room(3)):
+            yield ((f"   {line}", ""),)
+        absent = [peer for peer in entry.peers if peer not in says]
+        if absent:
+            yield (LABEL.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
+        yield from self._evidence(entry)
+        if fix:
+            yield from self._fix(entry.remedy)
+
+    def _evidence(self, entry: Entry) -> Iterator[Line]:
+        label = "evidence"
+        for nodes, texts in entry.evidence[: self._many]:
+            told = [line for text in texts for line in lines(text)]
+            if len(entry.evidence) > 1:
+                told = [f"{one_line(fold(nodes))}: {told[0]}", *told[1:]] if told else []
+            for line in told[: self._many_lines]:
+                yield (LABEL.format(label), "dim"), (line, "")
+                label = ""
+            if len(told) > self._many_lines:
+                hidden = _count(len(told) - self._many_lines, "more line")
+                yield (LABEL.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
+        hidden_nodes = [node for nodes, _ in entry.evidence[self._many :] for node in nodes]
+        if hidden_nodes:
+            yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
+
+    def _fix(self, remedy: str) -> Iterator[Line]:
+        """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
+        label = "fix"
+        for line in lines(remedy):
+            yield (LABEL.format(label), "dim"), (line, "command")
+            label = ""
+
+    # The end -------------------------------------------------------------------------------------------------------
+
+    def _end(self, finished: RunFinished) -> Iterator[Line]:
+        self._closed = True
+        if self.record.open_stage:
+            yield from self._stage(self.record.open_stage, None)
+        yield from self._not_run()
+        yield from self._blocks()
+        yield ()
+        if finished.cleaned:
+            yield (("cleaned up: ", "strong"), (one_line(finished.cleaned), ""))
+        word, style = ENDS[finished.verdict]
+        if finished.exit_code == INTERRUPTED:
+            word, style = "INTERRUPTED", "unknown"
+        at = f" at {one_line(finished.stopped_at)}" if finished.stopped_at else ""
+        bug = ", a bug of runbook" if finished.exit_code == BUG else ""
+        rest = f"{at} after {seconds_text(finished.seconds)} (exit {finished.exit_code}{bug})"
+        if finished.verdict is Verdict.PASS:
+            rest += self._tally()
+        yield (word, style), (rest, ""), (f" · files in {one_line(finished.run_dir)}", "")
+
+    def _broken_off(self) -> Iterator[Line]:
+        self._closed = True
+        if self.record.open_stage:
+            yield from self._stage(self.record.open_stage, None)
+        yield from self._not_run()
+        yield from self._blocks()
+        yield ()
+        where = f" at {one_line(self.record.stopped_at)}" if self.record.stopped_at else ""
+        files = f" · files in {one_line(self.record.started.run_dir)}" if self.record.started else ""
+        yield ("UNKNOWN", "unknown"), (f"{where}: the events end here, and no verdict was given{files}", "")
+
+    def _not_run(self) -> Iterator[Line]:
+        if self.record.not_run:
+            yield ((" not run: " + ", ".join(one_line(name) for name in self.record.not_run), "dim"),)
+
+    def _tally(self) -> str:
+        """An honest pass says what it did not look at."""
+        verdicts = [stage.verdict for stage in self.record.stages]
+        parts = [f"{_count(verdicts.count(Verdict.PASS), 'stage')} passed"]
+        if skipped := verdicts.count(Verdict.SKIP):
+            parts.append(f"{skipped} skipped")
+        if warnings := sum(len(warning_groups(stage.outcomes)) for stage in self.record.stages):
+            parts.append(_count(warnings, "warning"))
+        return ": " + ", ".join(parts)
+
+
+def _shown(groups: list[Group], many: int) -> list[Group]:
+    """Bad news is never left out; of the good, a handful. One line is not hidden behind a line that says so."""
+    bad = sum(group.verdict.stops for group in groups)
+    limit = max(bad, many)
+    return groups if len(groups) <= limit + 1 else groups[:limit]
+
+
+def _time(seconds: str) -> str:
+    return f"{seconds:>{TIME_WIDTH}}   "
+
+
+def _where(group: Group) -> str:
+    """Nodes in trouble are all named; others are counted where their names would fill the line."""
+    names = fold(group.nodes)
+    return names if group.verdict.stops or cells(names) <= LONG else _count(len(group.nodes), "node")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

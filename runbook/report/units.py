@@ -1,0 +1,52 @@
+"""Numbers as an engineer writes them."""
+
+from __future__ import annotations
+
+import math
+
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+RATES = ((1.0, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"))
+
+
+def significant(number: float, digits: int = 3) -> str:
+    """Keep that many significant digits, never an exponent, and never cut digits before the point."""
+    if not math.isfinite(number):
+        return str(number)
+    if number == 0:
+        return "0"
+    rounded = float(f"{number:.{digits - 1}e}")
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{decimals}f}" if decimals > 0 else f"{number:.0f}"
+
+
+def bytes_text(count: float) -> str:
+    """1024 → `1 KiB`; a size that is no whole number of its unit keeps three digits."""
+    power = 0
+    while abs(count) >= 1024 and power < len(BYTES) - 1:
+        count /= 1024
+        power += 1
+    number = f"{count:.0f}" if float(count).is_integer() else significant(count)
+    return f"{number} {BYTES[power]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """0.04 → `40 ms`, 2.2 → `2.2 s`, 125 → `2 min 05 s`, 3900 → `1 h 05 min`."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.0995:
+        return f"{max(1, round(seconds * 1000))} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def bandwidth_text(gigabytes: float) -> str:
+    """GB/s in, the unit that reads best out: 0.0235 → `23.5 MB/s`."""
+    for unit, name in RATES:
+        if abs(gigabytes) >= unit:
+            return f"{significant(gigabytes / unit)} {name}"
+    return f"{significant(gigabytes / 1e-9)} B/s"

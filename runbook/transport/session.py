@@ -1,0 +1,546 @@
+"""A conversation with the supervisor on one node: push files, start programs, watch them, say goodbye.
+
+Threads: one reader per session dispatches what arrives; callers block on events, always with a deadline.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import hashlib
+import itertools
+import json
+import queue
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from runbook.model.errors import Unreachable
+from runbook.transport import bootstrap
+from runbook.transport.stream import Stream
+
+Message = dict[str, Any]
+
+MARK = b"\x1erunbook "
+"""Starts each JSON line that a node program says to us; every other line it prints is its log."""
+
+SILENCE_S = 6.0
+"""After this long without a byte each end takes the other for lost (beats are sent every second)."""
+
+STDERR_LIMIT = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a program ended. `code` is negative for a signal, as in `subprocess`; `None` when the node was lost."""
+
+    code: int | None
+    messages: tuple[Message, ...]
+    stdout: str
+    stderr: str
+    timed_out: bool
+    seconds: float
+
+    @property
+    def message(self) -> Message | None:
+        """The last thing the program said, for programs that say one thing."""
+        return self.messages[-1] if self.messages else None
+
+
+@dataclass
+class _Text:
+    """Decodes a byte stream into lines: JSON messages behind the mark, everything else as log text."""
+
+    on_message: Callable[[Message], None]
+    on_log: Callable[[str], None]
+    marked: bool
+    pending: bytes = b""
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    def feed(self, data: bytes, *, final: bool = False) -> None:
+        if not self.marked:
+            text = self.decoder.decode(data, final)
+            if text:
+                self.on_log(text)
+            return
+        *lines, self.pending = (self.pending + data).split(b"\n")
+        if final and self.pending:
+            lines.append(self.pending)
+            self.pending = b""
+        for line in lines:
+            _, mark, body = line.partition(MARK)
+            if mark:
+                with contextlib.suppress(ValueError):
+                    self.on_message(json.loads(body))
+                    continue
+            self.on_log(line.decode(errors="replace") + "\n")
+
+
+class Remote:
+    """A program that was started on a node. Its messages arrive while it runs."""
+
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        on_message: Callable[[Message], None] | None,
+        on_log: Callable[[str], None] | None,
+        on_end: Callable[[], None] | None,
+    ) -> None:
+        self._session = session
+        self.number = number
+        self.pid: int | None = None
+        self.over = threading.Event()
+        self.started = threading.Event()
+        self.error: Mapping[str, str] | None = None
+        self.lost: Unreachable | None = None
+        self.code: int | None = None
+        self.timed_out = False
+        self._on_message = on_message
+        self._on_log = on_log
+        self._on_end = on_end
+        self._messages: list[Message] = []
+        self._arrived: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._out: list[str] = []
+        self._err: list[str] = []
+        self._err_size = 0
+        self._begun = time.monotonic()
+        self._ended = self._begun
+        self._texts = {1: _Text(self._said, self._logged, True), 2: _Text(self._said, self._complained, False)}
+
+    # What the reader thread calls.
+
+    def _said(self, message: Message) -> None:
+        self._messages.append(message)
+        self._arrived.put(message)
+        if self._on_message:
+            self._on_message(message)
+
+    def _logged(self, text: str) -> None:
+        if self._on_log:
+            self._on_log(text)
+        else:
+            self._out.append(text)
+
+    def _complained(self, text: str) -> None:
+        if self._on_log:
+            self._on_log(text)
+        if self._err_size < STDERR_LIMIT:
+            self._err.append(text)
+            self._err_size += len(text)
+
+    def handle(self, frame: Message, payload: bytes) -> None:
+        event = frame["event"]
+        if event == "started":
+            self.pid = frame["pid"]
+            self.started.set()
+        elif event == "output":
+            self._texts[frame["stream"]].feed(payload)
+        elif event == "failed":
+            self.error = frame["error"]
+            self._end()
+        elif event == "exit":
+            self.code = frame["code"]
+            self.timed_out = frame["timed_out"]
+            self._end()
+
+    def lose(self, reason: Unreachable) -> None:
+        self.lost = reason
+        self._end()
+
+    def _end(self) -> None:
+        for text in self._texts.values():
+            text.feed(b"", final=True)
+        self._ended = time.monotonic()
+        self.started.set()
+        self.over.set()
+        self._arrived.put(None)
+        if self._on_end:
+            self._on_end()
+
+    # What callers use.
+
+    def messages(self, timeout_s: float) -> Iterator[Message]:
+        """Messages as they arrive; ends when the program ends or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                message = self._arrived.get(timeout=left)
+            except queue.Empty:
+                return
+            if message is None:
+                return
+            yield message
+
+    def feed(self, data: bytes, *, end: bool = False) -> None:
+        self._session.order({"do": "feed", "program": self.number, "end": end}, data)
+
+    def tell(self, message: Message) -> None:
+        self.feed(json.dumps(message).encode() + b"\n")
+
+    def signal(self, name: str) -> None:
+        self._session.order({"do": "signal", "program": self.number, "signal": name})
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        self._session.order({"do": "stop", "program": self.number, "grace": grace_s})
+
+    def processes(self, timeout_s: float = 3.0) -> list[Message]:
+        """State and wait channel of each process of this program, as the node's kernel tells it."""
+        reply, _ = self._session.ask({"do": "inspect", "program": self.number}, timeout_s=timeout_s)
+        found: list[Message] = reply["processes"]
+        return found
+
+    def wait(self, timeout_s: float) -> Answer:
+        """How it ended. Raises Unreachable if the node was lost; stops the program if the time is up."""
+        timed_out = not self.over.wait(timeout_s)
+        if timed_out:
+            self.stop()
+            self.over.wait(3.0)
+        if self.lost:
+            raise self.lost
+        if self.error:
+            raise ProgramNotStarted(dict(self.error))
+        return Answer(
+            self.code,
+            tuple(self._messages),
+            "".join(self._out),
+            "".join(self._err),
+            timed_out or self.timed_out,
+            self._ended - self._begun,
+        )
+
+
+class ProgramNotStarted(RuntimeError):
+    """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
+
+    def __init__(self, error: dict[str, str]) -> None:
+        self.error = error
+        super().__init__(f"{error.get('path', '')}: {error.get('text', '')}".strip(": "))
+
+
+class Session:
+    """One node, held for the length of a run."""
+
+    def __init__(
+        self, node: str, stream: Stream, config: Mapping[str, object], python: str, timeout_s: float
+    ) -> None:
+        self.node = node
+        self._stream = stream
+        self._numbers = itertools.count(1)
+        self._write_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._replies: dict[int, queue.SimpleQueue[tuple[Message, bytes] | None]] = {}
+        self._remotes: dict[int, Remote] = {}
+        self._beats: queue.SimpleQueue[tuple[float, Message]] = queue.SimpleQueue()
+        self._lost: Unreachable | None = None
+        self._noise = b""
+        self._last_heard = time.monotonic()
+        self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
+        self._pushed: set[str] = set()
+        self._push_lock = threading.Lock()
+        threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
+        try:
+            self._write(bootstrap.first_input(python) + _frame({"do": "config", **config}))
+        except OSError:
+            pass  # the reader thread finds out why, with the evidence
+        try:
+            hello = self._hello.get(timeout=timeout_s)
+        except queue.Empty:
+            self._stream.close()
+            raise Unreachable(
+                "ssh-timeout",
+                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s",
+                f"log in by hand (`ssh …`) and see what holds the shell up: a slow profile, a full or hung home folder ({node})",
+                _evidence(self._noise, self._stream.complaint()),
+            ) from None
+        if isinstance(hello, Unreachable):
+            raise hello
+        self.hello = hello
+
+    # Speaking.
+
+    def _write(self, data: bytes) -> None:
+        with self._write_lock:
+            self._stream.write(data)
+
+    def order(self, frame: Message, payload: bytes = b"") -> None:
+        """Send without waiting for an answer. Raises Unreachable when the node is lost."""
+        if self._lost:
+            raise self._lost
+        try:
+            self._write(_frame(frame, payload))
+        except OSError as error:
+            raise self._lose(f"writing to {self.node} failed: {error}") from None
+
+    def ask(self, frame: Message, payload: bytes = b"", *, timeout_s: float) -> tuple[Message, bytes]:
+        """Send, and wait for the one answer. Raises Unreachable, or ProgramNotStarted with what the node said."""
+        number = next(self._numbers)
+        replies: queue.SimpleQueue[tuple[Message, bytes] | None] = queue.SimpleQueue()
+        with self._lock:
+            self._replies[number] = replies
+        try:
+            self.order({**frame, "id": number}, payload)
+            reply = replies.get(timeout=timeout_s)
+        except queue.Empty:
+            raise Unreachable(
+                "ssh-unreachable",
+                f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
+                f"check the load and the network of {self.node}",
+            ) from None
+        finally:
+            with self._lock:
+                self._replies.pop(number, None)
+        if reply is None:
+            raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
+        if reply[0]["event"] == "failed":
+            raise ProgramNotStarted(reply[0]["error"])
+        return reply
+
+    # Doing.
+
+    @property
+    def folder(self) -> str:
+        """The run's own folder on the node. Raises ProgramNotStarted where it could not be made."""
+        if "folder" not in self.hello:
+            raise ProgramNotStarted(self.hello["folder_error"])
+        return str(self.hello["folder"])
+
+    def push(self, path: str, data: bytes, *, mode: int = 0o600, timeout_s: float = 30.0) -> None:
+        """Write one file below the run's folder: verified, atomic, private."""
+        _ = self.folder
+        self.ask(
+            {"do": "put", "path": path, "mode": mode, "sha256": hashlib.sha256(data).hexdigest()},
+            data,
+            timeout_s=timeout_s,
+        )
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_message: Callable[[Message], None] | None = None,
+        on_log: Callable[[str], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> Remote:
+        """Start a program in a session of its own on the node. `timeout_s` is kept by the node itself as well."""
+        number = next(self._numbers)
+        remote = Remote(self, number, on_message, on_log, on_end)
+        with self._lock:
+            self._remotes[number] = remote
+        frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
+        if timeout_s is not None:
+            frame["timeout"] = timeout_s
+        if cwd is not None:
+            frame["cwd"] = cwd
+        self.order(frame)
+        return remote
+
+    def program(self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None) -> Remote:
+        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter."""
+        self.push_program(name)
+        interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
+        return self.start(
+            [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)], timeout_s=timeout_s
+        )
+
+    def push_program(self, name: str) -> None:
+        with self._push_lock:
+            for wanted in ("tool", name):
+                if wanted not in self._pushed:
+                    source = resources.files("runbook.node").joinpath(f"{wanted}.py").read_bytes()
+                    self.push(f"{wanted}.py", source)
+                    self._pushed.add(wanted)
+
+    def shell(self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
+        """Run one line under /bin/sh in the run's folder."""
+        return self.start(["/bin/sh", "-c", command], timeout_s=timeout_s, env=env, cwd=self.folder).wait(
+            timeout_s + 5.0
+        )
+
+    def read_file(self, path: str, *, timeout_s: float = 5.0) -> bytes:
+        """A file below the run's folder, its first MiB."""
+        return self.ask({"do": "read", "path": path}, timeout_s=timeout_s)[1]
+
+    def clock(self, *, rounds: int = 3, timeout_s: float = 3.0) -> tuple[float, float]:
+        """The node's clock minus ours, in seconds, and the uncertainty of that (half the quickest round trip)."""
+        best: tuple[float, float] | None = None
+        for echo in range(rounds):
+            before = time.time()
+            self.order({"do": "beat", "echo": f"clock-{echo}"})
+            deadline = time.monotonic() + timeout_s
+            while True:
+                try:
+                    after, beat = self._beats.get(timeout=max(0.0, deadline - time.monotonic()))
+                except queue.Empty:
+                    raise Unreachable(
+                        "ssh-unreachable", f"{self.node} stopped answering", f"check the network to {self.node}"
+                    ) from None
+                if beat.get("echo") == f"clock-{echo}":
+                    break
+            offset, doubt = beat["time"] - (before + after) / 2, (after - before) / 2
+            if best is None or doubt < best[1]:
+                best = (offset, doubt)
+        assert best is not None
+        return best
+
+    def beat(self) -> None:
+        """Say that we are here, and notice when the node no longer is."""
+        if self._lost:
+            return
+        if time.monotonic() - self._last_heard > SILENCE_S:
+            self._lose(f"nothing has come from {self.node} for {SILENCE_S:g} s")
+            threading.Thread(target=self._stream.close, daemon=True).start()
+            return
+        # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
+        if self._write_lock.acquire(blocking=False):
+            try:
+                self._stream.write(_frame({"do": "beat"}))
+            except OSError as error:
+                self._lose(f"writing to {self.node} failed: {error}")
+            finally:
+                self._write_lock.release()
+
+    def goodbye(self, *, timeout_s: float = 8.0) -> Message:
+        """Have everything of this run stopped and removed; tells what was stopped, swept and left.
+
+        Raises Unreachable when nobody answers: the node's supervisor then cleans up by itself after SILENCE_S.
+        """
+        try:
+            return self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
+        finally:
+            self._stream.close()
+
+    @property
+    def lost(self) -> Unreachable | None:
+        return self._lost
+
+    # Listening.
+
+    def _read(self) -> None:
+        buffer = b""
+        greeted = False
+        while True:
+            try:
+                data = self._stream.read()
+            except OSError:
+                data = b""
+            if not data:
+                break
+            self._last_heard = time.monotonic()
+            buffer += data
+            if not greeted:
+                noise, mark, rest = buffer.partition(bootstrap.MARK)
+                if not mark:
+                    self._noise = buffer[-4096:]
+                    continue
+                if rest.startswith(b"none"):
+                    if b"\n" in rest:
+                        break
+                    continue
+                greeted, buffer, self._noise = True, rest, noise[-4096:]
+            buffer = self._frames(buffer)
+        self._ended(greeted, buffer)
+
+    def _frames(self, buffer: bytes) -> bytes:
+        at = 0
+        while (line_end := buffer.find(b"\n", at)) >= 0:
+            frame = json.loads(buffer[at:line_end])
+            payload_end = line_end + 1 + frame.get("bytes", 0)
+            if len(buffer) < payload_end:
+                break
+            self._dispatch(frame, buffer[line_end + 1 : payload_end])
+            at = payload_end
+        return buffer[at:]
+
+    def _dispatch(self, frame: Message, payload: bytes) -> None:
+        event = frame["event"]
+        if event == "hello":
+            self._hello.put(frame)
+        elif event == "beat":
+            if frame.get("echo"):
+                self._beats.put((time.time(), frame))
+        else:
+            with self._lock:
+                remote = self._remotes.get(frame["id"])
+                replies = self._replies.get(frame["id"])
+                if remote and event in ("exit", "failed"):
+                    del self._remotes[frame["id"]]
+            if remote:
+                remote.handle(frame, payload)
+            elif replies:
+                replies.put((frame, payload))
+
+    def _ended(self, greeted: bool, rest: bytes) -> None:
+        if greeted:
+            self._lose(f"the connection to {self.node} was closed")
+            return
+        self._hello.put(_no_supervisor(self.node, rest, self._noise, self._stream.complaint()))
+
+    def _lose(self, says: str) -> Unreachable:
+        with self._lock:
+            if self._lost is None:
+                self._lost = Unreachable(
+                    "ssh-unreachable",
+                    says,
+                    f"check that {self.node} is up and that the network between it and this machine holds",
+                    _evidence(self._stream.complaint()),
+                )
+            remotes, self._remotes = list(self._remotes.values()), {}
+            replies = list(self._replies.values())
+        for remote in remotes:
+            remote.lose(self._lost)
+        for waiting in replies:
+            waiting.put(None)
+        return self._lost
+
+
+def _frame(frame: Message, payload: bytes = b"") -> bytes:
+    if payload:
+        frame = {**frame, "bytes": len(payload)}
+    return json.dumps(frame).encode() + b"\n" + payload
+
+
+def _evidence(*texts: str | bytes) -> tuple[str, ...]:
+    lines: list[str] = []
+    for text in texts:
+        decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
+        lines.extend(line for line in decoded.splitlines()[-6:] if line.strip())
+    return tuple(lines)
+
+
+def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unreachable:
+    """Why the login gave us a shell and still no supervisor."""
+    _, mark, tail = rest.partition(bootstrap.MARK)
+    if mark:
+        codes = [int(code) for code in tail.removeprefix(b"none").split()]
+        if bootstrap.TOO_OLD in codes and all(code in (bootstrap.TOO_OLD, bootstrap.MISSING, 2) for code in codes):
+            return NoPython(
+                "python-too-old",
+                f"every Python on {node} is older than 3.8",
+                f"install Python 3.8 or newer on {node} and name it: `python: /path/to/python3` in the inventory",
+                _evidence(complaint),
+            )
+        return NoPython(
+            "python-missing",
+            f"{node} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH",
+            f"install one on {node} (Debian, Ubuntu: `sudo apt-get install python3`), or name it in the inventory: "
+            "`python: /path/to/python3`",
+            _evidence(complaint),
+        )
+    return Unreachable(
+        "login-shell-failed",
+        f"the login shell of {node} ended without running our command",
+        f"see what it says by hand: `ssh {shlex.quote(node)} /bin/sh -c true`; the account needs a shell that runs commands",
+        _evidence(noise, complaint),
+    )
+
+
+class NoPython(Unreachable):
+    """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""

@@ -1,0 +1,108 @@
+"""All nodes of a run at once: open them in parallel, keep them awake, fan work out, let them go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.transport.local import LocalStream
+from runbook.transport.session import Message, Session
+from runbook.transport.stream import Stream
+
+T = TypeVar("T")
+
+BEAT_S = 1.0
+HELLO_S = 15.0
+
+
+class Site:
+    """The open sessions, by node name, and what stood in the way of the others."""
+
+    def __init__(self, run_id: str, *, forks: int = 64, keep: bool = False) -> None:
+        self.run_id = run_id
+        self.forks = forks
+        self._keep = keep
+        self.sessions: dict[str, Session] = {}
+        self.failures: dict[str, Unreachable] = {}
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._ssh: object | None = None
+        threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
+
+    def open(self, nodes: Iterable[Node]) -> None:
+        """Reach every node; afterwards each is in `sessions` or in `failures`."""
+        missing = [node for node in nodes if node.name not in self.sessions]
+        for name, result in self.each(missing, self._open_one, timeout_s=60.0).items():
+            if isinstance(result, Unreachable):
+                self.failures[name] = result
+            elif isinstance(result, BaseException):
+                raise result
+
+    def _open_one(self, node: Node) -> None:
+        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self._keep}
+        session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S)
+        with self._lock:
+            self.sessions[node.name] = session
+
+    def _stream(self, node: Node) -> Stream:
+        if node.connection == "local":
+            return LocalStream()
+        with self._lock:
+            if self._ssh is None:
+                # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.
+                from runbook.transport.ssh import Logins
+
+                self._ssh = Logins()
+        return self._ssh.connect(node)  # type: ignore[attr-defined, no-any-return]
+
+    def each(
+        self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float
+    ) -> Mapping[str, T | BaseException]:
+        """Run `work` on every node in parallel: its result, what it raised, or TimeoutError, by node name."""
+        listed = list(nodes)
+        pool = ThreadPoolExecutor(max(1, min(self.forks, len(listed))), thread_name_prefix="fork")
+        futures: dict[str, Future[T]] = {node.name: pool.submit(work, node) for node in listed}
+        try:
+            wait(futures.values(), timeout=timeout_s)
+            results: dict[str, T | BaseException] = {}
+            for name, future in futures.items():
+                if not future.done():
+                    results[name] = TimeoutError(f"{name}: no result within {timeout_s:g} s")
+                    continue
+                error = future.exception()
+                results[name] = error if error is not None else future.result()
+            return results
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _keep_awake(self) -> None:
+        while not self._closing.wait(BEAT_S):
+            with self._lock:
+                sessions = list(self.sessions.values())
+            for session in sessions:
+                session.beat()
+
+    def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
+        """Say goodbye to every node: what each stopped, swept and left behind, or why it could not be asked."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            sessions = dict(self.sessions)
+            self.sessions.clear()
+        pool = ThreadPoolExecutor(max(1, len(sessions)), thread_name_prefix="goodbye")
+        futures = {name: pool.submit(session.goodbye) for name, session in sessions.items() if not session.lost}
+        results: dict[str, Message | BaseException] = {
+            name: session.lost for name, session in sessions.items() if session.lost
+        }
+        for name, future in futures.items():
+            try:
+                results[name] = future.result(max(0.1, deadline - time.monotonic()))
+            except Exception as error:  # noqa: BLE001  what went wrong here is data for the report
+                results[name] = error
+        pool.shutdown(wait=False, cancel_futures=True)
+        self._closing.set()
+        return results

@@ -1,0 +1,21 @@
+"""The seam between "how to get there" and "what to say": a stream of bytes to a shell on the node."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Stream(Protocol):
+    """A program on the node whose stdin we write and whose stdout we read. One reader, any number of writers."""
+
+    def write(self, data: bytes) -> None:
+        """Send all of `data`, or raise OSError."""
+
+    def read(self) -> bytes:
+        """Wait for some bytes; `b""` when the far end has closed."""
+
+    def close(self) -> None:
+        """Close both ways. Closing is also what makes the far end clean up. Never raises."""
+
+    def complaint(self) -> str:
+        """What the far end wrote to stderr so far (the last few KiB): evidence when something went wrong."""

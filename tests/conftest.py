@@ -1,0 +1,42 @@
+"""The lab for tests: fixtures, and what happens where it cannot be had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from lab import Lab, lab_missing
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `lab` is skipped where there is no lab, and fails there if RUNBOOK_LAB=required."""
+    if item.get_closest_marker("lab") is None:
+        return
+    missing = lab_missing()
+    if not missing:
+        return
+    reason = f"no lab here: {'; '.join(missing)}"
+    if os.environ.get("RUNBOOK_LAB") == "required":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def lab_of() -> Iterator[Callable[..., Lab]]:
+    """Makes labs: `lab_of(hosts=3)`, `lab_of(names=["gpu-1", "gpu-2"])`. Each is gone when the test ends."""
+    with ExitStack() as stack:
+
+        def make(hosts: int = 2, **options: object) -> Lab:
+            return stack.enter_context(Lab(hosts, **options))  # type: ignore[arg-type]
+
+        yield make
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[Lab]:
+    """node-a and node-b, fresh: a quarter of a second, so no test sees what another one did to them."""
+    with Lab(2) as lab:
+        yield lab

@@ -1,0 +1,25 @@
+"""The lab: real hosts on one Linux machine, made of namespaces, for tests and for the benchmark."""
+
+from __future__ import annotations
+
+from .cli import CliResult, CliTimeoutError, runbook_cli, runbook_finish, runbook_start
+from .fabric import Fabric
+from .host import Host
+from .lab import Lab, left_behind
+from .needs import lab_missing, missing_packages
+from .proc import LabError
+
+__all__ = [
+    "CliResult",
+    "CliTimeoutError",
+    "Fabric",
+    "Host",
+    "Lab",
+    "LabError",
+    "lab_missing",
+    "left_behind",
+    "missing_packages",
+    "runbook_cli",
+    "runbook_finish",
+    "runbook_start",
+]

@@ -1,0 +1,81 @@
+"""Running `runbook` itself against a lab, as its user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .lab import Lab
+
+
+@dataclass(frozen=True, slots=True)
+class CliResult:
+    args: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def json(self) -> Any:
+        """Stdout as one JSON document; what else was said, if it is none."""
+        try:
+            return json.loads(self.stdout)
+        except ValueError as error:
+            raise AssertionError(f"not one JSON document: {error}\n{self}") from error
+
+    def __str__(self) -> str:
+        return (
+            f"runbook {' '.join(self.args)} ended {self.returncode} after {self.seconds:.1f} s\n"
+            f"--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+        )
+
+
+class CliTimeoutError(AssertionError):
+    """runbook did not end in time: every wait of it has a deadline, so this is always a bug."""
+
+
+def runbook_start(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start runbook in a process group of its own, for a test that interrupts or kills it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runbook", *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        cwd=lab.tmp,
+        env={**lab.environment(), **(env or {})},
+        start_new_session=True,
+    )
+    lab.started.append(process)
+    return process
+
+
+def runbook_finish(process: subprocess.Popen[str], *, timeout: float = 60.0) -> CliResult:
+    """Wait for a started runbook; past the deadline its whole process group is killed."""
+    begin = time.monotonic()
+    args = tuple(str(word) for word in process.args[3:]) if isinstance(process.args, list) else ()
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            stdout, stderr = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:  # something that left the group holds the pipes
+            stdout, stderr = "", ""
+        late = CliResult(args, -signal.SIGKILL, stdout, stderr, time.monotonic() - begin)
+        raise CliTimeoutError(f"no end within {timeout:g} s\n{late}") from None
+    return CliResult(args, process.returncode, stdout, stderr, time.monotonic() - begin)
+
+
+def runbook_cli(lab: Lab, *args: str | Path, timeout: float = 60.0, env: Mapping[str, str] | None = None) -> CliResult:
+    """Run runbook to its end, with the lab's HOME, in the lab's folder."""
+    return runbook_finish(runbook_start(lab, *args, env=env), timeout=timeout)

@@ -1,0 +1,413 @@
+"""Several hosts on one machine: each with its own network, files, hostname, processes and sshd, on one bridge."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ipaddress
+import itertools
+import json
+import os
+import pwd
+import re
+import select
+import signal
+import string
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from . import keys, sweep
+from .fabric import Fabric
+from .host import SUDO, Host, hosts_file, sshd_config
+from .needs import SEARCH_PATH, find_program, lab_missing
+from .proc import LabError, call, wait_until
+
+BRINGUP = Path(__file__).with_name("bringup.sh")
+CHECKOUT = Path(__file__).resolve().parents[2]
+_counter = itertools.count()
+
+
+def host_names(count: int) -> list[str]:
+    """node-a, node-b, …; with more than an alphabet of them node-001, node-002, …"""
+    if count <= len(string.ascii_lowercase):
+        return [f"node-{letter}" for letter in string.ascii_lowercase[:count]]
+    return [f"node-{number:03}" for number in range(1, count + 1)]
+
+
+def _letters(number: int) -> str:
+    text = ""
+    while True:
+        number, digit = divmod(number, 26)
+        text = string.ascii_lowercase[digit] + text
+        if number == 0:
+            return text
+        number -= 1
+
+
+def _free_subnet() -> ipaddress.IPv4Network:
+    """A /24 that no interface and no route of this machine knows."""
+    taken: list[ipaddress.IPv4Network] = []
+    for route in json.loads(call(["ip", "-j", "-4", "route", "show", "table", "all"]) or "[]"):
+        with contextlib.suppress(ValueError, KeyError):  # `default` is no network
+            taken.append(ipaddress.IPv4Network(route["dst"], strict=False))
+    for third in range(256):
+        for second in (77, 78, 79, 93):
+            subnet = ipaddress.IPv4Network(f"10.{second}.{(third + os.getpid()) % 256}.0/24")
+            if not any(subnet.overlaps(other) for other in taken):
+                return subnet
+    raise LabError("no free 10.x.y.0/24 for the lab")
+
+
+def _free_uid() -> int:
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(61200, 65000) if uid not in taken)
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes win, key by key; None removes a key."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _site_packages() -> list[str]:
+    """Where this environment keeps its packages: one folder, or two on some distributions."""
+    return sorted({str(Path(sysconfig.get_path(kind)).resolve()) for kind in ("purelib", "platlib")})
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a started program, with its process group if it leads one."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+class Lab:
+    """`with Lab(hosts=2) as lab:` — when the block ends, or this process does, nothing of it is left.
+
+    The hosts and the bridge between them stand in network namespaces of their own, so no firewall rule of this machine
+    touches what they say to each other. This machine has one address on the bridge, `bridge_address`.
+    """
+
+    user = "rblab"
+
+    def __init__(self, hosts: int = 2, *, names: Sequence[str] | None = None, offload: bool = True) -> None:
+        """`offload=False` makes TCP hand over single packets, as no network card does: 60 times slower, and a rule for
+        `meta length` then sees on the sending host what it sees on the receiving one."""
+        self.names = list(names) if names is not None else host_names(hosts)
+        if len(set(self.names)) != len(self.names) or not 0 < len(self.names) < 250:
+            raise ValueError("1 to 249 hosts, each with a name of its own")
+        if bad := [name for name in self.names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
+            raise ValueError(f"not a hostname: {bad[0]!r}")
+        self.offload = offload
+        self.id = f"{os.getpid()}{_letters(next(_counter))}"
+        self.switch = sweep.netns_name(self.id, ":switch")
+        self.hosts: list[Host] = []
+        self.started: list[subprocess.Popen[str]] = []
+        self._anchors: list[subprocess.Popen[bytes]] = []
+        self._fabric: Fabric | None = None
+        self._up = False
+        self._owner = os.getpid()
+
+    # Coming up and going away
+
+    def __enter__(self) -> Lab:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Lab:
+        missing = lab_missing()
+        if missing:
+            raise LabError("; ".join(missing))
+        self.tmp = Path(tempfile.mkdtemp(prefix=sweep.TMP_PREFIX))
+        self._up = True
+        atexit.register(self.close)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        self.uid = _free_uid()
+        self._login = keys.generate("lab")
+        with sweep.one_at_a_time():
+            sweep.sweep()
+            sweep.register(self.id, self.tmp)
+            self.subnet = _free_subnet()
+            self.bridge_address = str(self.subnet[254])
+            self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
+            self._make_network()
+        self._make_home()
+        for host in self.hosts:
+            self._launch(host)
+        deadline = time.monotonic() + 30 + len(self.hosts)
+        for host, anchor in zip(self.hosts, self._anchors, strict=True):
+            self._await(host, anchor, deadline)
+        self.await_links(*self.hosts)
+        for host in self.hosts:
+            host.await_sshd()
+
+    def await_links(self, *hosts: Host) -> None:
+        """Wait until packets pass. The kernel takes up to a second to notice a carrier, and drops them until then."""
+        ports = {"uplink", *(host.port for host in hosts)}
+
+        def pass_packets() -> bool:
+            links = json.loads(call(["ip", "-n", self.switch, "-d", "-j", "link", "show", "master", "lab"]))
+            up = {link["ifname"] for link in links if link["operstate"] == "UP"}
+            forwarding = {
+                link["ifname"] for link in links if link["linkinfo"]["info_slave_data"]["state"] == "forwarding"
+            }
+            # Mounted in the host's network namespace, so this shows the host's own interface.
+            states = {host.read(f"/sys/class/net/{host.interface}/operstate").strip() for host in hosts}
+            return ports <= up & forwarding and states == {"up"}
+
+        wait_until("the links come up", pass_packets, pause=0.01)
+
+    def close(self) -> None:
+        """Take everything apart; can be repeated, and after a failed start."""
+        if not self._up or os.getpid() != self._owner:  # a fork of the owner ends without taking the lab along
+            return
+        self._up = False
+        atexit.unregister(self.close)
+        for process in self.started:
+            if process.poll() is None:
+                _kill(process)
+        for anchor in self._anchors:
+            anchor.kill()  # with it goes the host's first process, and with that every other
+        sweep.dismantle(self.id, self.tmp)
+        everything: list[subprocess.Popen[str] | subprocess.Popen[bytes]] = [*self._anchors, *self.started]
+        for ended in everything:
+            for stream in (ended.stdin, ended.stdout, ended.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # unsent input of a program that is gone
+                        stream.close()
+            ended.wait(timeout=10)
+
+    def _make_network(self) -> None:
+        segments = 65535 if self.offload else 1
+        link = sweep.link_name(self.id)
+        spaces = [self.switch, *(host.netns for host in self.hosts)]
+        call(
+            ["ip", "-batch", "-"],
+            stdin="".join(f"netns add {space}\n" for space in spaces)
+            + f"link add name {link} type veth peer name uplink netns {self.switch}\n"
+            + f"addr add {self.bridge_address}/24 dev {link}\n"
+            + f"link set dev {link} gso_max_segs {segments} up\n",
+        )
+        # This machine's own firewall may be asked about bridged packets; here it must not be.
+        no = "for knob in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -w $knob ] || echo 0 >$knob; done"
+        call(["ip", "netns", "exec", self.switch, "sh", "-c", no])
+        lines = [
+            "link add name lab type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+            "link set dev uplink master lab up",
+        ]
+        for host in self.hosts:
+            lines.append(f"link add name {host.port} type veth peer name {host.interface} netns {host.netns}")
+            lines.append(f"link set dev {host.port} master lab gso_max_segs {segments} up")
+        lines.append("link set dev lab up")
+        call(["ip", "-n", self.switch, "-batch", "-"], stdin="\n".join(lines) + "\n")
+
+    def _launch(self, host: Host) -> None:
+        files = self.tmp / "hosts" / host.name
+        scratch = files / "scratch"
+        scratch.mkdir(parents=True)
+        (files / "authorized_keys").write_text(f"{self._login.public} lab\n")
+        (files / "sudoers").write_text(SUDO["nopasswd"].format(user=self.user))
+        (files / "sshd_config").write_text(sshd_config(host.address, {}))
+        (files / "host_key").write_text(host.key.private)
+        (files / "hosts").write_text(hosts_file("\n".join(f"{each.address} {each.name}" for each in self.hosts)))
+        with (files / "stderr").open("w") as stderr:
+            self._anchors.append(
+                subprocess.Popen(
+                    [
+                        *(find_program("nsenter"), f"--net={sweep.NETNS / host.netns}", find_program("unshare")),
+                        *("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+                        *(find_program("bash"), str(BRINGUP)),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    cwd="/",
+                    start_new_session=True,  # Ctrl-C in a terminal is for the tests, not for the hosts
+                    env={
+                        "PATH": SEARCH_PATH,
+                        "LC_ALL": "C.UTF-8",
+                        "LAB_NAME": host.name,
+                        "LAB_ADDRESS": host.address,
+                        "LAB_GSO_SEGMENTS": "65535" if self.offload else "1",
+                        "LAB_FILES": str(files),
+                        "LAB_SCRATCH": str(scratch),
+                        "LAB_USER": self.user,
+                        "LAB_UID": str(self.uid),
+                        "LAB_SSHD": find_program("sshd"),
+                        "LAB_CHECKOUT": str(CHECKOUT),
+                        "LAB_PYTHON_BASE": str(Path(sys.base_prefix).resolve()),
+                        "LAB_PYTHON_NAME": f"python{sys.version_info.major}.{sys.version_info.minor}",
+                        "LAB_SITES": "\n".join(_site_packages()),
+                    },
+                )
+            )
+
+    def _await(self, host: Host, anchor: subprocess.Popen[bytes], deadline: float) -> None:
+        assert anchor.stdout is not None
+        said = b""
+        while b"ready\n" not in said:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([anchor.stdout], [], [], max(0.0, left))
+            piece = os.read(anchor.stdout.fileno(), 4096) if ready else b""
+            if not piece:
+                why = (self.tmp / "hosts" / host.name / "stderr").read_text().strip()
+                raise LabError(f"{host.name} did not come up: {why or 'no time left'}")
+            said += piece
+        host.anchor = int(said.split()[1])
+
+    # The controller's side
+
+    def _make_home(self) -> None:
+        self.home = self.tmp / "home"
+        folder = self.home / ".ssh"
+        folder.mkdir(parents=True, mode=0o700)
+        self.key = folder / "id_ed25519"
+        self.key.touch(mode=0o600)
+        self.key.write_text(self._login.private)
+        (folder / "id_ed25519.pub").write_text(f"{self._login.public} lab\n")
+        self.known_hosts = folder / "known_hosts"
+        self.trust()
+        self.ssh_config = folder / "config"
+        self.ssh_config.write_text(
+            "".join(
+                f"Host {host.name} {host.address}\n  HostName {host.address}\n  User {self.user}\n"
+                f"  IdentityFile {self.key}\n  IdentitiesOnly yes\n"
+                f"  StrictHostKeyChecking yes\n  UserKnownHostsFile {self.known_hosts}\n"
+                for host in self.hosts
+            )
+        )
+
+    def trust(self) -> None:
+        """Write the hosts' present keys to `known_hosts`, by address and by name."""
+        lines = (f"{host.address},{host.name} {host.key.public}\n" for host in self.hosts)
+        self.known_hosts.write_text("".join(lines))
+
+    def forget(self, host: Host) -> None:
+        """Remove a host's key from `known_hosts`: the next connection meets an unknown key."""
+        lines = self.known_hosts.read_text().splitlines(keepends=True)
+        self.known_hosts.write_text("".join(line for line in lines if not line.startswith(f"{host.address},")))
+
+    def ssh(self, host: Host, *command: str) -> list[str]:
+        """The argv of OpenSSH's client; it takes its home from the user database, not from HOME, so it is told."""
+        return [find_program("ssh"), "-F", str(self.ssh_config), "-o", "BatchMode=yes", host.address, *command]
+
+    def environment(self) -> dict[str, str]:
+        """For running the controller: its HOME is `home`, and no agent or setting of the caller leaks in."""
+        unwanted = ("SSH_", "RUNBOOK_", "XDG_", "NCCL_", "GLOO_", "MASTER_", "PYTEST_")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
+        return {
+            **env,
+            "HOME": str(self.home),
+            "USER": "root",
+            "LOGNAME": "root",
+            "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": str(CHECKOUT),  # this checkout is what is tested, installed or not
+        }
+
+    @property
+    def python(self) -> str:
+        """A Python on every host that has this environment's packages, torch among them."""
+        return "/opt/runbook-lab/venv/bin/python"
+
+    @property
+    def python_without_torch(self) -> str:
+        """The same Python with nothing but its standard library."""
+        return "/opt/runbook-lab/bare/bin/python"
+
+    def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
+        """Write an inventory of these hosts. Overrides are merged into it, key by key; None removes a key."""
+        content = {
+            "name": "lab",
+            "rendezvous": {"master": self.hosts[0].name, "port": 29500, "backend": "gloo"},
+            "network": {"interface": Host.interface, "ports": "29500-29510"},
+            "defaults": {
+                "connection": "ssh",
+                "ssh": {"user": self.user, "port": 22, "key": str(self.key)},
+                "python": self.python,
+                "processes": 1,
+            },
+            "nodes": {host.name: {"address": host.address} for host in self.hosts},
+        }
+        path = self.tmp / file
+        path.write_text(yaml.safe_dump(_merge(content, overrides), sort_keys=False))
+        return path
+
+    # All hosts
+
+    def __getitem__(self, name: str) -> Host:
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts)
+
+    def limit(self, mbit: float) -> None:
+        for host in self.hosts:
+            host.limit(mbit)
+
+    def unlimit(self) -> None:
+        for host in self.hosts:
+            host.unlimit()
+
+    def fabric(
+        self,
+        hcas: dict[str, Sequence[str]] | Sequence[str] = ("mlx5_0",),
+        *,
+        subnet_manager: bool = True,
+        rate: int = 200,
+        down: Sequence[str] = (),
+    ) -> Fabric:
+        """Give the hosts InfiniBand; see `Fabric`. A fabric that is there already is replaced."""
+        if self._fabric is not None:
+            self._fabric.stop()
+        per_host = hcas if isinstance(hcas, dict) else {host.name: hcas for host in self.hosts}
+        self._fabric = Fabric(self, per_host, subnet_manager=subnet_manager, rate=rate, down=down)
+        self._fabric.start()
+        return self._fabric
+
+
+def left_behind() -> list[str]:
+    """Traces of this process's labs that are still to be seen: none, once they are closed."""
+    mine = f"{os.getpid()}[a-z]*"
+    found = [
+        *sweep.REGISTER.glob(mine),
+        *sweep.NETNS.glob(sweep.netns_name(mine, "*")),
+        *Path("/sys/class/net").glob(sweep.link_name(mine)),
+    ]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [str(path) for path in found] + [line for line in mounts if f"{sweep.TMP_PREFIX}{os.getpid()}" in line]
+
+
+__all__ = ["Lab", "LabError", "host_names", "left_behind"]
