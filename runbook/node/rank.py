@@ -228,34 +228,36 @@ class Worker:
         ends = time.monotonic() + order["budget_s"]
         pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
         stopped_before = None
+        per_byte = 0.0  # seconds a byte that preparing, warming up and verifying the size before took
         for index, size in enumerate(sizes):
-            if not self.room_for(size):
-                stopped_before = {"size": size, "why": "memory"}
+            full, needed, left = self.agree(0 if self.room_for(size) else 1, per_byte * size, time.monotonic() - ends)
+            if full or needed > -left:
+                stopped_before = {"size": size, "why": "memory" if full else "time"}
                 break
+            begun = time.monotonic()
             count = max(1, size // 4)
             self.place.size, self.place.turn, self.place.turns = size, 0, 1
             self.place.phase = "warm-up and verification"
             data = torch.empty(count, dtype=torch.float32, device=self.device)
-            seconds = None
             # The first AllReduce of a size is the warm-up, and the one whose every element is compared.
             for _ in range(order["warmup"]):
                 self.fill(data, pattern)
                 self.barrier()
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 self.dist.all_reduce(data)
                 self.synchronize()
-                seconds = time.perf_counter() - begun
+                seconds = time.perf_counter() - started
                 wrong = self.compare(data, pattern)
-            wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, -(ends - time.monotonic()))
+                if wrong["count"]:
+                    break
+            wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, time.monotonic() - ends)
             if wrong_anywhere:
                 say("wrong", size=size, **wrong)
                 self.locate(count)
                 self.step("done")
                 return
             turns = affordable(slowest, sizes[index:], -left, order["iterations"])
-            if turns == 0:
-                stopped_before = {"size": size, "why": "time"}
-                break
+            per_byte = (time.monotonic() - begun + 2 * slowest) / size
             self.place.phase, self.place.turns = "timing", turns
             data.zero_()  # sums of zeros stay zeros: no overflow however many iterations
             times = self.time(data, turns)
@@ -292,13 +294,12 @@ class Worker:
         return times
 
     def room_for(self, size):
-        """Whether every rank has memory for this size, with as much again to spare for the backend's own buffers."""
+        """Whether this rank has memory for this size, with as much again to spare for the backend's own buffers."""
         if self.device.type == "cuda":
             free = self.torch.cuda.mem_get_info(self.device)[0]
         else:
             free = available_memory()
-        mine = 0 if free is None or free > 3 * size + (256 << 20) else 1
-        return self.agree(mine)[0] == 0
+        return free is None or free > 3 * size + (256 << 20)
 
     def agree(self, *numbers):
         """The largest of each number over all ranks, so that all decide alike."""
@@ -354,15 +355,13 @@ class Worker:
 
 
 def affordable(seconds, sizes, left, wanted):
-    """How many iterations of this size fit, if each later size costs in proportion to its bytes; 0: not even two.
+    """How many iterations of sizes[0] to time, at least two, when one took `seconds` and `left` of the budget remains.
 
-    `seconds` is one AllReduce of sizes[0]; `left` is what remains of the budget.
+    Each size gets a share of what is left in proportion to its bytes; small ones, which cost next to nothing, at
+    least a fiftieth, so that their numbers are not left to chance.
     """
-    seconds = max(seconds, 1e-7)
-    if 2 * seconds > left:
-        return 0
-    rest = sum(size / float(sizes[0]) for size in sizes) * seconds
-    return int(max(2, min(wanted, left / rest)))
+    share = left * max(sizes[0] / float(sum(sizes)), 0.02)
+    return int(max(2, min(wanted, share / max(seconds, 1e-7))))
 
 
 def row(size, count, mean, times, world_size):

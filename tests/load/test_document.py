@@ -27,7 +27,7 @@ def ids(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "text",
     ["NO", "yes", "on", "Off", "True", "FALSE", "22:22", "0644", "0x1F", "0o17", "1_000", "2024-01-02", "1e5", ".5"]
-    + ["+1", "-", "-0644", ".inf", ".nan", "Null", "NULL", "1.", "01.5", "1.0e999", "9" * 5000, "12:30:45", "١٢"],
+    + ["+1", "-a", "-0644", ".inf", ".nan", "Null", "NULL", "1.", "01.5", "1.0e999", "9" * 5000, "12:30:45", "١٢"],
 )
 def test_what_yaml_guesses_at_stays_text(text: str) -> None:
     assert data(f"k: {text}") == {"k": text}

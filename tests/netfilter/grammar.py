@@ -34,6 +34,7 @@ def _rule(random: Random, depth: int, family: str) -> str:
     if family == "ip":
         matches = [match for match in matches if "ip6" not in match and "nfproto" not in match]
     verdicts = ["accept", "drop", "return", "continue", "counter", "meta mark set 7", "drop"]
+    verdicts += ["reject with tcp reset", "reject"]
     verdicts += [f"{how} sub{sub}" for sub in (1, 2) for how in ("jump", "goto") if sub > depth]
     if random.random() < 0.2:
         entries = {port: random.choice(verdicts[:4]) for port in random.sample(PORTS, 3)}
@@ -106,7 +107,7 @@ def _iptables_rule(random: Random, chains: tuple[str, ...], *, reject: bool = Tr
     options = dict.fromkeys(matches)
     seen: set[str] = set()
     for option in options:
-        key = option.removeprefix("! ").split()[0]
+        key = "port" if "port" in option else option.removeprefix("! ").split()[0]
         if key not in seen:
             words.append(option)
         seen.add(key)

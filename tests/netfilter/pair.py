@@ -54,6 +54,7 @@ ip netns add {c}; ip netns add {s}
 ip link add eth0 netns {c} type veth peer name eth0 netns {s}
 for n in {c} {s}; do ip -n $n link set lo up; ip -n $n link set eth0 up; done
 ip -n {c} addr add {CLIENT}/24 dev eth0; ip -n {s} addr add {SERVER}/24 dev eth0
+for n in {c} {s}; do ip netns exec $n sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0; done
 ip -n {c} addr add {CLIENT6}/64 dev eth0 nodad; ip -n {s} addr add {SERVER6}/64 dev eth0 nodad
 """
         subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True)

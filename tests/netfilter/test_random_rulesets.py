@@ -31,7 +31,7 @@ def agrees(pair: Pair, told: Explanation, rules: str) -> bool:
     """Compare with a connection; then run the remedy and look again. -> was it blocked?"""
     assert told.decided, f"{rules}\n{told}"
     seen = pair.connect(PORT, patience=0.08)
-    if seen == "dropped" and told.blocks is False:
+    if seen == "dropped" and told.action != "drop":
         seen = pair.connect(PORT, patience=2)  # a busy machine is no firewall
     expected = {"accept": "open", "drop": "dropped"}.get(told.action, "rejected")
     assert told.action != "unknown", f"{rules}\n{told}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from runbook.model.events import (
@@ -14,6 +15,9 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.verdict import Finding, Outcome, Verdict
+
+# These tests ask what is true, not how fast a busy machine is.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TEXT = st.text(st.characters(codec=None, categories=None), max_size=20) | st.sampled_from(
     ["node-a", "\x1b[31mred\x1b[0m", "😀", "]]>", "&<\"'", "\x00\x0b\ufffe", "a\r\nb", "\u2028"]

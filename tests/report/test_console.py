@@ -20,7 +20,7 @@ from runbook.report import face_log
 from runbook.report.console import Console, wants
 
 from .stories import PAIR, STORIES, Story, firewall, healthy, many_nodes, passed
-from .strategies import RUNS
+from .strategies import RUNS, UNHURRIED
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -88,6 +88,7 @@ def test_a_remedy_can_be_copied(width: int | None) -> None:
     assert f"   fix       {command}" in shown
 
 
+@UNHURRIED
 @given(RUNS, st.sampled_from([None, 40, 100]), st.integers(0, 1))
 def test_any_events_in_any_order_make_a_plain_page(events: list[Event], width: int | None, verbose: int) -> None:
     shown = page(events, width=width, verbose=verbose)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from runbook.report.fold import fold
 
+from .strategies import UNHURRIED
+
 
 def expand(text: str) -> list[str]:
     return [name for part in re.split(r",(?![^\[]*\])", text) if part for name in product(part)]
@@ -67,6 +69,7 @@ NAMES = st.one_of(
 )
 
 
+@UNHURRIED
 @given(st.lists(NAMES, max_size=60))
 def test_nothing_is_lost_and_nothing_invented(names: list[str]) -> None:
     told = expand(fold(names))

@@ -16,9 +16,10 @@ from runbook.model.verdict import Outcome
 from runbook.report.jsonl import Jsonl, from_json, read, replay, to_json
 
 from .stories import STORIES, firewall
-from .strategies import EVENTS
+from .strategies import EVENTS, UNHURRIED
 
 
+@UNHURRIED
 @given(EVENTS)
 def test_an_event_survives_the_trip(event: Event) -> None:
     line = to_json(event)

@@ -10,7 +10,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.report.junit import Junit, junit
 
 from .stories import PAIR, STORIES, broken_off, firewall, healthy, hostile, unreachable
-from .strategies import RUNS
+from .strategies import RUNS, UNHURRIED
 
 
 def suites(events: list[Event]) -> ElementTree.Element:
@@ -21,6 +21,7 @@ def counts(element: ElementTree.Element) -> tuple[int, ...]:
     return tuple(int(element.get(key, "-1")) for key in ("tests", "failures", "errors", "skipped"))
 
 
+@UNHURRIED
 @given(RUNS)
 def test_it_is_xml_whatever_is_said(events: list[Event]) -> None:
     text = junit(events)

@@ -12,7 +12,7 @@ from runbook.model.verdict import Outcome
 from runbook.report.result import Result
 
 from .stories import PAIR, STORIES, Story, broken_off, continued, firewall, interrupted
-from .strategies import RUNS
+from .strategies import RUNS, UNHURRIED
 
 
 def document(events: list[Event]) -> dict[str, Any]:
@@ -80,6 +80,7 @@ def test_the_document_is_the_contracts() -> None:
 CONTRACT = {"version", "run_id", "playbook", "inventory", "verdict", "exit_code", "stopped_at", "seconds", "causes"}
 
 
+@UNHURRIED
 @given(RUNS)
 def test_every_key_is_always_there(events: list[Event]) -> None:
     told = document(events)

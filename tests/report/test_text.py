@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from runbook.report.text import ascii_only, cells, lines, one_line, pad, wrap
 
+from .strategies import UNHURRIED
+
 TEXT = st.text(st.characters(codec=None, categories=None), max_size=80) | st.text(
     "\x1b\x9b[]0;31mKHP\\\x07\r\n\t a漢é\u202e\ud800", max_size=40
 )
 
 
+@UNHURRIED
 @given(TEXT)
 def test_nothing_acts(text: str) -> None:
     for line in [*lines(text), one_line(text)]:
@@ -23,11 +26,13 @@ def test_nothing_acts(text: str) -> None:
         line.encode("utf-8")
 
 
+@UNHURRIED
 @given(TEXT)
 def test_ascii_is_ascii(text: str) -> None:
     assert ascii_only(one_line(text)).isascii()
 
 
+@UNHURRIED
 @given(st.text("ab 漢e\u0301", max_size=60), st.integers(1, 30))
 def test_wrapping_loses_no_word(text: str, width: int) -> None:
     text = one_line(text)

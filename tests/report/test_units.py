@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from runbook.report.units import bandwidth_text, bytes_text, seconds_text, significant
 
+from .strategies import UNHURRIED
+
 
 @pytest.mark.parametrize(
     ("number", "text"),
@@ -28,6 +30,7 @@ def test_three_digits_are_kept(number: float, text: str) -> None:
     assert significant(number) == text
 
 
+@UNHURRIED
 @given(st.floats(min_value=1e-9, max_value=1e12))
 def test_three_digits_are_never_far_off(number: float) -> None:
     text = significant(number)
