@@ -30,7 +30,9 @@ class AllReduce(Check):
     iterations: int = argument(20, "count", "timed iterations a size (fewer when the budget is short)")
     warmup: int = argument(1, "count", "verified iterations before the timing, at least 1")
     budget: float = argument(20.0, "seconds", "time for the whole sweep; it says where it stopped, for example 30s")
-    min_busbw_gbytes: float | None = argument(None, "number", "fail below this bus bandwidth at the largest size, in GB/s (10^9 bytes)")
+    min_busbw_gbytes: float | None = argument(
+        None, "number", "fail below this bus bandwidth at the largest size, in GB/s (10^9 bytes)"
+    )
     stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, at least")
 
     def __post_init__(self) -> None:
@@ -85,7 +87,11 @@ class AllReduce(Check):
         stop = gang.members[0].steps["done"].get("stopped_before")
         metrics: dict[str, object] = {"rows": rows, "world_size": len(gang.members)}
         if not rows:
-            why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
+            why = (
+                "there was no memory for it"
+                if stop and stop["why"] == "memory"
+                else "not even the smallest size fitted"
+            )
             finding = Finding(
                 "allreduce-slow",
                 f"no size was finished within {self.budget:g} s: {why}",

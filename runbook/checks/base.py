@@ -52,7 +52,9 @@ def configure(check: type[C], values: Mapping[str, object], spans: Mapping[str, 
             read[name] = convert(value, fields[name].metadata["unit"])
         except ValueError as error:
             problems.append(
-                Problem("playbook.bad-argument", f"`{name}` of `{check.id}`: {error}", span, fields[name].metadata["help"])
+                Problem(
+                    "playbook.bad-argument", f"`{name}` of `{check.id}`: {error}", span, fields[name].metadata["help"]
+                )
             )
     made = None
     if not problems:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Halt, Member, start_gang
+from runbook.checks.gang import Gang, Member, start_gang
 from runbook.checks.halts import outcomes_of_halt
 from runbook.launch.ranks import dialled_address
 from runbook.model.verdict import Finding, Outcome
@@ -65,12 +65,12 @@ def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | N
     if halt is None:
         gang.joined = True
         return None
-    if halt.kind in ("stalled", "late") and (outcomes := unjoined(gang, at, halt)):
+    if halt.kind in ("stalled", "late") and (outcomes := unjoined(gang, at)):
         return outcomes
     return outcomes_of_halt(gang, halt, "while joining")
 
 
-def unjoined(gang: Gang, at: Context, halt: Halt) -> list[Outcome] | None:
+def unjoined(gang: Gang, at: Context) -> list[Outcome] | None:
     """Name what keeps the ranks apart, from how far each came; None when a process is stopped or dead instead."""
     gang.inspect()
     if any(process["state"] in "TtDZ" for member in gang.members for process in member.processes):
@@ -84,7 +84,9 @@ def unjoined(gang: Gang, at: Context, halt: Halt) -> list[Outcome] | None:
     if dialling:
         for member in dialling:
             reason = str(member.steps["dialling"].get("reason", ""))
-            findings.setdefault(member.rank.node, cannot_dial(member, reason, where, rendezvous.master, rendezvous.port))
+            findings.setdefault(
+                member.rank.node, cannot_dial(member, reason, where, rendezvous.master, rendezvous.port)
+            )
     elif absent:
         for member in absent:
             findings[member.rank.node] = Finding(
@@ -150,7 +152,9 @@ def cannot_dial(member: Member, reason: str, where: str, master: str, port: int)
             (master,),
         )
     if reason.startswith("unreachable"):
-        return Finding("no-route", f"{node} has no way to {where}: {reason}", "check `ip route` there", evidence, (master,))
+        return Finding(
+            "no-route", f"{node} has no way to {where}: {reason}", "check `ip route` there", evidence, (master,)
+        )
     return Finding(
         "firewall-drop",
         f"{node} gets no answer from {where}, although rank 0 listens there: something drops the packets",

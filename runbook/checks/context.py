@@ -109,7 +109,7 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
     """
     listed = list(names)
     exclude = expression.startswith("^")
-    exact = expression.startswith("=") or expression.startswith("^=")
+    exact = expression.startswith(("=", "^="))
     words = [word for word in expression.lstrip("^=").split(",") if word]
     if not exact and not exclude:
         # A name that exists as written is meant as written; NCCL would also take longer ones behind it.

@@ -29,10 +29,12 @@ class Firewall(Check):
 
     def run(self, at: Context) -> list[Outcome]:
         if len(at.nodes) == 1:
-            return [Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")]
+            return [
+                Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")
+            ]
         promised = sample(promised_ports(at.inventory))
 
-        def wants(node: Node) -> list[Want]:
+        def wants(_: Node) -> list[Want]:
             rendezvous = at.inventory.rendezvous.port
             fixed = [Want(rendezvous, "rendezvous"), *(Want(p, "range") for p in promised if p != rendezvous)]
             return fixed + [Want(0, "ephemeral")] * self.ephemeral
@@ -40,8 +42,7 @@ class Firewall(Check):
         with Mesh(at, wants) as mesh:
             at.say("listening on every node, dialling every pair")
             mesh.dial()
-            outcomes = self._judge(at, mesh)
-        return outcomes
+            return self._judge(at, mesh)
 
     def _judge(self, at: Context, mesh: Mesh) -> list[Outcome]:
         bad = [dial for dial in mesh.dials if dial.outcome != "open"]
@@ -69,7 +70,9 @@ class Firewall(Check):
                 ports = {dial.port for dial in arriving}
                 peers = {dial.source for dial in arriving}
                 outcomes.append(
-                    Outcome.passed(node.name, f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}")
+                    Outcome.passed(
+                        node.name, f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
+                    )
                     if arriving
                     else Outcome.unknown(
                         node.name,
@@ -243,7 +246,7 @@ def numeric(address: str) -> str:
         try:
             return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError:
-            return "0.0.0.0"  # noqa: S104  a name only the nodes know: rules on its address cannot be judged here
+            return "0.0.0.0"
 
 
 def occupied(node: Node, port: int, errno: str) -> Finding:

@@ -27,6 +27,9 @@ from runbook.transport.session import Message
 SILENT_S = 2.5
 """A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
 
+QUIET_S = 2.0
+"""A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
+
 SETTLE_S = 0.6
 """After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
 
@@ -65,8 +68,10 @@ class Member:
     @property
     def aftermath(self) -> bool:
         """Whether what it reports is likely to be another's death or a broken connection."""
-        return self.failure is not None and not self.failure.get("cause") and bool(
-            AFTERMATH.search(str(self.failure.get("text", "")))
+        return (
+            self.failure is not None
+            and not self.failure.get("cause")
+            and bool(AFTERMATH.search(str(self.failure.get("text", ""))))
         )
 
     @property
@@ -126,7 +131,7 @@ class Gang:
     def _start_rank(self, session: Session, member: Member, script: str) -> None:
         logs = self.run.run_dir / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        log = Path(logs / f"rank-{member.rank.rank:05d}.{member.rank.node}.log").open("a")
+        log = Path(logs / f"rank-{member.rank.rank:05d}.{member.rank.node}.log").open("a")  # noqa: SIM115  closed by dismiss
         self._logs.append(log)
 
         def on_log(text: str) -> None:
@@ -182,6 +187,8 @@ class Gang:
                 bad_since = bad_since or now
                 settled = all(member.over or member.failure for member in self.members)
                 blamed = any(member.over and not member.aftermath for member in self.members)
+                if self._being_lost():
+                    continue
                 # Only survivors have spoken: give the one that died, or whose node is being lost, time to be noticed.
                 if settled or now - bad_since > (SETTLE_S if blamed else 4 * SETTLE_S):
                     return Halt("died" if any(m.over for m in self.members) else "failed", now - begun)
@@ -190,11 +197,28 @@ class Gang:
                 return None
             if now - begun > timeout_s:
                 return Halt("late", now - begun)
+            if self._being_lost():
+                continue  # a node that says nothing at all is about to be known as lost: then we know more
             waiting = [member for member in self.members if step not in member.steps]
             if now - max(member.moved for member in self.members) > stall_s():
                 return Halt("stalled", now - begun)
             if any("imported" in m.steps and now - m.heard > SILENT_S for m in waiting):
                 return Halt("stalled", now - begun)
+
+    def gather(self, step: str, *, timeout_s: float) -> None:
+        """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other."""
+        deadline = time.monotonic() + timeout_s
+        started = [member for member in self.members if member.remote]
+        while time.monotonic() < deadline and any(
+            step not in member.steps and not member.failure and not member.over for member in started
+        ):
+            self._drain(0.05)
+
+    def _being_lost(self) -> bool:
+        """Whether some node with a living rank is silent, and not yet given up."""
+        names = {member.rank.node for member in self.members if member.remote and not member.over}
+        sessions = [self.run.site.sessions[name] for name in names if name in self.run.site.sessions]
+        return any(session.silence_s > QUIET_S and not session.lost for session in sessions)
 
     def _drain(self, timeout_s: float) -> None:
         try:

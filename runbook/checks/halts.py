@@ -134,7 +134,7 @@ def stuck(gang: Gang, halt: Halt, doing: str) -> dict[str, list[Finding]]:
         return found
     failed = [member for member in gang.members if member.aftermath]
     if failed:
-        return connection_lost(gang, failed, doing)
+        return connection_lost(failed, doing)
     first = min(gang.members, key=lambda member: member.place)
     last = max(gang.members, key=lambda member: member.place)
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
@@ -182,7 +182,7 @@ def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:
     )
 
 
-def connection_lost(gang: Gang, failed: Sequence[Member], doing: str) -> dict[str, list[Finding]]:
+def connection_lost(failed: Sequence[Member], doing: str) -> dict[str, list[Finding]]:
     """Ranks report a broken connection and yet every rank's process lives: the network broke it."""
     found: dict[str, list[Finding]] = {}
     for member in failed:

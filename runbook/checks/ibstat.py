@@ -120,7 +120,9 @@ def nothing_to_see(node: Node, tool: Mapping[str, Any], sysfs: object, said: tup
                 ("no answer within 8 s",),
             ),
         )
-    none = any("no such" in line.lower() or "can't open" in line.lower() or "not found" in line.lower() for line in said)
+    none = any(
+        "no such" in line.lower() or "can't open" in line.lower() or "not found" in line.lower() for line in said
+    )
     if none or not said or sysfs == {}:
         return Outcome.failed(
             node.name,

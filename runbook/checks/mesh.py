@@ -101,7 +101,9 @@ class Mesh:
             return
         raise TimeoutError(f"{node.name}: the listeners did not come up")
 
-    def dial(self, modes: Sequence[str] = ("greet",), extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None) -> None:
+    def dial(
+        self, modes: Sequence[str] = ("greet",), extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None
+    ) -> None:
         """Every node dials every other one on all its ports; results are in `dials`.
 
         `extra(peer)` adds (address, port, kind) that are dialled as well and where any answer at all is welcome.
@@ -116,7 +118,8 @@ class Mesh:
                 for port, kind in self.listening[peer.name]:
                     address = self._address(peer, kind)
                     wanted += [
-                        {"peer": peer.name, "address": address, "port": port, "kind": kind, "mode": mode} for mode in modes
+                        {"peer": peer.name, "address": address, "port": port, "kind": kind, "mode": mode}
+                        for mode in modes
                     ]
                 for address, port, kind in extra(peer) if extra else ():
                     wanted.append({"peer": peer.name, "address": address, "port": port, "kind": kind, "mode": "greet"})

@@ -77,7 +77,12 @@ def owners(at: Context, addresses: list[str]) -> list[str]:
     return [
         node.name
         for node in at.nodes
-        if any(a in addresses for e in at.facts(node.name).get("interfaces", {}).values() for a in e["addresses"] if not is_loopback(a))
+        if any(
+            a in addresses
+            for e in at.facts(node.name).get("interfaces", {}).values()
+            for a in e["addresses"]
+            if not is_loopback(a)
+        )
     ]
 
 
@@ -128,7 +133,10 @@ def name_findings(at: Context, node: Node, answers: Mapping[str, Facts]) -> list
                         f"on {node.name} the name {name} means {', '.join(addresses)}, which is "
                         f"{'the address of ' + others[0] if others else 'not an address of ' + target}",
                         f"on {node.name}: correct it in /etc/hosts or DNS to {right}",
-                        (f"getaddrinfo({name}) on {node.name}: {', '.join(addresses)}", f"{target} has {', '.join(truth)}"),
+                        (
+                            f"getaddrinfo({name}) on {node.name}: {', '.join(addresses)}",
+                            f"{target} has {', '.join(truth)}",
+                        ),
                         (target,) if target != node.name else (),
                     )
                 )
@@ -177,7 +185,9 @@ class Judge:
             if node.name in silent:
                 outcomes.append(silent[node.name])
             elif self.findings.get(node.name):
-                outcomes.append(Outcome.failed(node.name, *merged(self.findings[node.name]), warnings=self.warnings[node.name]))
+                outcomes.append(
+                    Outcome.failed(node.name, *merged(self.findings[node.name]), warnings=self.warnings[node.name])
+                )
             elif self.unknown.get(node.name):
                 outcomes.append(Outcome.unknown(node.name, *self.unknown[node.name]))
             else:
@@ -265,7 +275,7 @@ class Judge:
             Finding(
                 "packet-loss",
                 f"{lost} of {small['sent']} packets between {source} and {peer} are lost ({100 * lost / small['sent']:.0f} %)",
-                f"look at the links' error counters on both: `ip -s link`, `ethtool -S`; then at cable, transceiver and "
+                "look at the links' error counters on both: `ip -s link`, `ethtool -S`; then at cable, transceiver and "
                 "switch port",
                 (str(small["raw"]).strip().splitlines()[-1] if small.get("raw") else "",),
                 (peer,),
@@ -285,7 +295,11 @@ class Judge:
             )
             return
         self.lossy.append(
-            (source, peer, f"ping -M do -s {mtu - 28} from {source} to {peer}: none of {full.get('sent', '?')} came back, small ones did")
+            (
+                source,
+                peer,
+                f"ping -M do -s {mtu - 28} from {source} to {peer}: none of {full.get('sent', '?')} came back, small ones did",
+            )
         )
 
     def _blackholes(self) -> None:
@@ -301,13 +315,23 @@ class Judge:
         mtus = {name: self._mtu(name) for name in names}
         shown = tuple(f"interface MTU of {name}: {mtu}" for name, mtu in mtus.items())
         for source, destination in one_way or ways:
-            seen = tuple(text for s, d, text in self.lossy if {s, d} == {source, destination})[:4]
+            texts = [text for s, d, text in self.lossy if {s, d} == {source, destination}]
+            seen = tuple(dict.fromkeys(texts))[:4]
             flow = Flow(
-                address[source], address[destination], self.at.inventory.rendezvous.port, state="established",
+                address[source],
+                address[destination],
+                self.at.inventory.rendezvous.port,
+                state="established",
                 packet_length=mtus[source] or 1500,
             )
             blocked = explain_blocked(
-                "dropped", flow, evidence.get(source), evidence.get(destination), source, destination
+                "dropped",
+                flow,
+                evidence.get(source),
+                evidence.get(destination),
+                source,
+                destination,
+                ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
             )
             if blocked and blocked.decided and not blocked.between:
                 node, why, fix = blocked.node, blocked.says, blocked.remedy

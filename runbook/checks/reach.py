@@ -36,9 +36,9 @@ class Reach(Check):
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         gang = None
-        if at.needs_gang and all(node in reached for node in at.needs_gang.nodes):
+        if at.needs_gang is not None and all(node in reached for node in at.needs_gang.nodes):
             # torch takes seconds to import: the ranks do that while we look at the rest.
-            gang = start_gang(at.run, at.needs_gang, at.stage if at.needs_gang else "ranks")
+            gang = start_gang(at.run, at.needs_gang, "ranks")
         facts = at.ask("reach", lambda node: {"gpus": bool(node.gpus)}, timeout_s=30.0)
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         offsets = {name: value[0] for name, value in clocks.items() if isinstance(value, tuple)}
@@ -48,7 +48,7 @@ class Reach(Check):
         imported: set[str] = set()
         if gang:
             at.say("importing torch")
-            gang.until("imported", timeout_s=min(IMPORT_TIMEOUT_S, at.left_s), stall_s=lambda: IMPORT_TIMEOUT_S)
+            gang.gather("imported", timeout_s=min(IMPORT_TIMEOUT_S, at.left_s))
             imported = {member.rank.node for member in gang.members if "imported" in member.steps}
         outcomes = [self._node(at, node, facts.get(node.name), offsets, gang, imported) for node in at.nodes]
         return compare_versions(outcomes, gang) if gang else outcomes
@@ -84,8 +84,11 @@ class Reach(Check):
             if gpu is not None:
                 (unknown if gpu.cause in ("tool-missing", "tool-output-unknown") else findings).append(gpu)
         said = f"Python {session.hello['python']}"
-        metrics: dict[str, object] = {"hostname": facts["hostname"], "clock_offset_s": round(offsets.get(node.name, 0.0), 4)}
-        if at.needs_gang and node in at.needs_gang.nodes:
+        metrics: dict[str, object] = {
+            "hostname": facts["hostname"],
+            "clock_offset_s": round(offsets.get(node.name, 0.0), 4),
+        }
+        if at.needs_gang is not None and node in at.needs_gang.nodes:
             torch, unproven = torch_findings(gang, node, imported)
             findings += torch
             unknown += unproven
@@ -187,7 +190,11 @@ def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[F
                 (f"interfaces of {node.name}: {listed}",),
             )
         ]
-    if not inventory.one_machine and len(inventory.nodes) > 1 and all("LOOPBACK" in interfaces[n]["flags"] for n in usable):
+    if (
+        not inventory.one_machine
+        and len(inventory.nodes) > 1
+        and all("LOOPBACK" in interfaces[n]["flags"] for n in usable)
+    ):
         return [
             Finding(
                 "interface-wrong",

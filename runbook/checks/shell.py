@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from runbook.checks.base import Check
@@ -19,7 +19,7 @@ class Shell(Check):
     timeout_s: ClassVar[float] = 60.0
 
     command: str = ""
-    expect: Expect = Expect()
+    expect: Expect = field(default_factory=Expect)
 
     def run(self, at: Context) -> list[Outcome]:
         answers = at.each(lambda node: at.session(node).shell(self.command, timeout_s=at.left_s))

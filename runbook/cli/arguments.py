@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _run(commands)
     explain = commands.add_parser("explain", help="what a cause or a check is about, and how to fix it")
-    explain.add_argument("id", nargs="?", metavar="ID", help="a cause (firewall-drop) or a check (ping); none lists all")
+    explain.add_argument(
+        "id", nargs="?", metavar="ID", help="a cause (firewall-drop) or a check (ping); none lists all"
+    )
     completion = commands.add_parser("completion", help="print a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
     return top
@@ -46,13 +48,19 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: two_node_allreduce")
     run.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
     run.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
-    run.add_argument("-t", "--tags", metavar="TAGS", action="append", default=[], help="only stages with one of these tags")
-    run.add_argument("--skip-tags", metavar="TAGS", action="append", default=[], help="leave out stages with these tags")
+    run.add_argument(
+        "-t", "--tags", metavar="TAGS", action="append", default=[], help="only stages with one of these tags"
+    )
+    run.add_argument(
+        "--skip-tags", metavar="TAGS", action="append", default=[], help="leave out stages with these tags"
+    )
     run.add_argument("--start-at", metavar="STAGE", help="begin with this stage (reach always runs)")
     run.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
     )
-    run.add_argument("-f", "--forks", type=_forks, default=64, metavar="N", help="nodes worked on at once (default: 64)")
+    run.add_argument(
+        "-f", "--forks", type=_forks, default=64, metavar="N", help="nodes worked on at once (default: 64)"
+    )
     run.add_argument("-C", "--check", action="store_true", help="print the plan and touch nothing")
     run.add_argument(
         "-o", "--output", choices=["text", "json", "jsonl", "junit"], default="text", help="what goes to stdout"

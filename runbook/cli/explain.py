@@ -24,7 +24,9 @@ def explain(id: str | None) -> int:
         sys.stdout.write(f"{id}: {CAUSES[id]}\n" + where_found(id))
         return 0
     known = [*CHECKS, *CAUSES]
-    raise FilesWrong([Problem("arguments.unknown-id", f"there is no check or cause {id!r}", help=did_you_mean(id, known))])
+    raise FilesWrong(
+        [Problem("arguments.unknown-id", f"there is no check or cause {id!r}", help=did_you_mean(id, known))]
+    )
 
 
 def where_found(cause: str) -> str:

@@ -72,21 +72,26 @@ def make_run_dir(named: str | None, run_id: str) -> Path:
         except OSError as error:
             raise FilesWrong([Problem("arguments.run-dir", f"--run-dir {named}: {error.strerror}")]) from None
         return path
-    for base in (Path(".runbook"), Path(tempfile.gettempdir()) / f"runbook-{os.getuid() if hasattr(os, 'getuid') else 0}"):
+    for base in (
+        Path(".runbook"),
+        Path(tempfile.gettempdir()) / f"runbook-{os.getuid() if hasattr(os, 'getuid') else 0}",
+    ):
         path = base / "runs" / run_id
         try:
             path.mkdir(mode=0o700, parents=True)
         except OSError:
             continue
         return path
-    raise FilesWrong([Problem("arguments.run-dir", "no folder for this run's files can be made", help="name one: --run-dir")])
+    raise FilesWrong(
+        [Problem("arguments.run-dir", "no folder for this run's files can be made", help="name one: --run-dir")]
+    )
 
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
     """SIGTERM and SIGHUP end a run as Ctrl-C does: with everything cleaned up."""
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -149,7 +154,9 @@ def plan_as_text(plan: Plan) -> str:
     lines += ["", "stages:"]
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
-        lines.append(f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes, at most {stage.timeout_s:g} s{skipped}")
+        lines.append(
+            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes, at most {stage.timeout_s:g} s{skipped}"
+        )
         settings = {name: value for name, value in vars(stage.check).items() if value is not None}
         if settings:
             lines.append("     " + ", ".join(f"{name}={value}" for name, value in settings.items()))
@@ -157,10 +164,26 @@ def plan_as_text(plan: Plan) -> str:
 
 
 def plan_as_json(plan: Plan) -> str:
-    return json.dumps({"version": 1, **summary(plan.inventory), "stages": [
-        {"name": stage.name, "check": stage.check.id, "nodes": stage.nodes, "timeout_s": stage.timeout_s, "skip": stage.skip}
-        for stage in plan.stages
-    ]}, indent=2) + "\n"
+    return (
+        json.dumps(
+            {
+                "version": 1,
+                **summary(plan.inventory),
+                "stages": [
+                    {
+                        "name": stage.name,
+                        "check": stage.check.id,
+                        "nodes": stage.nodes,
+                        "timeout_s": stage.timeout_s,
+                        "skip": stage.skip,
+                    }
+                    for stage in plan.stages
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def summary(inventory: Inventory) -> dict[str, object]:

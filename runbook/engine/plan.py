@@ -130,7 +130,9 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
             raise FilesWrong([problem])
         wanted = wanted[wanted.index(matching[0]) :]
     known = {tag for stage in stages for tag in stage.tags} | {"always", "all", "untagged", "tagged"}
-    unknown = [tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}]
+    unknown = [
+        tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
+    ]
     if unknown:
         problems = [
             Problem("arguments.unknown-tag", f"no stage of {source} has the tag {tag!r}", help=did_you_mean(tag, known))
@@ -143,7 +145,11 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
         wanted = [stage for stage in wanted if not _tagged(stage, choice.skip_tags)]
     if not wanted:
         raise FilesWrong(
-            [Problem("arguments.empty-selection", f"the tags chosen leave no stage of {source}", help="see them with -C")]
+            [
+                Problem(
+                    "arguments.empty-selection", f"the tags chosen leave no stage of {source}", help="see them with -C"
+                )
+            ]
         )
     return wanted
 

@@ -63,7 +63,9 @@ def execute(plan: Plan, settings: Settings, emit: Emit) -> int:
             current = stage.name
             outcomes = _stage(plan, stage, run, emit)
             seen.extend(outcomes)
-            if overall(outcome.verdict for outcome in outcomes).stops and (stage.stop_on_failure or stage.name == "reach"):
+            if overall(outcome.verdict for outcome in outcomes).stops and (
+                stage.stop_on_failure or stage.name == "reach"
+            ):
                 stopped_at = stage.name
                 break
     except KeyboardInterrupt:
@@ -72,9 +74,7 @@ def execute(plan: Plan, settings: Settings, emit: Emit) -> int:
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in seen)
     code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
     seconds = round(time.monotonic() - begun, 3)
-    emit(
-        RunFinished(time.time(), verdict, code, stopped_at, seconds, causes(seen), str(settings.run_dir), cleaned)
-    )
+    emit(RunFinished(time.time(), verdict, code, stopped_at, seconds, causes(seen), str(settings.run_dir), cleaned))
     return code
 
 

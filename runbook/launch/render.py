@@ -45,7 +45,9 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def render_sh(inventory: Inventory, node: Node, *, name: str, command: Sequence[str], made_from: Sequence[str]) -> Script:
+def render_sh(
+    inventory: Inventory, node: Node, *, name: str, command: Sequence[str], made_from: Sequence[str]
+) -> Script:
     """A POSIX script `NAME.sh` that starts `command` as every rank of `node`, or as one: `sh NAME.sh LOCAL_RANK`.
 
     A word of `command` that starts with `./` is a file beside the script. Raises CannotQuote.
@@ -53,16 +55,20 @@ def render_sh(inventory: Inventory, node: Node, *, name: str, command: Sequence[
     environment = node_environment(inventory, node)
     ranks = [rank for rank in rank_table(inventory) if rank.node == node.name]
     secrets = {key: value for key, value in environment.items() if isinstance(value, Secret)}
-    text = _templates().get_template("launch.sh.j2").render(
-        version=runbook.__version__,
-        node=node,
-        ranks=[(rank, rank_environment(rank)) for rank in ranks],
-        world_size=sum(other.slots for other in inventory.nodes),
-        made_from=made_from,
-        environment={key: value for key, value in environment.items() if key not in secrets},
-        secrets=f"{name}.env" if secrets else None,
-        command=command,
-        file=f"{name}.sh",
+    text = (
+        _templates()
+        .get_template("launch.sh.j2")
+        .render(
+            version=runbook.__version__,
+            node=node,
+            ranks=[(rank, rank_environment(rank)) for rank in ranks],
+            world_size=sum(other.slots for other in inventory.nodes),
+            made_from=made_from,
+            environment={key: value for key, value in environment.items() if key not in secrets},
+            secrets=f"{name}.env" if secrets else None,
+            command=command,
+            file=f"{name}.sh",
+        )
     )
     files = {f"{name}.sh": text.encode()}
     if secrets:

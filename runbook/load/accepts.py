@@ -1,7 +1,8 @@
 """A JSON Schema turned into a plain yes-or-no function, a hundred times faster than jsonschema.
 
-It serves one purpose: of 10,000 nodes, find the few that are wrong, and let jsonschema explain only those. It knows
-the keywords our schemas use and refuses any other at once, so that a schema cannot grow past it unnoticed.
+It finds what is wrong, and jsonschema explains it: so a sound file never waits for jsonschema to be imported (0.15 s),
+and of 10,000 nodes only the bad ones go through it. It knows the keywords our schemas use and refuses any other at
+once, so that a schema cannot grow past it unnoticed.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class _Compiler:
             case "anyOf":
                 branches = [self.compile(branch) for branch in wanted]
                 return lambda value: any(branch(value) for branch in branches)
+            case "oneOf":
+                choices = [self.compile(choice) for choice in wanted]
+                return lambda value: sum(choice(value) for choice in choices) == 1
             case "pattern":
                 search = re.compile(wanted).search
                 return lambda value: not isinstance(value, str) or search(value) is not None

@@ -207,7 +207,7 @@ def _without_data(file: str, text: str, *problems: Problem) -> Document:
     return Document(file, text, None, {}, {}, {}, problems)
 
 
-class _Stop(Exception):  # noqa: N818  (not an error: the end of reading)
+class _Stop(Exception):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 

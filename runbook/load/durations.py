@@ -13,7 +13,7 @@ _LONGEST_S = 366 * 24 * 3600.0
 def seconds(value: object) -> float:
     """Seconds, above zero and at most a year. Raises ValueError with a sentence for people."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is not a duration: write 500ms, 10s, 2m or 1h")  # noqa: TRY004
+        raise ValueError(f"{value!r} is not a duration: write 500ms, 10s, 2m or 1h")
     match = _DURATION.fullmatch(str(value).strip())
     if match is None:
         raise ValueError(f"`{value}` is not a duration: write 500ms, 10s, 2m or 1h")

@@ -54,7 +54,18 @@ def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
 
 def _json(argument: str) -> tuple[dict[str, object], list[Problem]]:
     try:
-        value = json.loads(argument)
+        value = json.loads(argument, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return {}, [Problem("extra.syntax", f"-e {argument}: this is not JSON: {error}")]
     return value, []
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is not a JSON value")

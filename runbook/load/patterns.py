@@ -59,7 +59,7 @@ def matching(
     return chosen
 
 
-class _Unknown(Exception):  # noqa: N818
+class _Unknown(Exception):
     def __init__(self, id: str, message: str, help: str | None) -> None:
         self.id = id
         self.help = help

@@ -15,7 +15,7 @@ def port_ranges(value: object) -> tuple[tuple[int, int], ...]:
     if isinstance(value, str) and "," in value:
         return port_ranges([part.strip() for part in value.split(",")])
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{value!r} is not a port: write 29500 or 29500-29510")  # noqa: TRY004
+        raise ValueError(f"{value!r} is not a port: write 29500 or 29500-29510")
     match = _RANGE.fullmatch(str(value).strip())
     if match is None:
         raise ValueError(f"`{value}` is not a port: write 29500 or 29500-29510")

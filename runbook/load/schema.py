@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 
 from runbook.load.accepts import Accepts, accepts
 from runbook.load.didyoumean import did_you_mean
@@ -18,6 +16,10 @@ from runbook.load.document import Document, Keys
 from runbook.load.ports import port_range_message
 from runbook.load.shipped import shipped
 from runbook.model.errors import Problem
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 MOST_NODES_EXPLAINED = 500  # when more nodes than this are wrong, it is the same mistake; the rest are counted
 
@@ -37,6 +39,8 @@ def judge(document: Document, kind: str) -> Judged:
     """Hold a document whose data is a mapping against `schemas/{kind}.schema.json`."""
     if not isinstance(document.data, dict):
         raise TypeError("judge() wants a document that holds a mapping")
+    if _sound(kind)(document.data):
+        return Judged([], document.data)
     problems: list[Problem] = []
     wrong: set[Keys] = set()
     few, left_out = _few_nodes(document.data, kind)
@@ -59,7 +63,14 @@ def schema(kind: str) -> Mapping[str, Any]:
 
 
 @cache
+def _sound(kind: str) -> Accepts:
+    return accepts(schema(kind), schema(kind))
+
+
+@cache
 def _validator(kind: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
     return Draft202012Validator(schema(kind))
 
 

@@ -5,6 +5,7 @@ In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from runbook.load.didyoumean import nearest
@@ -43,10 +44,12 @@ def _find(name: str, kind: str, word: str) -> Path:
     for folder in (Path(), Path(kind), shipped(kind)):
         for suffix in ("", *_SUFFIXES):
             path = folder / f"{name}{suffix}"
-            if path.is_file() or (folder == Path() and not suffix and path.exists()):
-                return path  # a folder or a pipe that was typed as such is for the reader of files to judge
+            if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
+                return path
             tried.append(path)
-    looked = ", ".join(str(path) for path in dict.fromkeys(tried))
+    if os.path.exists(name):  # noqa: PTH110
+        return Path(name)  # a folder, or a pipe such as /dev/stdin: for the reader of files to judge
+    looked = ", ".join(str(path)[:200] for path in dict.fromkeys(tried))
     names = shipped_names(kind)
     near = nearest(Path(name).stem, names)
     help = f"did you mean `{near}`?" if near else (f"shipped: {', '.join(names)}" if names else None)

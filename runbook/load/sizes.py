@@ -12,7 +12,7 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(?:([kmgt]?)(?:i?b)?)", r
 def size_bytes(value: object) -> int:
     """Whole bytes, zero or more. Raises ValueError with a sentence for people."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is not a size: write 4096, 1K, 16M or 1G")  # noqa: TRY004
+        raise ValueError(f"{value!r} is not a size: write 4096, 1K, 16M or 1G")
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
         raise ValueError(f"`{value}` is not a size: write 4096, 1K, 16M or 1G")

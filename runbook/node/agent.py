@@ -87,7 +87,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            **options
+            **options,
         )
         self.over = threading.Event()
         self.timed_out = False
@@ -256,7 +256,7 @@ class Supervisor:
         while True:
             received = self.pipe.receive()
             if received is None:
-                self.end("the controller went away")
+                self.end()
             frame, payload = received
             try:
                 self.obey(frame, payload)
@@ -288,7 +288,7 @@ class Supervisor:
             with open(os.path.join(self.folder, frame["path"]), "rb") as file:
                 self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
         elif order == "bye":
-            self.end("the controller said goodbye", frame)
+            self.end(frame)
         else:
             raise ValueError("unknown order " + repr(order))
 
@@ -316,9 +316,9 @@ class Supervisor:
         while True:
             time.sleep(0.25)
             if time.monotonic() - self.pipe.last_heard > self.silence_s:
-                self.end("silence")
+                self.end()
 
-    def end(self, why, frame=None):
+    def end(self, frame=None):
         if not self.ending.acquire(False):
             time.sleep(3600)  # another thread is already ending this process
         running = [program for program in self.programs.values() if not program.over.is_set()]
@@ -387,8 +387,8 @@ def machine():
 def main():
     supervisor = Supervisor()
 
-    def stop(number, _frame):
-        supervisor.end("signal %d" % number)
+    def stop(_number, _frame):
+        supervisor.end()
 
     for name in ("SIGTERM", "SIGHUP", "SIGINT"):
         if hasattr(signal, name):
@@ -396,8 +396,8 @@ def main():
     supervisor.pipe.sink.write(MARK)
     try:
         supervisor.serve()
-    except (OSError, ValueError, KeyError) as error:
-        supervisor.end(str(error))
+    except (OSError, ValueError, KeyError):
+        supervisor.end()
 
 
 if __name__ == "__main__":

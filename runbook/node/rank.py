@@ -137,7 +137,7 @@ class Worker:
         )
         self.place.phase = "waiting for orders"
 
-    def join(self, order):
+    def join(self, _order):
         """Rank 0 opens the store, the others dial it; then the process group and a barrier."""
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         patience = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S)
@@ -174,7 +174,7 @@ class Worker:
             rank=self.rank,
             world_size=self.world_size,
             timeout=patience,
-            **options
+            **options,
         )
         self.step("joined")
         self.barrier()

@@ -50,9 +50,21 @@ FACTS = {
 }
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 # What sudo, nft, iptables, ufw and firewall-cmd print when the caller is not root enough.
-DENIED = ("password is required", "terminal is required", "not allowed", "not in the sudoers", "may not run sudo",
-          "must be root", "you need to be root", "permission denied", "operation not permitted", "not authorized",
-          "a password", "no new privileges", "must be owned by uid 0")
+DENIED = (
+    "password is required",
+    "terminal is required",
+    "not allowed",
+    "not in the sudoers",
+    "may not run sudo",
+    "must be root",
+    "you need to be root",
+    "permission denied",
+    "operation not permitted",
+    "not authorized",
+    "a password",
+    "no new privileges",
+    "must be owned by uid 0",
+)
 
 
 def find(tool):
@@ -73,8 +85,13 @@ def stop(process, with_sudo):
         os.killpg(process.pid, signal.SIGKILL)
     except PermissionError:
         if with_sudo:
-            subprocess.call([with_sudo, "-n", "kill", "-KILL", "--", "-%d" % process.pid], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=2)
+            subprocess.call(
+                [with_sudo, "-n", "kill", "-KILL", "--", "-%d" % process.pid],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=2,
+            )
     except ProcessLookupError:
         pass
 
@@ -94,8 +111,15 @@ def run(argv, sudo=None):
         command = [sudo, "-n", *command]
     environment = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(PATHS))
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env=environment, start_new_session=True, cwd="/")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            cwd="/",
+        )
     except OSError as error:
         record.update(status="failed", stderr=str(error))
         return record
@@ -203,7 +227,12 @@ def main():
         if name.endswith("-save") and "path" in record:
             record["flavour"] = flavour(record["path"])
     answer = {
-        "program": "rules", "version": 1, "root": root, "uid": os.geteuid(), "tools": dict(records), "facts": facts,
+        "program": "rules",
+        "version": 1,
+        "root": root,
+        "uid": os.geteuid(),
+        "tools": dict(records),
+        "facts": facts,
         "seconds": round(time.monotonic() - started, 3),
     }
     sys.stdout.write(MARKER + json.dumps(answer) + "\n")

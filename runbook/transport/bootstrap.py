@@ -1,43 +1,60 @@
-"""The one fixed command that turns a login shell into our supervisor. No value of the user's is ever part of it.
+"""The one command that turns a login shell into our supervisor.
 
-It is plain ASCII without single quotes, backslash-sequences that fish would read, newlines or `!`, so that sh, bash,
-dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The interpreter's name comes as the first line
-of stdin, which `read` takes byte by byte; the supervisor's source follows, its length first.
+It is plain ASCII without single quotes inside, backslash sequences that fish would read, line breaks or `!`, so that
+sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The only thing of the user's in it is the
+interpreter's name, and only where that is made of harmless characters; any other name comes as the first line of
+stdin, which `read` takes byte by byte. The supervisor's source follows on stdin, its length first; it has to arrive
+within ALARM_S, so that nothing waits for ever on a node whose network died in that moment.
 """
 
 from __future__ import annotations
 
+import re
+import zlib
 from importlib import resources
 
 MARK = b"\x1erunbook-agent "
 """Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
 
+ALARM_S = 20
+
 _PYTHON = (
     "import sys; sys.exit(97) if sys.version_info < (3, 8) else None; "
     "sys.path[:] = [p for p in sys.path if p]; "
+    "import signal, zlib; "
+    f"hasattr(signal, 'alarm') and signal.alarm({ALARM_S}); "
     "n = int(sys.stdin.buffer.readline()); "
     "s = sys.stdin.buffer.read(n); "
-    "exec(compile(s, 'runbook-agent', 'exec'))"
+    "hasattr(signal, 'alarm') and signal.alarm(0); "
+    "exec(compile(zlib.decompress(s), 'runbook-agent', 'exec'))"
 ).replace("'", '\\"')
 
 _SHELL = (
-    "IFS= read -r p; r=; "
+    "r=; "
     'for c in "$p" python3 python /usr/libexec/platform-python; do '
     'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
     'if command -v "$c" >/dev/null 2>&1; then '
-    f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; [ $s = 0 ] && exit 0; '
+    f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; [ $s = 0 ] && exit 0; [ $s = 142 ] && exit 142; '
     "else s=127; fi; "
     'r="$r $s"; done; '
     'printf "\\036runbook-agent none%s\\n" "$r"; exit 96'
 )
 
-COMMAND = f"exec /bin/sh -c '{_SHELL}'"
+_HARMLESS = re.compile(r"[A-Za-z0-9_./+~-]+\Z")
 
 TOO_OLD = 97
 MISSING = 127
 
 
+def command(python: str) -> str:
+    """What is run on the node for an inventory that names this interpreter."""
+    if _HARMLESS.match(python):
+        return f"exec /bin/sh -c 'p=\"{python}\"; {_SHELL}'"
+    return f"exec /bin/sh -c 'IFS= read -r p; {_SHELL}'"
+
+
 def first_input(python: str) -> bytes:
     """What is written to the command's stdin before the first frame. `python` must not contain a line break."""
-    source = resources.files("runbook.node").joinpath("agent.py").read_bytes()
-    return python.encode() + b"\n" + str(len(source)).encode() + b"\n" + source
+    source = zlib.compress(resources.files("runbook.node").joinpath("agent.py").read_bytes(), 9)
+    name = b"" if _HARMLESS.match(python) else python.encode() + b"\n"
+    return name + str(len(source)).encode() + b"\n" + source

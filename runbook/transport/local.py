@@ -7,16 +7,16 @@ import os
 import subprocess
 import tempfile
 
-from runbook.transport.bootstrap import COMMAND
+from runbook.transport.bootstrap import command
 
 
 class LocalStream:
     """Runs the bootstrap under `/bin/sh`, in a session of its own so that Ctrl-C reaches only the controller."""
 
-    def __init__(self) -> None:
-        self._stderr = tempfile.TemporaryFile()
+    def __init__(self, python: str) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", COMMAND],
+            ["/bin/sh", "-c", command(python)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -225,9 +225,7 @@ class ProgramNotStarted(RuntimeError):
 class Session:
     """One node, held for the length of a run."""
 
-    def __init__(
-        self, node: str, stream: Stream, config: Mapping[str, object], python: str, timeout_s: float
-    ) -> None:
+    def __init__(self, node: str, stream: Stream, config: Mapping[str, object], python: str, timeout_s: float) -> None:
         self.node = node
         self._stream = stream
         self._numbers = itertools.count(1)
@@ -243,10 +241,8 @@ class Session:
         self._pushed: set[str] = set()
         self._push_lock = threading.Lock()
         threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
-        try:
+        with contextlib.suppress(OSError):  # the reader thread finds out why, with the evidence
             self._write(bootstrap.first_input(python) + _frame({"do": "config", **config}))
-        except OSError:
-            pass  # the reader thread finds out why, with the evidence
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
@@ -342,13 +338,13 @@ class Session:
         self.order(frame)
         return remote
 
-    def program(self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None) -> Remote:
+    def program(
+        self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
+    ) -> Remote:
         """Start one of the programs in `runbook/node/` with the supervisor's own interpreter."""
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
-        return self.start(
-            [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)], timeout_s=timeout_s
-        )
+        return self.start([*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)], timeout_s=timeout_s)
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
@@ -416,6 +412,11 @@ class Session:
             return self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
         finally:
             self._stream.close()
+
+    @property
+    def silence_s(self) -> float:
+        """How long nothing has come from the node; it answers a beat every second while all is well."""
+        return time.monotonic() - self._last_heard
 
     @property
     def lost(self) -> Unreachable | None:

@@ -51,7 +51,7 @@ class Site:
 
     def _stream(self, node: Node) -> Stream:
         if node.connection == "local":
-            return LocalStream()
+            return LocalStream(node.interpreter)
         with self._lock:
             if self._ssh is None:
                 # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.

@@ -8,17 +8,21 @@ and `ProxyJump none` of ssh_config are not understood. So the TCP connection, th
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import os
 import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import fabric
 import paramiko
@@ -26,7 +30,7 @@ from paramiko.hostkeys import HostKeys
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
-from runbook.transport.bootstrap import COMMAND
+from runbook.transport.bootstrap import command
 
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
@@ -71,7 +75,7 @@ class Logins:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
         target = resolve(node.ssh.host or node.address, node.ssh)
         gateway = self._bastion(target.jump, node) if target.jump else None
-        return SshStream(self._login(target, node.name, gateway), node.name, target)
+        return SshStream(self._login(target, node.name, gateway), node, target)
 
     def _bastion(self, jump: str, node: Node) -> fabric.Connection:
         with self._lock:
@@ -172,26 +176,26 @@ class _Bastion:
 class SshStream:
     """The supervisor's stdin and stdout over one channel of one connection."""
 
-    def __init__(self, connection: fabric.Connection, name: str, target: Target) -> None:
+    def __init__(self, connection: fabric.Connection, node: Node, target: Target) -> None:
         self._connection = connection
         self._stderr = b""
         try:
             self._channel = connection.transport.open_session(timeout=CHANNEL_TIMEOUT_S)
             self._channel.settimeout(None)
-            self._channel.exec_command(COMMAND)
+            self._channel.exec_command(command(node.interpreter))
         except (paramiko.SSHException, OSError, EOFError) as error:
             connection.close()
             raise Unreachable(
                 "ssh-handshake-failed",
-                f"{name}: logged in as {target.label}, but the server opens no session: {error}",
-                f"look at sshd's MaxSessions and ForceCommand and at the server's log on {name}",
+                f"{node.name}: logged in as {target.label}, but the server opens no session: {error}",
+                f"look at sshd's MaxSessions and ForceCommand and at the server's log on {node.name}",
             ) from error
 
     def write(self, data: bytes) -> None:
         self._channel.sendall(data)
 
     def read(self) -> bytes:
-        return self._channel.recv(1 << 18)
+        return bytes(self._channel.recv(1 << 18))
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -256,7 +260,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
         word for line in options.get("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"]) for word in line.split()
     ]
     if ssh.key:
-        keys = (path(ssh.key),)
+        keys: tuple[str, ...] = (path(ssh.key),)
     else:
         candidates = [path(name) for name in options.get("identityfile", [])]
         keys = tuple(name for name in candidates if Path(name).exists())
@@ -318,7 +322,7 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
         with user_config.open() as file:
             config.parse(file)
     found = config.lookup(host)
-    return defaults | {name: value if isinstance(value, list) else [str(value)] for name, value in found.items()}
+    return defaults | {name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()}
 
 
 def _says_something(config: Path) -> bool:
@@ -328,7 +332,9 @@ def _says_something(config: Path) -> bool:
         lines = [line.strip().lower() for line in config.read_text().splitlines()]
     except OSError:
         return False
-    return any(line and not line.startswith("#") and line != "host *" and not line.startswith(harmless) for line in lines)
+    return any(
+        line and not line.startswith("#") and line != "host *" and not line.startswith(harmless) for line in lines
+    )
 
 
 def _host_port(text: str) -> tuple[str, int | None]:
@@ -349,7 +355,7 @@ def _dial(target: Target, name: str) -> socket.socket:
         )
     where = f"{target.host} port {target.port}"
     try:
-        sock = socket.create_connection((target.host, target.port), timeout=target.timeout_s)
+        sock = _connect(target.host, target.port, target.timeout_s)
     except socket.gaierror as error:
         raise Unreachable(
             "ssh-name-unresolvable",
@@ -383,6 +389,56 @@ def _dial(target: Target, name: str) -> socket.socket:
     return sock
 
 
+SMALL = 1000
+"""Bytes of TCP payload a packet. A path that loses full-size packets would also lose our login, and with it every
+chance to say so; what we send is small, and any path carries packets of this size."""
+
+SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
+
+
+class _SmallSegments(socket.socket):
+    """A TCP socket that hands the kernel one small segment at a time.
+
+    TCP_MAXSEG alone is not enough: the kernel would pass several segments at once down to the interface (TSO), which
+    a packet filter on a virtual network sees as one large packet. So a piece is only written when the one before has
+    left the queue.
+    """
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        piece = memoryview(data)[:SMALL]
+        if sys.platform == "linux":
+            deadline = time.monotonic() + 0.25  # then the path is lossy anyway, and TCP may do as it likes
+            while self._unsent() and time.monotonic() < deadline:
+                time.sleep(0.0002)
+        return super().send(piece, flags)
+
+    def _unsent(self) -> int:
+        waiting = array.array("i", [0])
+        try:
+            fcntl.ioctl(self.fileno(), SIOCOUTQNSD, waiting)
+        except OSError:
+            return 0
+        return waiting[0]
+
+
+def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """As socket.create_connection, with small segments, which have to be asked for before the handshake."""
+    last: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = _SmallSegments(family, kind, protocol)
+        with contextlib.suppress(OSError, AttributeError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL)
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            last = error
+            continue
+        return sock
+    raise last or OSError(f"{host} has no address")
+
+
 def _through(gateway: fabric.Connection, target: Target, name: str) -> socket.socket:
     try:
         channel = gateway.transport.open_channel(
@@ -401,7 +457,7 @@ def _through(gateway: fabric.Connection, target: Target, name: str) -> socket.so
             f"{name}: no answer through the jump host from {target.host} port {target.port}: {error}",
             f"on the jump host try `nc -zv {target.host} {target.port}`",
         ) from error
-    return channel  # type: ignore[return-value]
+    return channel  # type: ignore[no-any-return]  # a channel has a socket's methods, which is all paramiko wants
 
 
 def _why(error: Exception, target: Target, name: str) -> Unreachable:
@@ -424,9 +480,8 @@ def _why(error: Exception, target: Target, name: str) -> Unreachable:
             f"if the machine was reinstalled: `ssh-keygen -f {target.known_hosts[0]} -R '{target.entry}'`, then add its new key",
             (f"offered: {error.key.fingerprint}", f"expected: {error.expected_key.fingerprint}"),
         )
-    if isinstance(error, (paramiko.PasswordRequiredException, FileNotFoundError, PermissionError)) or (
-        isinstance(error, (paramiko.AuthenticationException, ValueError))
-    ):
+    unreadable = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError)
+    if isinstance(error, (paramiko.AuthenticationException, *unreadable)):
         keys = ", ".join(target.keys) or "the agent's keys"
         extra = ""
         if isinstance(error, paramiko.PasswordRequiredException):
@@ -457,7 +512,7 @@ def _why(error: Exception, target: Target, name: str) -> Unreachable:
         )
     return Unreachable(
         "ssh-handshake-failed",
-        f"{name}: {target.host} port {target.port} answers, but the SSH handshake fails: {error or type(error).__name__}",
+        f"{name}: {target.host} port {target.port} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
         f"look at sshd's log on {name} (`journalctl -u ssh`): MaxStartups, fail2ban, or no algorithm in common",
         seen,
     )

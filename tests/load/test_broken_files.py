@@ -25,7 +25,7 @@ FILES = sorted(BROKEN.glob("*.yml"), key=lambda path: path.stem)
 
 def problems_of(file: str) -> tuple[Problem, ...]:
     document = read_document(file)
-    if isinstance(document.data, dict) and "stages" in document.data or file.startswith("playbook"):
+    if (isinstance(document.data, dict) and "stages" in document.data) or file.startswith("playbook"):
         examined = examine_playbook(document, checks=CHECKS, environ={})
         assert (examined.playbook is None) == bool(examined.problems)
         return examined.problems

@@ -26,8 +26,35 @@ def ids(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["NO", "yes", "on", "Off", "True", "FALSE", "22:22", "0644", "0x1F", "0o17", "1_000", "2024-01-02", "1e5", ".5"]
-    + ["+1", "-a", "-0644", ".inf", ".nan", "Null", "NULL", "1.", "01.5", "1.0e999", "9" * 5000, "12:30:45", "١٢"],
+    [
+        "NO",
+        "yes",
+        "on",
+        "Off",
+        "True",
+        "FALSE",
+        "22:22",
+        "0644",
+        "0x1F",
+        "0o17",
+        "1_000",
+        "2024-01-02",
+        "1e5",
+        ".5",
+        "+1",
+        "-a",
+        "-0644",
+        ".inf",
+        ".nan",
+        "Null",
+        "NULL",
+        "1.",
+        "01.5",
+        "1.0e999",
+        "9" * 5000,
+        "12:30:45",
+        "١٢",
+    ],
 )
 def test_what_yaml_guesses_at_stays_text(text: str) -> None:
     assert data(f"k: {text}") == {"k": text}
@@ -35,8 +62,19 @@ def test_what_yaml_guesses_at_stays_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("true", True), ("false", False), ("0", 0), ("-7", -7), ("29500", 29500), ("1.50", 1.5), ("-0.5", -0.5)]
-    + [("2.5e3", 2500.0), ("~", None), ("null", None), ("", None)],
+    [
+        ("true", True),
+        ("false", False),
+        ("0", 0),
+        ("-7", -7),
+        ("29500", 29500),
+        ("1.50", 1.5),
+        ("-0.5", -0.5),
+        ("2.5e3", 2500.0),
+        ("~", None),
+        ("null", None),
+        ("", None),
+    ],
 )
 def test_what_nobody_can_mistake_has_a_type(text: str, value: object) -> None:
     found = data(f"k: {text}\n")["k"]
@@ -70,14 +108,17 @@ empty:
 
 @pytest.mark.parametrize(
     ("keys", "pointed_at"),
-    [(("name",), "lab"), (("nodes", "ä中a", "gpus"), "[0, 12]"), (("nodes", "ä中a", "gpus", 1), "12")]
-    + [(("nodes", "b c", "env", "X"), '"long value"'), (("nodes", "b c", "env"), 'X: "long value"')]
-    + [(("empty",), "empty")],
+    [
+        (("name",), "lab"),
+        (("nodes", "ä中a", "gpus"), "[0, 12]"),
+        (("nodes", "ä中a", "gpus", 1), "12"),
+        (("nodes", "b c", "env", "X"), '"long value"'),
+        (("nodes", "b c", "env"), 'X: "long value"'),
+        (("empty",), "empty"),
+    ],
 )
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, subject._LOADER])
-def test_a_span_points_at_the_value(
-    keys: Keys, pointed_at: str, loader: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_span_points_at_the_value(keys: Keys, pointed_at: str, loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "_LOADER", loader)
     document = parse_document(SPANS, "x.yml")
     span = document.spans[keys]
@@ -150,8 +191,13 @@ def test_deep_nesting_is_refused(text: str, loader: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, subject._LOADER])
 @pytest.mark.parametrize(
     ("text", "id", "place"),
-    [("a:\n\tb: 1\n", "yaml.tab", "2:1"), ("a:\n  b: 1\n \tc: 2\n", "yaml.tab", "3:2")]
-    + [('a: "open\n', "yaml.syntax", "1:4"), ("a: b: c\n", "yaml.syntax", "1:5"), ("a: @b\n", "yaml.syntax", "1:4")],
+    [
+        ("a:\n\tb: 1\n", "yaml.tab", "2:1"),
+        ("a:\n  b: 1\n \tc: 2\n", "yaml.tab", "3:2"),
+        ('a: "open\n', "yaml.syntax", "1:4"),
+        ("a: b: c\n", "yaml.syntax", "1:5"),
+        ("a: @b\n", "yaml.syntax", "1:4"),
+    ],
 )
 def test_both_of_pyyamls_parsers_give_the_same_places(
     text: str, id: str, place: str, loader: Any, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +215,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty.yml").write_bytes(b"")
     found = {name: read_document(tmp_path / name).problems[0] for name in ("latin.yml", "wide.yml", "huge.yml")}
     assert found["latin.yml"].id == "file.not-utf8"
-    assert (found["latin.yml"].span is not None) and str(found["latin.yml"].span).endswith("latin.yml:2:4")
+    assert found["latin.yml"].span is not None
+    assert str(found["latin.yml"].span).endswith("latin.yml:2:4")
     assert found["wide.yml"].id == "file.not-utf8"
     assert found["huge.yml"].id == "file.too-large"
     assert read_document(tmp_path / "empty.yml").problems[0].id == "yaml.empty"

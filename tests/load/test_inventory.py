@@ -98,7 +98,9 @@ def test_env_values_are_the_text_that_was_typed(tmp_path: Path) -> None:
         nodes: {a: {env: {A: 2.0}}}
         """,
     )
-    assert found.env == dict(zip("ABCDEFGHIJ", "1|true|0644|1.50|NO||22:22|-0|1e5|x y".split("|"), strict=True))
+    assert found.env == dict(
+        zip("ABCDEFGHIJ", ["1", "true", "0644", "1.50", "NO", "", "22:22", "-0", "1e5", "x y"], strict=True)
+    )
     assert found.nodes[0].env == {"A": "2.0"}
 
 
@@ -136,7 +138,9 @@ def test_extra_vars_win_over_a_nodes_own(tmp_path: Path) -> None:
 
 
 def test_groups_may_agree(tmp_path: Path) -> None:
-    text = "nodes: {a: }\ngroups:\n  g: {nodes: a, defaults: {gpus: 2}}\n  h: {nodes: a, defaults: {gpus: 2, shell: sh}}\n"
+    text = (
+        "nodes: {a: }\ngroups:\n  g: {nodes: a, defaults: {gpus: 2}}\n  h: {nodes: a, defaults: {gpus: 2, shell: sh}}\n"
+    )
     assert inventory(tmp_path, text).nodes[0].gpus == (0, 1)
 
 
@@ -155,7 +159,9 @@ def test_groups_that_share_no_node_may_differ(tmp_path: Path) -> None:
     ],
 )
 def test_the_master_is_first_and_the_rest_in_order(tmp_path: Path, head: str, order: str) -> None:
-    found = inventory(tmp_path, f"{head}\nnodes: {{gn6-10: , gn6-2: , b: , gn6-1: }}\ngroups: {{g: {{nodes: 'gn*'}}}}\n")
+    found = inventory(
+        tmp_path, f"{head}\nnodes: {{gn6-10: , gn6-2: , b: , gn6-1: }}\ngroups: {{g: {{nodes: 'gn*'}}}}\n"
+    )
     assert [node.name for node in found.nodes] == order.split()
     assert found.rendezvous.master == found.rendezvous.address == order.split()[0]
     assert found.groups["g"] == tuple(name for name in order.split() if name != "b")
@@ -212,8 +218,16 @@ def test_ranges_pair_with_addresses_and_ssh_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "found"),
-    [("fd00::1", "fd00::1"), ("[fd00::1]", "fd00::1"), ("fe80::1%eth0", "fe80::1%eth0"), ("a_b.c-d.", "a_b.c-d.")]
-    + [("10.0.0.1", "10.0.0.1"), ("1host", "1host"), ("::ffff:10.0.0.1", "::ffff:10.0.0.1"), ("xn--nde-sna", "xn--nde-sna")],
+    [
+        ("fd00::1", "fd00::1"),
+        ("[fd00::1]", "fd00::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("a_b.c-d.", "a_b.c-d."),
+        ("10.0.0.1", "10.0.0.1"),
+        ("1host", "1host"),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+        ("xn--nde-sna", "xn--nde-sna"),
+    ],
 )
 def test_addresses(tmp_path: Path, address: str, found: str) -> None:
     assert inventory(tmp_path, f"nodes:\n  a: {{address: '{address}'}}\n").nodes[0].address == found
@@ -221,10 +235,33 @@ def test_addresses(tmp_path: Path, address: str, found: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["10.0.0.1:22", "[::1]:22", "http://a", "u@a", "-a", "a b", "a;b", "$(x)", "a`b", "1.2.3", "1.2.3.4.5", "256.1.1.1"]
-    + ["fd00::zz", "a/b", "a\\nb", "a\\0b", ":", ":80", "a-", "é", "01.2.3.4"],
+    [
+        "10.0.0.1:22",
+        "[::1]:22",
+        "http://a",
+        "u@a",
+        "-a",
+        "a b",
+        "a;b",
+        "$(x)",
+        "a`b",
+        "1.2.3",
+        "1.2.3.4.5",
+        "256.1.1.1",
+        "fd00::zz",
+        "a/b",
+        "a\\nb",
+        "a\\0b",
+        ":",
+        ":80",
+        "a-",
+        "é",
+        "01.2.3.4",
+    ],
 )
-@pytest.mark.parametrize("where", ["nodes: {{n: {{address: {0}}}}}", "defaults: {{ssh: {{host: {0}}}}}\nnodes: {{n: }}"])
+@pytest.mark.parametrize(
+    "where", ["nodes: {{n: {{address: {0}}}}}", "defaults: {{ssh: {{host: {0}}}}}\nnodes: {{n: }}"]
+)
 def test_malformed_addresses(address: str, where: str) -> None:
     assert inventory_problems(where.format(f'"{address}"')) == ["inventory.bad-address"]
 
@@ -233,7 +270,9 @@ def test_a_rendezvous_address_is_checked_too() -> None:
     assert inventory_problems("rendezvous: {address: '10.0.0.1:29500'}\nnodes: {a: }") == ["inventory.bad-address"]
 
 
-@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "LOCALHOST.", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "LOCALHOST.", "::ffff:127.0.0.1"]
+)
 def test_many_nodes_do_not_dial_themselves(address: str) -> None:
     given = f"rendezvous: {{address: '{address}'}}\nnodes: {{a: , b: }}"
     assert inventory_problems(given) == ["inventory.master-addr-loopback"]
@@ -261,7 +300,9 @@ def test_one_address_behind_two_logins_is_for_the_machines_to_judge(tmp_path: Pa
     assert len(inventory(tmp_path, f"nodes: {nodes}\n").nodes) >= 2
 
 
-@pytest.mark.parametrize("nodes", ["{a: {address: h}, b: {address: H}}", "{a: {address: h}, b: {address: h, ssh: {port: 22}}}"])
+@pytest.mark.parametrize(
+    "nodes", ["{a: {address: h}, b: {address: H}}", "{a: {address: h}, b: {address: h, ssh: {port: 22}}}"]
+)
 def test_one_login_is_one_machine(nodes: str) -> None:
     assert inventory_problems(f"nodes: {nodes}") == ["inventory.duplicate-address"]
 
@@ -279,7 +320,15 @@ def test_everything_wrong_is_told_in_one_go() -> None:
     assert inventory_problems(text) == [
         f"inventory.{name}" if name != "duplicate-key" else "yaml.duplicate-key"
         for name in [
-            *("unknown-key", "unknown-master", "port-range", "unknown-key", "bad-name", "missing-variable", "line-break"),
+            *(
+                "unknown-key",
+                "unknown-master",
+                "port-range",
+                "unknown-key",
+                "bad-name",
+                "missing-variable",
+                "line-break",
+            ),
             *("out-of-range", "bad-address", "duplicate-gpu", "unknown-key", "duplicate-key"),
         ]
     ]
@@ -287,17 +336,18 @@ def test_everything_wrong_is_told_in_one_go() -> None:
 
 def test_a_value_shared_by_many_nodes_is_told_once() -> None:
     text = """\
-    defaults: {address: "a b", env: {X: {env: NOPE}}, ssh: {host: -x, connect_timeout: never}, gpus: [2, 2], python: "a\\nb"}
+    defaults: {address: "a b", env: {X: {env: NOPE}}, ssh: {host: -x, connect_timeout: never}, gpus: [2, 2],
+               python: "a\\nb"}
     nodes: {"gn[001-500]": }
     """
     assert inventory_problems(text) == [
         "inventory.bad-address",
-        "inventory.duplicate-address",
         "inventory.missing-variable",
         "inventory.bad-address",
         "inventory.duration",
         "inventory.duplicate-gpu",
         "inventory.line-break",
+        "inventory.duplicate-address",
     ]
 
 
@@ -329,10 +379,10 @@ def test_where_a_value_comes_from(tmp_path: Path) -> None:
     assert told("a", "env", "A") == [
         (0, "1:10", "env of the inventory", False),
         (1, "2:30", "defaults", False),
-        (2, "7:41", "group g", False),
+        (2, "7:39", "group g", False),
         (3, "4:25", "node", True),
     ]
-    assert told("b", "env", "A")[-1] == (2, "7:41", "group g", True)
+    assert told("b", "env", "A")[-1] == (2, "7:39", "group g", True)
     assert told("a", "vars", "x") == [(1, "4:39", "node", False), (5, "", "-e", True)]
     assert told("b", "python") == []
     assert origins.keys("a") == [("env", "A"), ("gpus",), ("vars", "x")]
@@ -345,10 +395,12 @@ def test_where_a_value_comes_from(tmp_path: Path) -> None:
 def test_ten_thousand_nodes_load_in_seconds(tmp_path: Path) -> None:
     """2 s is the promise on an idle machine (`make bench`); this only guards against work that grows with n²."""
     lines = [
-        f"  n{i:05d}: {{address: 10.{i >> 16}.{i >> 8 & 255}.{i & 255}, gpus: 8, ssh: {{host: h{i}}}, env: {{X: {i}}}}}\n"
+        f"  n{i:05d}: {{address: 10.0.{i >> 8}.{i & 255}, gpus: 8, ssh: {{host: h{i}}}, env: {{X: {i}}}}}\n"
         for i in range(10_000)
     ]
-    groups = [f"  g{j}: {{nodes: 'n[{j * 100:05d}-{j * 100 + 99:05d}]', defaults: {{shell: sh}}}}\n" for j in range(100)]
+    groups = [
+        f"  g{j}: {{nodes: 'n[{j * 100:05d}-{j * 100 + 99:05d}]', defaults: {{shell: sh}}}}\n" for j in range(100)
+    ]
     file = tmp_path / "big.yml"
     file.write_text("nodes:\n" + "".join(lines) + "groups:\n" + "".join(groups))
     begun = time.process_time()

@@ -44,10 +44,17 @@ def test_selection_in_rank_order(pattern: str, names: str) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "id", "help"),
-    [("rak1", "pattern.unknown-name", "did you mean `rack1`?"), ("gn[03-06]", "pattern.unknown-name", None)]
-    + [("x*", "pattern.unknown-name", None), ("rack1:!rack1", "pattern.empty", None)]
-    + [("", "pattern.syntax", None), ("a::b", "pattern.unknown-name", None), ("!", "pattern.syntax", None)]
-    + [("gn[4-1]", "pattern.syntax", None), ("gn[1-9999999]", "pattern.syntax", None)],
+    [
+        ("rak1", "pattern.unknown-name", "did you mean `rack1`?"),
+        ("gn[03-06]", "pattern.unknown-name", None),
+        ("x*", "pattern.unknown-name", None),
+        ("rack1:!rack1", "pattern.empty", None),
+        ("", "pattern.syntax", None),
+        ("a::b", "pattern.unknown-name", None),
+        ("!", "pattern.syntax", None),
+        ("gn[4-1]", "pattern.syntax", None),
+        ("gn[1-9999999]", "pattern.syntax", None),
+    ],
 )
 def test_what_selects_nothing_is_an_error(pattern: str, id: str, help: str | None) -> None:
     span = Span("p.yml", 3, 8)

@@ -111,7 +111,7 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     assert isinstance(env, dict)
     assert launch == {
         "launcher": "torchrun",
-        "command": "train.py --lr 1e-4 --wd 1.50 --amp true --mode 0644".split() + ["{{ x }}"],
+        "command": ["train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"],
         "workdir": "/srv",
         "retries": 2,
         "start_timeout_s": 120.0,
@@ -143,7 +143,10 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
         ("stages: [{launch: {command: []}}]", ["playbook.empty"]),
         ("stages: [{launch: {command: [[x]], env: {A: }}}]", ["playbook.wrong-type", "playbook.wrong-type"]),
         ("stages: [{launch: {command: [x], start_timeout: soon}}]", ["playbook.duration"]),
-        ("stages: [{name: a, check: ping}, {name: a, check: ping}, {name: a, check: ping}]", ["playbook.duplicate-stage"] * 2),
+        (
+            "stages: [{name: a, check: ping}, {name: a, check: ping}, {name: a, check: ping}]",
+            ["playbook.duplicate-stage"] * 2,
+        ),
         ("stages: [ping, 5, null, [x]]", ["playbook.wrong-type"] * 4),
     ],
 )

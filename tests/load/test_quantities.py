@@ -11,7 +11,17 @@ from runbook.load.sizes import size_bytes
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600), (7, 7), (0.5, 0.5), ("1.5s", 1.5), ("90", 90), (" 3 s", 3)],
+    [
+        ("10s", 10),
+        ("500ms", 0.5),
+        ("2m", 120),
+        ("1h", 3600),
+        (7, 7),
+        (0.5, 0.5),
+        ("1.5s", 1.5),
+        ("90", 90),
+        (" 3 s", 3),
+    ],
 )
 def test_durations(text: object, value: float) -> None:
     assert seconds(text) == pytest.approx(value)
@@ -27,8 +37,21 @@ def test_what_is_no_duration(text: object) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1K", 1024), ("1KiB", 1024), ("1kb", 1024), ("16M", 16 << 20), ("1G", 1 << 30), ("2T", 2 << 40), ("4096", 4096)]
-    + [(4096, 4096), ("0.5K", 512), ("1.5G", 3 << 29), (2.0, 2), ("0", 0), ("8 B", 8)],
+    [
+        ("1K", 1024),
+        ("1KiB", 1024),
+        ("1kb", 1024),
+        ("16M", 16 << 20),
+        ("1G", 1 << 30),
+        ("2T", 2 << 40),
+        ("4096", 4096),
+        (4096, 4096),
+        ("0.5K", 512),
+        ("1.5G", 3 << 29),
+        (2.0, 2),
+        ("0", 0),
+        ("8 B", 8),
+    ],
 )
 def test_sizes(text: object, value: int) -> None:
     assert size_bytes(text) == value
@@ -57,8 +80,17 @@ def test_ports(written: object, ranges: object) -> None:
 
 @pytest.mark.parametrize(
     ("written", "says"),
-    [(0, "below 1"), (65536, "above 65535"), ("1-70000", "above 65535"), ("29510-29500", "backwards")]
-    + [("http", "not a port"), ("", "not a port"), (True, "not a port"), (None, "not a port"), ([1, "x"], "not a port")],
+    [
+        (0, "below 1"),
+        (65536, "above 65535"),
+        ("1-70000", "above 65535"),
+        ("29510-29500", "backwards"),
+        ("http", "not a port"),
+        ("", "not a port"),
+        (True, "not a port"),
+        (None, "not a port"),
+        ([1, "x"], "not a port"),
+    ],
 )
 def test_what_is_no_port(written: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -68,11 +70,21 @@ def test_unknown_keys_are_refused_everywhere_but_where_names_are_free(kind: str)
     assert [at for at, part in found.items() if part.get("additionalProperties") is not False] == []
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-2, 70000) | st.floats(allow_nan=False) | st.sampled_from(
-    ["", "a", "ssh", "sh", "10s", "strict", "A B", "-x", "eth0"]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 70000)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "a", "ssh", "sh", "10s", "strict", "A B", "-x", "eth0"])
 )
 NAMES = st.sampled_from(
-    [*schema("inventory")["$defs"]["node"]["properties"], *schema("inventory")["$defs"]["ssh"]["properties"], "A", "a-b", "1x"]
+    [
+        *schema("inventory")["$defs"]["node"]["properties"],
+        *schema("inventory")["$defs"]["ssh"]["properties"],
+        "A",
+        "a-b",
+        "1x",
+    ]
 )
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=8
@@ -91,6 +103,26 @@ def test_the_quick_judge_agrees_with_jsonschema(value: object) -> None:
 @given(value=VALUES)
 def test_the_quick_judge_agrees_on_every_key(name: str, value: object) -> None:
     assert QUICK({name: value}) == SLOW.is_valid({name: value})
+
+
+STAGE_KEYS = st.sampled_from([*schema("playbook")["$defs"]["stage"]["properties"], "checks"])
+PLAYBOOK = Draft202012Validator(dict(schema("playbook")))
+QUICK_PLAYBOOK = accepts(schema("playbook"), schema("playbook"))
+
+
+@given(st.lists(st.dictionaries(STAGE_KEYS, VALUES, max_size=3) | VALUES, max_size=3))
+def test_the_quick_judge_agrees_on_stages(stages: list[object]) -> None:
+    assert QUICK_PLAYBOOK({"stages": stages}) == PLAYBOOK.is_valid({"stages": stages})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sound_file_does_not_wait_for_jsonschema(kind: str) -> None:
+    text = {"inventory": "nodes: {a: }", "playbook": "stages: [{check: ping}]"}[kind]
+    program = (
+        "import sys; from runbook.load.document import parse_document; from runbook.load.schema import judge\n"
+        f"assert not judge(parse_document({text!r}, 'x'), {kind!r}).problems; print('jsonschema' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_quick_judge_refuses_a_keyword_it_does_not_know() -> None:

@@ -106,8 +106,16 @@ def test_the_environment_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(
     ("expression", "holds"),
-    [("iterations > 10", True), ("iterations > 30", False), ("{{ on }}", True), ("missing is defined", False)]
-    + [("true", True), ("False", False), ("name == 'lab' and '1K' in sizes", True), (" not on ", False)],
+    [
+        ("iterations > 10", True),
+        ("iterations > 30", False),
+        ("{{ on }}", True),
+        ("missing is defined", False),
+        ("true", True),
+        ("False", False),
+        ("name == 'lab' and '1K' in sizes", True),
+        (" not on ", False),
+    ],
 )
 def test_truth(expression: str, holds: bool) -> None:
     assert truth(expression, VARIABLES) is holds

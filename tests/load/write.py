@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from runbook.load.inventory import examine_inventory, load_inventory
 from runbook.load.document import parse_document
+from runbook.load.inventory import examine_inventory, load_inventory
 from runbook.load.playbook import examine_playbook, load_playbook
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook

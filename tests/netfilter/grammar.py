@@ -34,7 +34,8 @@ def _rule(random: Random, depth: int, family: str) -> str:
     if family == "ip":
         matches = [match for match in matches if "ip6" not in match and "nfproto" not in match]
     verdicts = ["accept", "drop", "return", "continue", "counter", "meta mark set 7", "drop"]
-    verdicts += ["reject with tcp reset", "reject"]
+    if not any("nfproto" in match for match in matches):  # nft 1.0.6 lists such rules without that condition
+        verdicts += ["reject with tcp reset", "reject"]
     verdicts += [f"{how} sub{sub}" for sub in (1, 2) for how in ("jump", "goto") if sub > depth]
     if random.random() < 0.2:
         entries = {port: random.choice(verdicts[:4]) for port in random.sample(PORTS, 3)}

@@ -117,7 +117,7 @@ def test_the_screen_that_is_left_is_the_page(story: str) -> None:
 
 
 def test_a_stage_lives_while_it_runs() -> None:
-    written = shown("interrupted", pace=1.0)
+    written = shown("interrupted", pace=0.6)
     assert "1/2 nodes · waiting for node-b" in written
     assert "node-a rank 0: listening on 10.0.0.1:29500" in written
     assert any(frame in written for frame in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.causes.netfilter import firewalld, iptables, nft, ufw
+from runbook.causes.netfilter import firewalld, ipset, iptables, nft, ufw
 from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.causes.netfilter.machine import Base, Engine
 from runbook.causes.netfilter.truth import Truth
@@ -65,7 +65,7 @@ class Evidence:
         """From the JSON object that the node program printed. Raises ValueError when it is something else."""
         tools = answer.get("tools")
         if not isinstance(tools, Mapping):
-            raise ValueError("no answer of the node program `rules`: it has no `tools`")  # noqa: TRY004
+            raise ValueError("no answer of the node program `rules`: it has no `tools`")
         readings = {
             str(name): Reading(
                 str(record.get("status", "failed")),
@@ -93,6 +93,17 @@ class Evidence:
 
     def bases(self, version: Version) -> list[Base]:
         """Every base chain that packets of this IP version meet, in the order in which they meet them on a hook."""
+        return self._bases_4 if version == 4 else self._bases_6
+
+    @cached_property
+    def _bases_4(self) -> list[Base]:
+        return self._read(4)
+
+    @cached_property
+    def _bases_6(self) -> list[Base]:
+        return self._read(6)
+
+    def _read(self, version: Version) -> list[Base]:
         found = [base for base in self._nft_bases if base.family in _families(version)]
         found = [base for base in found if (base.family, base.table) not in self._kept_by_iptables(version)]
         found += self._iptables_bases(version)
@@ -154,7 +165,8 @@ class Evidence:
         found: list[Base] = []
         for name, reading in self._saves(version):
             if reading.read:
-                found += iptables.parse(reading.stdout, self._engine(name, reading, version))
+                sets = ipset.parse(self.tool("ipset").stdout)
+                found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
         return found
 
     def _engine(self, name: str, reading: Reading, version: Version) -> Engine:

@@ -1,4 +1,4 @@
-"""`iptables-save` text as base chains to walk. Contract: iptables(8), iptables-extensions(8).
+"""`iptables-save` (or `iptables -S`) text as base chains to walk. Contract: iptables(8), iptables-extensions(8).
 
 Priorities of the built-in tables are the kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
 """
@@ -6,10 +6,12 @@ Priorities of the built-in tables are the kernel's (linux/netfilter_ipv4.h): raw
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.causes.netfilter import iptables_match
+from runbook.causes.netfilter import ipset, iptables_match
 from runbook.causes.netfilter.machine import NOTRACK, Action, Base, Change, Engine, Match, Rule, Step, Verdict
 
 HOOKS = {
@@ -37,11 +39,11 @@ class _Table:
     rules: dict[str, list[Rule]] = field(default_factory=dict)
 
 
-def parse(text: str, engine: Engine) -> list[Base]:
+def parse(text: str, engine: Engine, sets: Mapping[str, ipset.Set] = iptables_match.NO_SETS) -> list[Base]:
     """Every built-in chain of every table."""
     family = "ip6" if engine.startswith("ip6") else "ip"
     bases = []
-    for table in _tables(text):
+    for table in _tables(text, sets):
         chains = {name: tuple(rules) for name, rules in table.rules.items()}
         for name, policy in table.policies.items():
             if name not in HOOKS or policy == "-":
@@ -58,34 +60,38 @@ def parse(text: str, engine: Engine) -> list[Base]:
 
 def tables(text: str) -> dict[str, dict[str, str]]:
     """table -> chain -> policy (`-` for a user's chain)."""
-    return {table.name: table.policies for table in _tables(text)}
+    return {table.name: table.policies for table in _tables(text, iptables_match.NO_SETS)}
 
 
-def _tables(text: str) -> list[_Table]:
-    found: list[_Table] = []
+def _tables(text: str, sets: Mapping[str, ipset.Set]) -> list[_Table]:
+    """All chains of a table are known before its rules are read, so that a jump can be told from a target."""
+    found: list[tuple[_Table, list[str]]] = []
+    if not re.search(r"^\*", text, re.MULTILINE) and re.search(r"^-[PNA] ", text, re.MULTILINE):
+        found.append((_Table("filter"), []))  # `iptables -S` names no table
     for line in text.splitlines():
         if line.startswith("*"):
-            found.append(_Table(line[1:].strip()))
-        elif line.startswith(":") and found:
-            name, policy = line[1:].split()[:2]
-            found[-1].policies[name] = policy
-            found[-1].rules.setdefault(name, [])
-    current = -1
-    for line in text.splitlines():
-        if line.startswith("*"):
-            current += 1
-        elif line.startswith(("-A ", "[")) and current >= 0:
-            _add(found[current], line[line.index("-A ") :])
-    return found
+            found.append((_Table(line[1:].strip()), []))
+        elif not found:
+            continue
+        elif line.startswith((":", "-P ", "-N ")):
+            name, policy = [*line.removeprefix(":").removeprefix("-P ").removeprefix("-N ").split(), "-"][:2]
+            found[-1][0].policies[name] = policy
+            found[-1][0].rules.setdefault(name, [])
+        elif line.startswith(("-A ", "[")) and "-A " in line:
+            found[-1][1].append(line[line.index("-A ") :])
+    for table, lines in found:
+        for line in lines:
+            _add(table, line, sets)
+    return [table for table, _ in found]
 
 
-def _add(table: _Table, line: str) -> None:
+def _add(table: _Table, line: str, sets: Mapping[str, ipset.Set]) -> None:
     words = shlex.split(line)
     chain = table.rules.setdefault(words[1], [])
-    chain.append(Rule(words[1], len(chain), line.strip(), _steps(words[2:], table)))
+    chain.append(Rule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets)))
 
 
-def _steps(words: list[str], table: _Table) -> tuple[Step, ...]:
+def _steps(words: list[str], table: _Table, sets: Mapping[str, ipset.Set]) -> tuple[Step, ...]:
     options: list[tuple[str, bool, list[str]]] = []
     modules: list[str] = []
     target: tuple[str, str] | None = None
@@ -106,7 +112,7 @@ def _steps(words: list[str], table: _Table) -> tuple[Step, ...]:
         else:
             options.append((word, inverted, arguments))
         inverted, at = False, after
-    test = Match(iptables_match.match_test(options, modules))
+    test = Match(iptables_match.match_test(options, modules, sets))
     return (test, *_target(target, words[at:], table)) if target else (test,)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Mapping
 
+from runbook.causes.netfilter import ipset
 from runbook.causes.netfilter.flow import Packet
 from runbook.causes.netfilter.machine import Test
 from runbook.causes.netfilter.nft_match import TCP_FLAGS
 from runbook.causes.netfilter.truth import Span, Truth, both, either, flip
 
+NO_SETS: Mapping[str, ipset.Set] = {}
 STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
 PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all"}
 Maker = Callable[[list[str]], Test]
@@ -232,7 +234,9 @@ OPTIONS: Mapping[str, tuple[int, Maker]] = {
 """option -> how many words it takes, and how to make a test of them."""
 
 
-def match_test(options: list[tuple[str, bool, list[str]]], modules: list[str]) -> Test:
+def match_test(
+    options: list[tuple[str, bool, list[str]]], modules: list[str], sets: Mapping[str, ipset.Set] = NO_SETS
+) -> Test:
     """All the options of one rule, each (name, inverted, words), as one test."""
     tests: list[tuple[Test, bool]] = []
     for name, inverted, words in options:
@@ -240,6 +244,8 @@ def match_test(options: list[tuple[str, bool, list[str]]], modules: list[str]) -
             tests.append((mark("ct_mark")(words) if "mark" not in modules else unknown, inverted))
         elif name in OPTIONS and len(words) == OPTIONS[name][0]:
             tests.append((OPTIONS[name][1](words), inverted))
+        elif name == "--match-set" and len(words) == 2:
+            tests.append((ipset.match_test(words, sets), inverted))
         elif name == "--invert" and "rpfilter" in modules:
             tests.append((reverse_path([]), True))
         else:

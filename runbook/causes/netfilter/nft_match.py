@@ -8,8 +8,10 @@ means "IPv4", and `tcp dport` also means "TCP": for another packet the rule does
 from __future__ import annotations
 
 import ipaddress
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from runbook.causes.netfilter.flow import Packet
@@ -57,11 +59,16 @@ UNKNOWN = Operand("other", lambda _: None)
 def match_test(match: Json, sets: Sets) -> Test:
     """The test of one `{"match": {"op", "left", "right"}}`."""
     op, left, right = match.get("op", "=="), operands(match["left"]), match["right"]
+    elements = set_elements(right, sets)
+    many = NumberSet(left[0], elements) if elements is not None and len(left) == 1 and len(elements) > 32 else None
 
     def test(packet: Packet) -> Truth:
         values = [operand.read(packet) for operand in left]
         if any(value is NOT_THERE for value in values):
             return False
+        value = values[0]
+        if many is not None and many.readable and isinstance(value, Span) and value.exact is not None:
+            return flip(many.holds(value.exact), op == "!=") if op in ("==", "!=", "in") else None
         return compare(op, left, values, right, sets)
 
     return test
@@ -93,6 +100,36 @@ def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets
     if op in ("==", "!=", "in"):
         return flip(element_holds(left, values, right), op == "!=")
     return None
+
+
+class NumberSet:
+    """A large set of plain numbers or addresses, read once: blocklists run to 100,000 elements."""
+
+    def __init__(self, operand: Operand, elements: list[Json]) -> None:
+        self._operand = operand
+        self._elements = elements
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]] | None:
+        if self._operand.kind not in ("number", "address"):
+            return None
+        found = []
+        for element in self._elements:
+            wanted = None if element == "*" else span(self._operand, element)
+            if wanted is None or wanted.low > wanted.high:
+                return None
+            found.append((wanted.low, wanted.high))
+        return sorted(found)
+
+    @property
+    def readable(self) -> bool:
+        return self._spans is not None
+
+    def holds(self, number: int) -> bool:
+        """The kernel keeps the intervals of a set apart, so that only the last one that starts in time can hold."""
+        spans = self._spans or []
+        at = bisect_right(spans, (number, 1 << 129)) - 1
+        return at >= 0 and spans[at][1] >= number
 
 
 def right_is_unreadable(right: Json) -> bool:

@@ -1,0 +1,66 @@
+"""The parts one after the other, each in a lab of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from lab import Lab, LabError, lab_missing
+
+from .cost import BenchError
+from .fleet import fleet
+from .start import start
+from .two_nodes import two_nodes
+
+PARTS = {"torchrun": 5, "fleet": 3, "version": 15}
+"""The parts and how often each is measured."""
+
+
+def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
+    """Measure and print. 1 when something could not be measured, else 0, also when a goal was missed."""
+    tools = Path(sys.prefix) / "bench"
+    scratch = Path(tempfile.mkdtemp(prefix="runbook-bench-"))
+    begun = time.monotonic()
+    print(
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start; Python {sys.version.split()[0]}, ", end=""
+    )
+    print(f"torch {_version('torch')}. Medians; ratios are taken within each round.", flush=True)
+    jobs: dict[str, Callable[[int], list[str]]] = {
+        "torchrun": lambda times: _in_lab(2, lambda lab: two_nodes(lab, times)),
+        "fleet": lambda times: _in_lab(hosts, lambda lab: fleet(lab, tools, times)),
+        "version": lambda times: start(tools, scratch, times),
+    }
+    failed = 0
+    try:
+        for part in parts:
+            try:
+                lines = jobs[part](rounds or PARTS[part])
+            except (BenchError, LabError, OSError) as error:
+                failed += 1
+                lines = [f"{part}: could not be measured: {error}"]
+            print("\n" + "\n".join(lines), flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(f"\n{time.monotonic() - begun:.0f} s in all, load {os.getloadavg()[0]:.1f} at the end")
+    return 1 if failed else 0
+
+
+def _in_lab(hosts: int, work: Callable[[Lab], list[str]]) -> list[str]:
+    missing = lab_missing()
+    if missing:
+        raise BenchError("; ".join(missing))
+    with Lab(hosts) as lab:
+        return work(lab)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
