@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked
@@ -41,7 +41,7 @@ class Firewall(Check):
 
         with Mesh(at, wants) as mesh:
             at.say("listening on every node, dialling every pair")
-            mesh.dial()
+            mesh.dial(itself=True)
             return self._judge(at, mesh)
 
     def _judge(self, at: Context, mesh: Mesh) -> list[Outcome]:
@@ -68,7 +68,7 @@ class Firewall(Check):
                 )
             else:
                 ports = {dial.port for dial in arriving}
-                peers = {dial.source for dial in arriving}
+                peers = {dial.source for dial in arriving} - {node.name}
                 outcomes.append(
                     Outcome.passed(
                         node.name, f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
@@ -105,31 +105,39 @@ def explain(at: Context, mesh: Mesh, bad: list[Dial]) -> dict[str, list[Finding]
         peers[dial.destination].append(addresses[dial.source])
     evidence = rules_of(at, involved, {name: sorted(set(listed)) for name, listed in peers.items()})
     groups: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-    for dial in bad:
+    for dial in sorted(bad, key=lambda dial: dial.source == dial.destination):  # what a node does to itself comes last
         groups[dial.source, dial.destination, dial.outcome].append(dial)
+    trouble = Trouble(at, mesh, bad, addresses, evidence)
     found: dict[str, list[Finding]] = defaultdict(list)
-    for (source, destination, _), dials in groups.items():
-        node, finding = judge_pair(at, mesh, source, destination, dials, addresses, evidence)
-        if not any(similar(finding, other) for other in found[node]):
-            found[node].append(finding)
+    for dials in groups.values():
+        node, finding = judge_pair(trouble, dials)
+        same = [other for other in found[node] if (other.cause, other.remedy) == (finding.cause, finding.remedy)]
+        if same:
+            # One command opens it for all of these peers: one finding.
+            found[node].remove(same[0])
+            peers_of_both = tuple(dict.fromkeys((*same[0].peers, *finding.peers)))
+            lines = tuple(dict.fromkeys((*same[0].evidence, *finding.evidence)))[:10]
+            finding = replace(same[0], peers=peers_of_both, evidence=lines)
+        found[node].append(finding)
     return dict(found)
 
 
-def similar(one: Finding, other: Finding) -> bool:
-    return (one.cause, one.remedy, one.says) == (other.cause, other.remedy, other.says)
+@dataclass(frozen=True)
+class Trouble:
+    """Everything that is known when failed dials are explained."""
+
+    at: Context
+    mesh: Mesh
+    bad: list[Dial]
+    addresses: Mapping[str, str]
+    evidence: Mapping[str, Evidence | None]
 
 
-def judge_pair(
-    at: Context,
-    mesh: Mesh,
-    source: str,
-    destination: str,
-    dials: list[Dial],
-    addresses: Mapping[str, str],
-    evidence: Mapping[str, Evidence | None],
-) -> tuple[str, Finding]:
+def judge_pair(trouble: Trouble, dials: list[Dial]) -> tuple[str, Finding]:
     """Which node is guilty of these failed dials of one direction, and the finding."""
     first = dials[0]
+    source, destination = first.source, first.destination
+    at, mesh, evidence = trouble.at, trouble.mesh, trouble.evidence
     seen = tuple(str(dial) for dial in dials[:4])
     if first.outcome == "unresolvable":
         return source, Finding(
@@ -163,7 +171,7 @@ def judge_pair(
             seen,
             (destination,),
         )
-    blocked = explain_dials(at, first, dials, addresses, evidence)
+    blocked = explain_dials(trouble, dials)
     kinds = {dial.kind for dial in dials}
     rendezvous_open = any(
         d.outcome == "open" and d.kind == "rendezvous" and (d.source, d.destination) == (source, destination)
@@ -193,23 +201,31 @@ def judge_pair(
     )
 
 
-def explain_dials(
-    at: Context, first: Dial, dials: list[Dial], addresses: Mapping[str, str], evidence: Mapping[str, Evidence | None]
-) -> Blocked | None:
+def explain_dials(trouble: Trouble, dials: list[Dial]) -> Blocked | None:
+    first = dials[0]
     outcome: Literal["dropped", "rejected", "refused"] = "dropped"
     if first.outcome in ("refused", "rejected"):
         outcome = "refused" if first.outcome == "refused" else "rejected"
-    flow = Flow(numeric(addresses[first.source]), numeric(first.address), first.port)
+    to_itself = "lo" if first.source == first.destination else None
+    flow = Flow(
+        numeric(trouble.addresses[first.source]),
+        numeric(first.address),
+        first.port,
+        in_interface=to_itself,
+        out_interface=to_itself,
+    )
+    # One command should open all that is blocked, for every peer that is.
+    alike = [dial for dial in trouble.bad if dial.outcome == first.outcome]
     return explain_blocked(
         outcome,
         flow,
-        evidence.get(first.source),
-        evidence.get(first.destination),
+        trouble.evidence.get(first.source),
+        trouble.evidence.get(first.destination),
         first.source,
         first.destination,
-        ports=needed_ports(at.inventory, dials),
-        sources=[numeric(addresses[first.source])],
-        destinations=[numeric(first.address)],
+        ports=needed_ports(trouble.at.inventory, [dial for dial in alike if dial.destination == first.destination]),
+        sources=sorted({numeric(trouble.addresses[d.source]) for d in alike if d.destination == first.destination}),
+        destinations=sorted({numeric(d.address) for d in alike if d.source == first.source}),
         listener_was_up=True,
     )
 

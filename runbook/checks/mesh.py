@@ -102,18 +102,22 @@ class Mesh:
         raise TimeoutError(f"{node.name}: the listeners did not come up")
 
     def dial(
-        self, modes: Sequence[str] = ("greet",), extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None
+        self,
+        modes: Sequence[str] = ("greet",),
+        *,
+        itself: bool = False,
+        extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None,
     ) -> None:
         """Every node dials every other one on all its ports; results are in `dials`.
 
-        `extra(peer)` adds (address, port, kind) that are dialled as well and where any answer at all is welcome.
+        With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds (address, port, kind) that are dialled as well and where any answer at all is welcome.
         """
         up = [node for node in self._at.nodes if node.name in self.listening]
 
         def targets(source: Node) -> list[dict[str, Any]]:
             wanted: list[dict[str, Any]] = []
             for peer in up:
-                if peer.name == source.name:
+                if peer.name == source.name and not itself:
                     continue
                 for port, kind in self.listening[peer.name]:
                     address = self._address(peer, kind)

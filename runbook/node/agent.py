@@ -28,6 +28,11 @@ NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 
 
+def pause(seconds):
+    """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
+    threading.Event().wait(seconds)
+
+
 class Pipe:
     """Frames in and out. Writes are whole frames under a lock, because every program has its own reader thread."""
 
@@ -89,7 +94,8 @@ class Program:
             stderr=subprocess.PIPE,
             **options,
         )
-        self.over = threading.Event()
+        self.ended = threading.Event()  # the program itself
+        self.over = threading.Event()  # and all that it wrote has been sent
         self.timed_out = False
         self.pumps = [
             threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
@@ -98,7 +104,9 @@ class Program:
         pipe.send({"id": self.id, "event": "started", "pid": self.process.pid})
         for pump in self.pumps:
             pump.start()
-        threading.Thread(target=self.wait, args=(frame.get("timeout"),), daemon=True).start()
+        threading.Thread(target=self.wait, daemon=True).start()
+        if frame.get("timeout") is not None:
+            threading.Thread(target=self.limit, args=(frame["timeout"],), daemon=True).start()
 
     def pump(self, number, stream):
         while True:
@@ -110,13 +118,14 @@ class Program:
             except OSError:
                 return
 
-    def wait(self, timeout):
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
+    def limit(self, seconds):
+        if not self.ended.wait(seconds):
             self.timed_out = True
             self.stop(1.0)
+
+    def wait(self):
         code = self.process.wait()
+        self.ended.set()
         # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
         for pump in self.pumps:
             pump.join(0.5)
@@ -151,10 +160,7 @@ class Program:
 
     def stop(self, grace):
         self.signal(signal.SIGTERM)
-        try:
-            self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass
+        self.ended.wait(grace)
         self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
@@ -314,19 +320,19 @@ class Supervisor:
     def watch(self):
         """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone."""
         while True:
-            time.sleep(0.25)
+            pause(0.25)
             if time.monotonic() - self.pipe.last_heard > self.silence_s:
                 self.end()
 
     def end(self, frame=None):
         if not self.ending.acquire(False):
-            time.sleep(3600)  # another thread is already ending this process
+            pause(3600)  # another thread is already ending this process
         running = [program for program in self.programs.values() if not program.over.is_set()]
         for program in running:
             program.signal(signal.SIGTERM)
         deadline = time.monotonic() + (self.grace_s if running else 0.0)
-        while time.monotonic() < deadline and any(program.process.poll() is None for program in running):
-            time.sleep(0.02)
+        while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
+            pause(0.02)
         for program in running:
             program.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
         swept = strays(self.tags) if self.tags else []
@@ -338,7 +344,7 @@ class Supervisor:
                     os.kill(pid, signal.SIGKILL)
                 except OSError:
                     pass
-            time.sleep(0.02)
+            pause(0.02)
             left = strays(self.tags)
         if self.folder and not self.keep:
             shutil.rmtree(self.folder, ignore_errors=True)

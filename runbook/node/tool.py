@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 MARK = "\x1erunbook "
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
@@ -34,19 +35,19 @@ def run(argv, timeout):
         )
     except OSError as error:
         return {"code": None, "out": "", "err": str(error)}
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+    said = []
+    reader = threading.Thread(target=lambda: said.append(process.communicate()), daemon=True)
+    reader.start()
+    reader.join(timeout)
+    if reader.is_alive():
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except OSError:
             pass
         # A process in uninterruptible sleep does not even die of KILL: do not wait for it for ever.
-        try:
-            process.communicate(timeout=1)
-        except subprocess.TimeoutExpired:
-            pass
+        reader.join(1)
         return {"timed_out": True, "code": None, "out": "", "err": ""}
+    out, err = said[0]
     return {"code": process.returncode, "out": out.decode("utf-8", "replace"), "err": err.decode("utf-8", "replace")}
 
 

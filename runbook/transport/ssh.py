@@ -321,8 +321,10 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
     if user_config.exists():
         with user_config.open() as file:
             config.parse(file)
-    found = config.lookup(host)
-    return defaults | {name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()}
+    found: dict[str, Any] = dict(config.lookup(host))
+    return defaults | {
+        name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
+    }
 
 
 def _says_something(config: Path) -> bool:

@@ -51,6 +51,14 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
     return 1 if failed else 0
 
 
+def as_installed(scratch: Path) -> None:
+    """Every tool starts from compiled code, as an installed one does: the caller's Python settings are dropped, and
+    what the first, uncounted round compiles is kept here, not in the checkout."""
+    for name in [name for name in os.environ if name.startswith("PYTHON")]:
+        del os.environ[name]
+    os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "compiled")
+
+
 def _in_lab(hosts: int, work: Callable[[Lab], list[str]]) -> list[str]:
     missing = lab_missing()
     if missing:

@@ -122,6 +122,7 @@ def _culprit(
     if not _fits(seen, first):
         evidence.append(f"the connection was {seen}, while that rule's action is {first.action}")
     evidence += [f"{name} blocks it too: {e.where}: {e.rule}" for name, e in certain[1:]]
+    evidence += [f"{name} may block it too: {rule}" for name, e in legs if e.blocks is None for rule in e.candidates]
     evidence += _allowing(legs)
     remedies = tuple(dict.fromkeys((name, e.allow) for name, e in certain if e.allow))
     return Blocked(

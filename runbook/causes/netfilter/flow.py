@@ -18,7 +18,7 @@ FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`source` opens a connection to `destination`:`port`.
+    """`source` opens a connection to `destination`:`port`; both are addresses, not names.
 
     `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
     routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for

@@ -1,0 +1,174 @@
+"""firewall: what dials saw to who is guilty. How a rule is found is tested where the rules are read: tests/netfilter."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runbook.checks.firewall import (
+    MOST_RANGE_PORTS,
+    Firewall,
+    ephemeral_range,
+    judge_pair,
+    needed_ports,
+    numeric,
+    ports_text,
+    sample,
+)
+from runbook.checks.mesh import Dial, Mesh
+from runbook.model.inventory import Inventory
+from runbook.model.verdict import Finding, Outcome, Verdict
+
+from .world import A, B, C, cluster, context, dial, node, with_ports
+
+RANGE = with_ports(cluster(), (29500, 29510))
+
+
+def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> None:
+    assert sample([]) == []
+    assert sample(list(range(100, 132))) == list(range(100, 132))
+    some = sample(list(range(20000, 30000)))
+    assert (some[0], some[-1], len(some)) == (20000, 29999, MOST_RANGE_PORTS)
+    assert max(b - a for a, b in zip(some, some[1:], strict=False)) < 400
+    assert len(sample(list(range(33)))) == MOST_RANGE_PORTS
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["rendezvous"], [(29500, 29500)]),
+        (["range"], [(29500, 29510)]),
+        (["ephemeral"], [(32768, 60999)]),
+        (["rendezvous", "range", "ephemeral"], [(29500, 29500), (29500, 29510), (32768, 60999)]),
+        ([], []),
+    ],
+)
+def test_what_one_allow_command_should_open(kinds: list[str], expected: list[tuple[int, int]]) -> None:
+    dials = [dial("node-a", "node-b", "dropped", kind=kind, port=40000) for kind in kinds]
+    assert needed_ports(RANGE, dials) == expected
+
+
+def test_a_kernel_with_another_range_widens_what_is_opened() -> None:
+    dials = [dial("node-a", "node-b", "dropped", kind="ephemeral", port=port) for port in (15000, 64000)]
+    assert ephemeral_range(dials) == (15000, 64000)
+
+
+def test_text_of_many_ports() -> None:
+    dials = [dial("node-a", "node-b", "dropped", port=port) for port in (5, 4, 3, 2, 1, 1)]
+    assert ports_text(dials) == "TCP 1, 2, 3, 4 and 1 more"
+
+
+def test_addresses_that_only_the_nodes_know() -> None:
+    assert numeric("10.0.0.1") == "10.0.0.1"
+    assert numeric("::1") == "::1"
+    assert numeric("name.invalid") == "0.0.0.0"
+
+
+def mesh_of(*dials: Dial, **options: Any) -> Mesh:
+    fields: dict[str, Any] = {"dials": list(dials), "occupied": {}, "silent": {}, **options}
+    return cast(Mesh, SimpleNamespace(**fields))
+
+
+def guilty(*dials: Dial, inventory: Inventory | None = None) -> tuple[str, Finding]:
+    at = context(inventory or cluster())
+    failed = [one for one in dials if one.outcome != "open"]
+    first = failed[0]
+    addresses = {"node-a": A, "node-b": B}
+    return judge_pair(at, mesh_of(*dials), first.source, first.destination, failed, addresses, {})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "node", "cause"),
+    [
+        ("unresolvable", "node-a", "name-unresolvable"),
+        ("stranger", "node-b", "name-wrong-address"),
+        ("reset", "node-b", "tcp-connection-lost-midrun"),
+        ("silent", "node-b", "packet-loss"),
+        ("lost", "node-b", "packet-loss"),
+        ("dropped", "node-b", "firewall-drop"),
+        ("rejected", "node-b", "firewall-reject"),
+        ("refused", "node-b", "firewall-reject"),
+    ],
+)
+def test_each_way_to_fail(outcome: str, node: str, cause: str) -> None:
+    name, finding = guilty(dial("node-a", "node-b", outcome, errno="EHOSTUNREACH" if outcome == "rejected" else None))
+    assert (name, finding.cause) == (node, cause)
+    assert finding.peers == ("node-a",) if name == "node-b" else ("node-b",)
+    assert any("10.0.0.2:29500" in line for line in finding.evidence)
+
+
+def test_ranks_that_meet_and_cannot_talk() -> None:
+    name, finding = guilty(
+        dial("node-a", "node-b", "open"),
+        dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123),
+    )
+    assert (name, finding.cause) == ("node-b", "data-ports-blocked")
+    assert finding.says.startswith("the rendezvous port 29500 opens, but")
+    _, other = guilty(
+        dial("node-a", "node-b", "dropped"), dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123)
+    )
+    assert other.cause == "firewall-drop"
+
+
+def judged(*dials: Dial, **options: Any) -> dict[str, Outcome]:
+    inventory = cluster(node("node-a"), node("node-b"), node("node-c"))
+    outcomes = Firewall()._judge(context(inventory), mesh_of(*dials, **options))
+    assert [outcome.node for outcome in outcomes] == ["node-a", "node-b", "node-c"]
+    return {outcome.node: outcome for outcome in outcomes}
+
+
+EVERY = [
+    dial(source, destination, "open")
+    for source in ("node-a", "node-b", "node-c")
+    for destination in ("node-a", "node-b", "node-c")
+    if source != destination
+]
+
+
+def test_all_open() -> None:
+    outcomes = judged(*EVERY)
+    assert {outcome.verdict for outcome in outcomes.values()} == {Verdict.PASS}
+    assert outcomes["node-a"].proof == "1 ports open from 2 peers"
+
+
+def test_only_the_guilty_node_fails() -> None:
+    seen = [dial(d.source, d.destination, "dropped") if d.destination == "node-b" else d for d in EVERY]
+    outcomes = judged(*seen)
+    assert {name: o.verdict.value for name, o in outcomes.items()} == {"node-a": "pass", "node-b": "fail", "node-c": "pass"}
+    assert "node-b's doing" in (outcomes["node-a"].proof or "")
+
+
+def test_a_node_that_nobody_dialled_is_not_healthy() -> None:
+    outcomes = judged(*(d for d in EVERY if d.destination != "node-c"))
+    assert outcomes["node-c"].verdict is Verdict.UNKNOWN
+    assert {outcome.verdict for outcome in judged().values()} == {Verdict.UNKNOWN}
+
+
+def test_a_node_whose_listeners_did_not_come_up_is_unknown() -> None:
+    silent = Outcome.unknown("node-c", Finding("tool-output-unknown", "no listeners", "look"))
+    outcomes = judged(*(d for d in EVERY if "node-c" not in (d.source, d.destination)), silent={"node-c": silent})
+    assert outcomes["node-c"] is silent
+
+
+def test_a_port_that_is_taken_fails_although_all_else_is_open() -> None:
+    taken = {"node-b": [{"port": 29500, "errno": "EADDRINUSE", "text": "in use"}]}
+    outcomes = judged(*EVERY, occupied=taken)
+    assert [f.cause for f in outcomes["node-b"].findings] == ["port-in-use"]
+    assert outcomes["node-a"].verdict is Verdict.PASS
+
+
+def test_one_node_has_no_wire_to_cross() -> None:
+    (outcome,) = Firewall().run(context(cluster(node("node-a"))))
+    assert outcome.verdict is Verdict.PASS
+    assert "one node" in (outcome.proof or "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [("dropped", "no answer within 2.2 s"), ("refused", "refused (RST)"), ("rejected", "rejected (EHOSTUNREACH)")],
+)
+def test_a_dial_in_words(outcome: str, text: str) -> None:
+    one = dial("node-a", "node-c", outcome, seconds=2.2, errno="EHOSTUNREACH")
+    assert str(one) == f"node-a → {C}:29500: {text}"

@@ -1,0 +1,143 @@
+"""port: from what a bind gave on the node to an outcome."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from runbook.checks.context import Facts
+from runbook.checks.port import MOST_PORTS, in_ephemeral_range, judge, promised_ports
+from runbook.model.inventory import Inventory
+from runbook.model.verdict import Outcome, Verdict
+
+from .world import A, B, cluster, context, facts_of, machine, node, with_ports
+
+FREE = {"free": True}
+LOCAL = {"resolved": [A], "local": True}
+
+
+def holder(**options: Any) -> Facts:
+    found = {"uid": 1000, "user": "ana", "pid": 4711, "command": "python train.py", "run_id": None}
+    return {"free": False, "errno": "EADDRINUSE", "holder": {**found, **options}}
+
+
+def judged(ports: dict[str, Any], address: Facts | None = None, *, who: str = "node-a", **options: Any) -> Outcome:
+    inventory: Inventory = options.pop("inventory", cluster())
+    at = context(inventory, options.pop("facts", None))
+    return judge(at, inventory.node(who), {"address": address, "ports": ports}, inventory.rendezvous.address)
+
+
+def causes(outcome: Outcome) -> list[str]:
+    return [finding.cause for finding in outcome.findings]
+
+
+def test_free() -> None:
+    master = judged({"29500": FREE, "29501": FREE}, LOCAL)
+    assert master.proof == "10.0.0.1 is on this node, rendezvous port 29500 is free, 2 ports free to bind"
+    assert judged({"29500": FREE}, LOCAL).proof == "10.0.0.1 is on this node, rendezvous port 29500 is free"
+    assert judged({"29501": FREE}, who="node-b").proof == "1 port free to bind"
+
+
+def test_whoever_holds_the_port_is_named() -> None:
+    outcome = judged({"29500": holder()}, LOCAL)
+    assert (outcome.verdict, causes(outcome)) == (Verdict.FAIL, ["port-in-use"])
+    (finding,) = outcome.findings
+    assert "the rendezvous port 29500 of node-a is taken by process 4711 of ana: python train.py" in finding.says
+    assert "kill 4711" in finding.remedy
+    assert "rendezvous: {port: …}" in finding.remedy
+
+
+def test_a_leftover_of_ours_is_known() -> None:
+    assert "runbook's run 20261121-1" in judged({"29500": holder(run_id="20261121-1")}, LOCAL).findings[0].says
+
+
+@pytest.mark.parametrize(
+    ("held", "who"),
+    [
+        (holder(pid=None), "a process of ana"),
+        (holder(pid=None, user=None), "a process of uid 1000"),
+        (holder(pid=None, user=None, uid=0), "a process of uid 0"),
+        ({"free": False, "errno": "EADDRINUSE", "holder": None}, "a process of an unknown user"),
+    ],
+)
+def test_a_process_that_we_may_not_see(held: Facts, who: str) -> None:
+    (finding,) = judged({"29500": held}, LOCAL).findings
+    assert who in finding.says
+    assert "sudo ss -ltnp 'sport = :29500'" in finding.remedy
+
+
+def test_a_promised_port_is_not_the_rendezvous_port() -> None:
+    (finding,) = judged({"29505": holder()}, who="node-b").findings
+    assert "the port 29505 of node-b" in finding.says
+    assert "network: {ports: …}" in finding.remedy
+
+
+def test_privileged() -> None:
+    outcome = judged({"80": {"free": False, "errno": "EACCES", "holder": None}}, LOCAL, inventory=cluster(port=80))
+    assert causes(outcome) == ["port-privileged-or-reserved"]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    outcome = judged({"29500": holder(), "29501": holder()}, {"resolved": [B], "local": False})
+    assert causes(outcome) == ["master-address-not-local", "port-in-use", "port-in-use"]
+
+
+def test_the_address_of_another_node() -> None:
+    inventory = cluster(address=B)
+    outcome = judged({"29500": FREE}, {"resolved": [B], "local": False}, inventory=inventory)
+    (finding,) = outcome.findings
+    assert finding.cause == "master-address-not-local"
+    assert "it belongs to node-b" in finding.says
+    assert "rendezvous: {master: node-b}" in finding.remedy
+    assert finding.peers == ("node-b",)
+
+
+def test_the_address_of_nobody() -> None:
+    outcome = judged({"29500": FREE}, {"resolved": ["10.9.9.9"], "local": False}, inventory=cluster(address="10.9.9.9"))
+    (finding,) = outcome.findings
+    assert finding.cause == "master-address-not-local"
+    assert "it is on no interface there" in finding.says
+    assert f"rendezvous: {{address: {A}}}" in finding.remedy
+
+
+def test_a_name_that_the_master_cannot_resolve() -> None:
+    where = {"resolved": None, "local": False, "error": "[Errno -2] Name or service not known"}
+    outcome = judged({"29500": FREE}, where, inventory=cluster(address="head"))
+    assert causes(outcome) == ["name-unresolvable"]
+    assert outcome.findings[0].evidence == ("[Errno -2] Name or service not known",)
+
+
+def test_a_port_that_the_kernel_may_hand_out_is_a_warning() -> None:
+    facts = facts_of(cluster())
+    facts["node-a"]["port_range"] = "20000\t60999"
+    outcome = judged({"29500": FREE}, LOCAL, facts=facts)
+    assert outcome.verdict is Verdict.PASS
+    assert "29500" in outcome.warnings[0]
+    assert judged({"29500": FREE}, LOCAL).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"), [("20000 60999", True), ("29500\t29500", True), ("32768\t60999", False), ("", False), (None, False)]
+)
+def test_the_kernels_range(text: str | None, inside: bool) -> None:
+    assert in_ephemeral_range(29500, text) is inside
+
+
+def test_promised_ports_are_all_tried_until_there_are_too_many() -> None:
+    assert promised_ports(cluster()) == []
+    assert promised_ports(with_ports(cluster(), (29500, 29503), (40000, 40000))) == [29500, 29501, 29502, 29503, 40000]
+    long = promised_ports(with_ports(cluster(), (20000, 39999), (50000, 50999)))
+    assert {20000, 39999, 50000, 50999} <= set(long)
+    assert 100 <= len(long) <= MOST_PORTS
+    assert max(b - a for a, b in itertools.pairwise(p for p in long if p < 40000)) < 200
+
+
+def test_facts_that_are_missing_do_not_stop_the_judgement() -> None:
+    inventory = cluster(node("node-a"), node("node-b"))
+    where = {"resolved": [B], "local": False}
+    assert causes(judged({"29500": FREE}, where, inventory=inventory, facts={})) == ["master-address-not-local"]
+    assert causes(judged({"29500": FREE}, where, inventory=inventory, facts={"node-b": machine(B)})) == [
+        "master-address-not-local"
+    ]

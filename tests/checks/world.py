@@ -1,0 +1,141 @@
+"""A made-up world for judgements: nodes, an inventory, what `reach` learned, and a context that touches nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from runbook.checks.context import Context, Facts, Run
+from runbook.checks.gang import Gang, Member
+from runbook.checks.mesh import Dial
+from runbook.model.inventory import Inventory, Network, Node, Rendezvous
+from runbook.model.verdict import Outcome, Verdict
+from runbook.transport import Remote, Site
+
+A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+ADDRESSES = {"node-a": A, "node-b": B, "node-c": C}
+
+
+def node(name: str, **options: Any) -> Node:
+    return Node(**{"name": name, "address": ADDRESSES.get(name, "10.0.0.99"), **options})
+
+
+def cluster(*nodes: Node, backend: str = "gloo", port: int = 29500, **options: Any) -> Inventory:
+    listed = nodes or (node("node-a"), node("node-b"))
+    address = options.pop("address", listed[0].address)
+    return Inventory("lab", listed, Rendezvous(listed[0].name, address, port, backend), **options)
+
+
+def with_ports(inventory: Inventory, *ports: tuple[int, int]) -> Inventory:
+    return replace(inventory, network=Network(inventory.network.interface, ports))
+
+
+def interface(*addresses: str, mtu: int = 1500, state: str = "UP", flags: Sequence[str] = ()) -> Facts:
+    return {"mtu": mtu, "state": state, "flags": list(flags), "addresses": list(addresses)}
+
+
+LO = interface("127.0.0.1", "::1", mtu=65536, state="UNKNOWN", flags=["LOOPBACK", "UP"])
+
+
+def machine(*addresses: str, **others: Facts) -> Facts:
+    """The facts of a node with `lo`, `eth0` with these addresses, and any other interface."""
+    return {
+        "hostname": "host",
+        "own_addresses": list(addresses),
+        "interfaces": {"lo": LO, "eth0": interface(*addresses), **others},
+        "limits": {},
+        "shm": None,
+        "port_range": "32768\t60999",
+        "infiniband": False,
+    }
+
+
+def facts_of(inventory: Inventory) -> dict[str, Facts]:
+    return {n.name: machine(n.address) for n in inventory.nodes}
+
+
+class Nobody:
+    """A session of a node that can be asked for a rank's stack, and for nothing else."""
+
+    lost = None
+    silence_s = 0.0
+
+    def __init__(self, name: str) -> None:
+        self.hello = {"machine": f"boot-{name}"}
+
+    def read_file(self, path: str) -> bytes:
+        return (
+            b"Current thread 0x00007f0000000001 (most recent call first):\n"
+            b'  File "/t/distributed_c10d.py", line 2501 in all_reduce\n'
+            b'  File "./rank.py", line 290 in time\n'
+            b'  File "./rank.py", line 449 in main\n'
+        )
+
+    def program(self, name: str, arguments: object, *, timeout_s: float) -> Remote:
+        raise TimeoutError(f"nobody runs {name} here")
+
+
+def run_of(inventory: Inventory, facts: Mapping[str, Facts] | None = None, run_dir: Path = Path("/nowhere")) -> Run:
+    site = SimpleNamespace(sessions={}, failures={}, run_id="run-1")
+    known = facts_of(inventory) if facts is None else dict(facts)
+    return Run("run-1", run_dir, cast(Site, site), known)
+
+
+def context(inventory: Inventory, facts: Mapping[str, Facts] | None = None, stage: str = "stage") -> Context:
+    run = run_of(inventory, facts)
+    return Context(run, inventory, stage, time.monotonic() + 60, lambda *_, **__: None)
+
+
+def dial(source: str, destination: str, outcome: str, **options: Any) -> Dial:
+    given = {
+        "source": source,
+        "destination": destination,
+        "address": ADDRESSES[destination],
+        "port": 29500,
+        "kind": "rendezvous",
+        "mode": "greet",
+        "outcome": outcome,
+        "errno": None,
+        "seconds": 0.1,
+    }
+    return Dial(**{**given, **options})
+
+
+class FakeRemote:
+    """A rank's process as `inspect` meets it: what the kernel says of it, and a signal that it takes."""
+
+    def __init__(self, state: str = "S", pid: int = 4242) -> None:
+        self.state, self.pid = state, pid
+        self.signals: list[str] = []
+
+    def processes(self) -> list[dict[str, object]]:
+        return [{"pid": self.pid, "state": self.state, "comm": "python", "wchan": "nfs_wait"}]
+
+    def signal(self, name: str) -> None:
+        self.signals.append(name)
+
+
+def gang_of(inventory: Inventory) -> Gang:
+    """Ranks that were started, joined and are at the same place of a sweep."""
+    run = run_of(inventory)
+    gang = Gang(run, inventory, "full AllReduce")
+    for one in inventory.nodes:
+        cast(dict[str, Any], run.site.sessions)[one.name] = Nobody(one.name)
+    for member in gang.members:
+        member.remote = cast(Remote, FakeRemote())
+        member.step = "done"
+        at(member, 1 << 20, 3)
+    return gang
+
+
+def at(member: Member, size: int, turn: int) -> None:
+    """Put a rank to a place of the sweep, as its beat tells."""
+    member.beat = {"event": "beat", "phase": "timing", "size": size, "turn": turn, "turns": 20}
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> dict[str, tuple[Verdict, tuple[str, ...]]]:
+    return {outcome.node: (outcome.verdict, tuple(f.cause for f in outcome.findings)) for outcome in outcomes}
