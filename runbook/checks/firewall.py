@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ def explain(at: Context, mesh: Mesh, bad: list[Dial]) -> dict[str, list[Finding]
     found: dict[str, list[Finding]] = defaultdict(list)
     for dials in groups.values():
         node, finding = judge_pair(trouble, dials)
-        same = [other for other in found[node] if (other.cause, other.remedy) == (finding.cause, finding.remedy)]
+        same = [other for other in found[node] if other.cause == finding.cause and words(other) == words(finding)]
         if same:
             # One command opens it for all of these peers: one finding.
             found[node].remove(same[0])
@@ -120,6 +121,11 @@ def explain(at: Context, mesh: Mesh, bad: list[Dial]) -> dict[str, list[Finding]
             finding = replace(same[0], peers=peers_of_both, evidence=lines)
         found[node].append(finding)
     return dict(found)
+
+
+def words(finding: Finding) -> list[str]:
+    """What a remedy opens, whatever the order in which it lists the peers."""
+    return sorted(re.findall(r"[\w.:/-]+", finding.remedy))
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from runbook.checks.firewall import (
     MOST_RANGE_PORTS,
     Firewall,
     ephemeral_range,
-    judge_pair,
+    explain,
     needed_ports,
     numeric,
     ports_text,
     sample,
 )
 from runbook.checks.mesh import Dial, Mesh
-from runbook.model.inventory import Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .world import A, B, C, cluster, context, dial, node, with_ports
@@ -71,12 +70,11 @@ def mesh_of(*dials: Dial, **options: Any) -> Mesh:
     return cast(Mesh, SimpleNamespace(**fields))
 
 
-def guilty(*dials: Dial, inventory: Inventory | None = None) -> tuple[str, Finding]:
-    at = context(inventory or cluster())
-    failed = [one for one in dials if one.outcome != "open"]
-    first = failed[0]
-    addresses = {"node-a": A, "node-b": B}
-    return judge_pair(at, mesh_of(*dials), first.source, first.destination, failed, addresses, {})
+def guilty(*dials: Dial) -> tuple[str, Finding]:
+    """The one node that is blamed for these dials between node-a and node-b, and the one finding."""
+    bad = [one for one in dials if one.outcome != "open"]
+    ((name, (finding,)),) = explain(context(cluster()), mesh_of(*dials), bad).items()
+    return name, finding
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def guilty(*dials: Dial, inventory: Inventory | None = None) -> tuple[str, Findi
 def test_each_way_to_fail(outcome: str, node: str, cause: str) -> None:
     name, finding = guilty(dial("node-a", "node-b", outcome, errno="EHOSTUNREACH" if outcome == "rejected" else None))
     assert (name, finding.cause) == (node, cause)
-    assert finding.peers == ("node-a",) if name == "node-b" else ("node-b",)
+    assert finding.peers == tuple({"node-a", "node-b"} - {name})
     assert any("10.0.0.2:29500" in line for line in finding.evidence)
 
 
@@ -110,6 +108,15 @@ def test_ranks_that_meet_and_cannot_talk() -> None:
         dial("node-a", "node-b", "dropped"), dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123)
     )
     assert other.cause == "firewall-drop"
+
+
+def test_one_finding_for_all_ports_of_a_pair_and_one_for_each_kind_of_trouble() -> None:
+    at = context(cluster())
+    same = [dial("node-a", "node-b", "dropped", port=port) for port in (29500, 29501)]
+    assert [len(found) for found in explain(at, mesh_of(*same), same).values()] == [1]
+    other = [*same, dial("node-a", "node-b", "refused", port=29502)]
+    assert sum(len(found) for found in explain(at, mesh_of(*other), other).values()) == 2
+    assert explain(at, mesh_of(), []) == {}
 
 
 def judged(*dials: Dial, **options: Any) -> dict[str, Outcome]:

@@ -1,0 +1,228 @@
+"""When the ranks did not get there: who is guilty, who only suffered. The members are made by hand."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runbook.checks.gang import Gang, Halt, Member, main_stack, slug
+from runbook.checks.halts import human_size, outcomes_of_halt, progress
+from runbook.model.errors import Unreachable
+from runbook.model.verdict import Outcome, Verdict
+from runbook.transport import Remote
+from runbook.transport.session import ProgramNotStarted
+
+from .world import FakeRemote, at, cluster, gang_of, node, verdicts
+
+DIED, FAILED, STALLED = Halt("died", 1.0), Halt("failed", 1.0), Halt("stalled", 4.0)
+PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
+BYSTANDER = (UNKNOWN, ("peer-died",))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at a rank waits for its stack to be written; ours lies there already."""
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
+    monkeypatch.setattr("runbook.checks.gang.time", clock)
+
+
+@pytest.fixture
+def gang() -> Gang:
+    return gang_of(cluster(node("node-a"), node("node-b"), node("node-c")))
+
+
+def ended(member: Member, code: int | None) -> None:
+    member.over, member.code = True, code
+
+
+def survivor(member: Member, text: str = "Connection closed by peer [10.0.0.2]:41234") -> None:
+    member.failure = {"event": "failed", "cause": None, "text": f"RuntimeError: {text}"}
+    ended(member, 1)
+
+
+def judged(gang: Gang, halt: Halt) -> dict[str, tuple[Verdict, tuple[str, ...]]]:
+    outcomes = outcomes_of_halt(gang, halt, "during full AllReduce")
+    assert [outcome.node for outcome in outcomes] == [one.name for one in gang.inventory.nodes]
+    assert not any(outcome.verdict is PASS for outcome in outcomes), "nothing was proven about anybody"
+    return verdicts(outcomes)
+
+
+def finding_of(gang: Gang, halt: Halt, name: str) -> Outcome:
+    return next(o for o in outcomes_of_halt(gang, halt, "during full AllReduce") if o.node == name)
+
+
+def test_a_killed_rank_is_guilty_and_its_survivors_are_not(gang: Gang) -> None:
+    ended(gang.members[1], -9)
+    survivor(gang.members[0])
+    survivor(gang.members[2], "Connection reset by peer")
+    assert judged(gang, DIED) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-killed",)), "node-c": BYSTANDER}
+    (finding,) = finding_of(gang, DIED, "node-b").findings
+    assert "rank 1 on node-b was killed (signal 9, SIGKILL) during full AllReduce, at 1 MiB, iteration 3 of 20" in finding.says
+    assert finding_of(gang, DIED, "node-a").findings[0].peers == ("node-b",)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(-11, "rank-crashed"), (-6, "rank-crashed"), (-7, "rank-crashed"), (-15, "rank-killed"), (-64, "rank-killed")]
+    + [(1, "program-error"), (0, "program-error"), (127, "program-error")],
+)
+def test_how_a_rank_ended(gang: Gang, code: int, cause: str) -> None:
+    ended(gang.members[2], code)
+    gang.members[2].log = ["Fatal Python error\n", "\n", "last line\n"]
+    assert judged(gang, DIED) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": (FAIL, (cause,))}
+    assert "last line" in finding_of(gang, DIED, "node-c").findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ({"event": "failed", "cause": "torch-missing", "text": "python3 has no torch"}, "torch-missing"),
+        ({"event": "failed", "cause": "no-gpu-visible", "text": "torch sees no GPU"}, "no-gpu-visible"),
+        ({"event": "failed", "cause": "port-in-use", "text": "taken"}, "port-in-use"),
+        ({"event": "failed", "cause": None, "text": "RuntimeError: bind: Address already in use"}, "port-in-use"),
+        ({"event": "failed", "cause": None, "text": "ValueError: no", "traceback": ["File x", "ValueError"]}, "program-error"),
+        ({"event": "activation-failed", "code": 127}, "activation-failed"),
+        ({"event": "program-missing"}, "python-missing"),
+    ],
+)
+def test_what_a_rank_says_of_itself(gang: Gang, said: dict[str, Any], cause: str) -> None:
+    gang.members[0].failure = said
+    ended(gang.members[0], 1)
+    assert judged(gang, FAILED) == {"node-a": (FAIL, (cause,)), "node-b": BYSTANDER, "node-c": BYSTANDER}
+
+
+def test_a_failure_that_talks_of_a_peer_and_has_a_cause_is_the_ranks_own(gang: Gang) -> None:
+    """`aftermath` goes by words; a rank that names its own cause is believed."""
+    gang.members[0].failure = {"event": "failed", "cause": "torch-missing", "text": "the peer module of torch"}
+    assert judged(gang, FAILED)["node-a"] == (FAIL, ("torch-missing",))
+
+
+@pytest.mark.parametrize(
+    ("state", "says"), [("T", "is stopped"), ("t", "is stopped"), ("D", "uninterruptible sleep")]
+)
+def test_a_stopped_rank(gang: Gang, state: str, says: str) -> None:
+    gang.members[1].remote = cast(Remote, FakeRemote(state, pid=77))
+    at(gang.members[1], 1 << 20, 2)
+    assert judged(gang, STALLED) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-stopped",)), "node-c": BYSTANDER}
+    (finding,) = finding_of(gang, STALLED, "node-b").findings
+    assert says in finding.says
+    assert "77" in finding.remedy
+
+
+def test_a_stopped_rank_is_not_sent_a_signal_that_it_cannot_handle(gang: Gang) -> None:
+    stopped, running = FakeRemote("T"), FakeRemote("S")
+    gang.members[0].remote, gang.members[1].remote = cast(Remote, stopped), cast(Remote, running)
+    gang.inspect()
+    assert (stopped.signals, running.signals) == ([], ["SIGUSR1"])
+
+
+def test_the_rank_that_is_behind(gang: Gang) -> None:
+    at(gang.members[2], 1 << 19, 20)
+    assert judged(gang, STALLED) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": (FAIL, ("rank-behind",))}
+    (finding,) = finding_of(gang, STALLED, "node-c").findings
+    assert "at 512 KiB, iteration 20 of 20, the others at 1 MiB, iteration 3 of 20" in finding.says
+    assert "rank 2 on node-c is in:" in finding.evidence
+    assert any("all_reduce" in line for line in finding.evidence)
+
+
+def test_several_ranks_behind_on_two_nodes() -> None:
+    gang = gang_of(cluster(node("node-a", processes=2), node("node-b", processes=2)))
+    for member in gang.members[1:3]:
+        at(member, 1 << 20, 1)
+    found = judged(gang, STALLED)
+    assert found == {"node-a": (FAIL, ("rank-behind",)), "node-b": (FAIL, ("rank-behind",))}
+
+
+def test_all_in_the_same_call(gang: Gang) -> None:
+    found = judged(gang, STALLED)
+    assert {cause for _, causes in found.values() for cause in causes} == {"collective-stall-uniform", "peer-died"}
+    assert FAIL in {verdict for verdict, _ in found.values()}
+
+
+@pytest.mark.parametrize("failed", [(0,), (0, 1, 2)])
+def test_connections_that_broke_while_every_process_lives(gang: Gang, failed: tuple[int, ...]) -> None:
+    for number in failed:
+        gang.members[number].failure = {"event": "failed", "cause": None, "text": "Connection reset by peer"}
+    found = judged(gang, FAILED)
+    for number, name in enumerate(found):
+        assert found[name] == ((FAIL, ("tcp-connection-lost-midrun",)) if number in failed else BYSTANDER)
+
+
+def test_a_stopped_rank_explains_the_connections_that_broke(gang: Gang) -> None:
+    gang.members[0].failure = {"event": "failed", "cause": None, "text": "Socket closed"}
+    gang.members[1].remote = cast(Remote, FakeRemote("T"))
+    assert judged(gang, FAILED)["node-b"] == (FAIL, ("rank-stopped",))
+
+
+def test_a_node_that_was_lost_is_unknown_and_the_others_wait_for_it(gang: Gang) -> None:
+    gang.members[1].lost = Unreachable("ssh-unreachable", "nothing has come for 6 s", "check node-b")
+    ended(gang.members[1], None)
+    survivor(gang.members[0])
+    assert judged(gang, DIED) == {"node-a": BYSTANDER, "node-b": (UNKNOWN, ("ssh-unreachable",)), "node-c": BYSTANDER}
+    assert finding_of(gang, DIED, "node-a").findings[0].peers == ("node-b",)
+
+
+def test_a_node_on_which_nothing_could_be_started(gang: Gang) -> None:
+    gang.members[2].remote = None
+    gang.failures["node-c"] = ProgramNotStarted({"errno": "ENOSPC", "text": "No space left on device", "path": "/r"})
+    assert judged(gang, DIED)["node-c"] == (FAIL, ("disk-full",))
+
+
+def test_a_rank_that_was_never_started(gang: Gang) -> None:
+    gang.members[2].remote = None
+    assert judged(gang, DIED)["node-c"] == (UNKNOWN, ("tool-output-unknown",))
+    gang.run.site.failures["node-c"] = Unreachable("ssh-refused", "no", "start sshd")
+    assert judged(gang, DIED)["node-c"] == (UNKNOWN, ("ssh-refused",))
+
+
+def test_every_fault_is_told_not_just_the_first(gang: Gang) -> None:
+    ended(gang.members[0], -9)
+    gang.members[1].failure = {"event": "failed", "cause": "torch-missing", "text": "no torch"}
+    assert judged(gang, DIED) == {
+        "node-a": (FAIL, ("rank-killed",)),
+        "node-b": (FAIL, ("torch-missing",)),
+        "node-c": BYSTANDER,
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(4, "4 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (3 << 30, "3 GiB"), (1 << 41, "2048 GiB")],
+)
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert human_size(size) == text
+
+
+def test_progress_before_and_within_a_sweep(gang: Gang) -> None:
+    member = gang.members[0]
+    assert progress(member) == "at 1 MiB, iteration 3 of 20"
+    member.finished_size = 1 << 19
+    assert progress(member).endswith("(last finished size 512 KiB)")
+    member.beat, member.step = {}, "connected"
+    assert progress(member) == "last step: connected"
+
+
+def test_the_main_threads_last_dump_is_the_stack() -> None:
+    text = """\
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+Current thread 0x00007f02 (most recent call first):
+  File "./rank.py", line 100 in old
+  File "./rank.py", line 449 in main
+Thread 0x00007f01 (most recent call first):
+  File "./rank.py", line 88 in beat
+Current thread 0x00007f02 (most recent call first):
+  File "/torch/distributed_c10d.py", line 2501 in all_reduce
+  File "./rank.py", line 449 in main
+"""
+    assert main_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
+    assert main_stack("") == ()
+    assert main_stack(text.partition("Current")[0]) == ()
+
+
+@pytest.mark.parametrize(("text", "name"), [("full AllReduce", "full-allreduce"), ("../../x", "x"), ("Ü", "stage")])
+def test_a_stages_name_as_a_file_name(text: str, name: str) -> None:
+    assert slug(text) == name

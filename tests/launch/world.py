@@ -1,0 +1,15 @@
+"""Inventories for the tests of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runbook.model.inventory import Inventory, Node, Rendezvous
+
+
+def node(name: str, address: str = "10.0.0.1", **options: Any) -> Node:
+    return Node(name, address, **options)
+
+
+def cluster(*nodes: Node, port: int = 29500, backend: str = "gloo", **options: Any) -> Inventory:
+    return Inventory("lab", nodes, Rendezvous(nodes[0].name, nodes[0].address, port, backend), **options)
