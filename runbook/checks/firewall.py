@@ -144,7 +144,7 @@ def judge_pair(trouble: Trouble, dials: list[Dial]) -> tuple[str, Finding]:
     first = dials[0]
     source, destination = first.source, first.destination
     at, mesh, evidence = trouble.at, trouble.mesh, trouble.evidence
-    seen = tuple(str(dial) for dial in dials[:4])
+    seen = (f"{source} → {first.address}, {ports_text(dials)}: {first.says}",)
     if first.outcome == "unresolvable":
         return source, Finding(
             "name-unresolvable",
@@ -281,6 +281,12 @@ def occupied(node: Node, port: int, errno: str) -> Finding:
 
 
 def ports_text(dials: list[Dial]) -> str:
-    ports = sorted({dial.port for dial in dials})
-    shown = ", ".join(str(port) for port in ports[:4])
-    return f"TCP {shown}" + (f" and {len(ports) - 4} more" if len(ports) > 4 else "")
+    """Ports with their runs folded: `TCP 29500-29510, 41927`."""
+    runs: list[list[int]] = []
+    for port in sorted({dial.port for dial in dials}):
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return "TCP " + ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")

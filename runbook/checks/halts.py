@@ -81,7 +81,23 @@ def own_failure(gang: Gang, member: Member, doing: str) -> Finding | None:
     )
 
 
+PHRASES = (
+    ("address already in use", "port-in-use"),
+    ("duplicate gpu detected", "duplicate-gpu"),
+    ("invalid device ordinal", "device-ordinal-invalid"),
+    ("out of memory", "gpu-out-of-memory"),
+    ("driver is insufficient", "driver-too-old"),
+    ("no kernel image is available", "gpu-arch-unsupported"),
+    ("system not yet initialized", "fabricmanager-down"),
+)
+"""What torch, CUDA and NCCL say of themselves, and the cause it stands for."""
+
 REMEDIES = {
+    "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
+    "gpu-out-of-memory": "see who uses the GPU (`nvidia-smi`), or lower `max_bytes:`",
+    "driver-too-old": "update the NVIDIA driver, or install a torch built for an older CUDA",
+    "gpu-arch-unsupported": "install a torch built for this GPU's compute capability",
+    "fabricmanager-down": "`sudo systemctl restart nvidia-fabricmanager`, and look at its log",
     "torch-missing": "install it into that Python: `{python} -m pip install torch`, or name another one with `python:` "
     "or `activate:` in the inventory",
     "torch-distributed-not-built": "install a torch built with distributed (the official wheels are)",
@@ -113,8 +129,8 @@ def reported(gang: Gang, member: Member, said: dict[str, object]) -> Finding:
         )
     cause = str(said.get("cause") or "program-error")
     text = str(said.get("text"))
-    if not said.get("cause") and "address already in use" in text.lower():
-        cause = "port-in-use"
+    if not said.get("cause"):
+        cause = next((id for phrase, id in PHRASES if phrase in text.lower()), cause)
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
     remedy = REMEDIES.get(cause, REMEDIES["program-error"]).format(python=node.interpreter)

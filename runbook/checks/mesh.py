@@ -35,8 +35,10 @@ class Dial:
     errno: str | None
     seconds: float
 
-    def __str__(self) -> str:
-        words = {
+    @property
+    def says(self) -> str:
+        """What became of it, in words."""
+        return {
             "dropped": f"no answer within {self.seconds:.1f} s",
             "refused": "refused (RST)",
             "rejected": f"rejected ({self.errno})",
@@ -45,8 +47,10 @@ class Dial:
             "lost": "opens, but full-size packets do not arrive",
             "reset": "opens and is reset",
             "unresolvable": f"the name does not resolve ({self.errno})",
-        }
-        return f"{self.source} → {self.address}:{self.port}: {words.get(self.outcome, self.outcome)}"
+        }.get(self.outcome, self.outcome)
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.address}:{self.port}: {self.says}"
 
 
 @dataclass(frozen=True, slots=True)

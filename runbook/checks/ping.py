@@ -203,7 +203,10 @@ class Judge:
             return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
         slowest = max((t["small"].get("ms", 0.0) for t in pings), default=None)
         mtu = min((t["route"].get("mtu") or 0 for t in self.answers[node.name]["targets"]), default=0)
-        reached = f"{len(pings)} of {peers} peers answer" if slowest is not None else f"{peers} peers answer over TCP"
+        count = (
+            f"{peers} peer{'s' if peers > 1 else ''}" if len(pings) in (0, peers) else f"{len(pings)} of {peers} peers"
+        )
+        reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
         trip = f" within {slowest:.1f} ms" if slowest is not None else ""
         return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"
 

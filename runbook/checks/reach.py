@@ -77,6 +77,7 @@ class Reach(Check):
         if clock:
             findings.append(clock)
         findings += interface_findings(at.inventory, node, facts)
+        findings += shared_gpus(at, node)
         limit_warnings(at.inventory, node, facts, warnings)
         unknown: list[Finding] = []
         if node.gpus:
@@ -258,6 +259,25 @@ def judge_gpus(node: Node, smi: Facts) -> Finding | None:
             said,
         )
     return None
+
+
+def shared_gpus(at: Context, node: Node) -> list[Finding]:
+    """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
+    found: list[Finding] = []
+    for other in at.nodes:
+        twice = sorted(set(node.gpus) & set(other.gpus))
+        if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
+            found.append(
+                Finding(
+                    "duplicate-gpu",
+                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL wants a "
+                    "GPU for each rank",
+                    f"give {node.name} and {other.name} different `gpus:`, or make them one node",
+                    (f"both report machine {at.machine(node.name)}",),
+                    (other.name,),
+                )
+            )
+    return found
 
 
 SMI_ERRORS = (

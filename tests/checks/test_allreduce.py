@@ -79,7 +79,14 @@ def test_every_wrong_argument_is_told_and_a_near_miss_gets_a_hint() -> None:
 
 
 def test_arguments_as_people_write_them() -> None:
-    values = {"min_bytes": "4K", "max_bytes": "1G", "budget": "1m", "iterations": "5", "min_busbw_gbytes": 0.5, "stall": 2}
+    values = {
+        "min_bytes": "4K",
+        "max_bytes": "1G",
+        "budget": "1m",
+        "iterations": "5",
+        "min_busbw_gbytes": 0.5,
+        "stall": 2,
+    }
     check = configure(AllReduce, values, {}, None)
     assert (check.min_bytes, check.max_bytes, check.iterations) == (4096, 1 << 30, 5)
     assert (check.budget, check.min_busbw_gbytes, check.stall) == (60.0, 0.5, 2.0)
@@ -168,7 +175,9 @@ def test_the_rank_whose_contribution_is_wrong(three: tuple[Gang, Context]) -> No
     outcomes = wrong_data(gang, at) or []
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": WRONG, "node-c": BYSTANDER}
     assert "rank 1 contributes wrong data" in outcomes[1].findings[0].says
-    assert "rank 0 on node-a: 1 wrong elements at 4 KiB; element 7 is 11, should be 12" in outcomes[1].findings[0].evidence
+    assert (
+        "rank 0 on node-a: 1 wrong elements at 4 KiB; element 7 is 11, should be 12" in outcomes[1].findings[0].evidence
+    )
 
 
 def test_a_rank_that_alone_received_wrong_sums(three: tuple[Gang, Context]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,13 @@ from .world import FakeRemote, Nobody, cluster, context, gang_of, node, verdicts
 
 WAITING = (Verdict.UNKNOWN, ("ranks-missing",))
 ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at a rank waits for its stack to be written; ours lies there already."""
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
+    monkeypatch.setattr("runbook.checks.gang.time", clock)
 
 
 def joining(inventory: Inventory | None = None, **steps: str) -> tuple[Gang, Context]:

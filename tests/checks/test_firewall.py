@@ -143,7 +143,11 @@ def test_all_open() -> None:
 def test_only_the_guilty_node_fails() -> None:
     seen = [dial(d.source, d.destination, "dropped") if d.destination == "node-b" else d for d in EVERY]
     outcomes = judged(*seen)
-    assert {name: o.verdict.value for name, o in outcomes.items()} == {"node-a": "pass", "node-b": "fail", "node-c": "pass"}
+    assert {name: o.verdict.value for name, o in outcomes.items()} == {
+        "node-a": "pass",
+        "node-b": "fail",
+        "node-c": "pass",
+    }
     assert "node-b's doing" in (outcomes["node-a"].proof or "")
 
 

@@ -60,7 +60,10 @@ def test_a_killed_rank_is_guilty_and_its_survivors_are_not(gang: Gang) -> None:
     survivor(gang.members[2], "Connection reset by peer")
     assert judged(gang, DIED) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-killed",)), "node-c": BYSTANDER}
     (finding,) = finding_of(gang, DIED, "node-b").findings
-    assert "rank 1 on node-b was killed (signal 9, SIGKILL) during full AllReduce, at 1 MiB, iteration 3 of 20" in finding.says
+    assert (
+        "rank 1 on node-b was killed (signal 9, SIGKILL) during full AllReduce, at 1 MiB, iteration 3 of 20"
+        in finding.says
+    )
     assert finding_of(gang, DIED, "node-a").findings[0].peers == ("node-b",)
 
 
@@ -83,7 +86,10 @@ def test_how_a_rank_ended(gang: Gang, code: int, cause: str) -> None:
         ({"event": "failed", "cause": "no-gpu-visible", "text": "torch sees no GPU"}, "no-gpu-visible"),
         ({"event": "failed", "cause": "port-in-use", "text": "taken"}, "port-in-use"),
         ({"event": "failed", "cause": None, "text": "RuntimeError: bind: Address already in use"}, "port-in-use"),
-        ({"event": "failed", "cause": None, "text": "ValueError: no", "traceback": ["File x", "ValueError"]}, "program-error"),
+        (
+            {"event": "failed", "cause": None, "text": "ValueError: no", "traceback": ["File x", "ValueError"]},
+            "program-error",
+        ),
         ({"event": "activation-failed", "code": 127}, "activation-failed"),
         ({"event": "program-missing"}, "python-missing"),
     ],
@@ -100,9 +106,7 @@ def test_a_failure_that_talks_of_a_peer_and_has_a_cause_is_the_ranks_own(gang: G
     assert judged(gang, FAILED)["node-a"] == (FAIL, ("torch-missing",))
 
 
-@pytest.mark.parametrize(
-    ("state", "says"), [("T", "is stopped"), ("t", "is stopped"), ("D", "uninterruptible sleep")]
-)
+@pytest.mark.parametrize(("state", "says"), [("T", "is stopped"), ("t", "is stopped"), ("D", "uninterruptible sleep")])
 def test_a_stopped_rank(gang: Gang, state: str, says: str) -> None:
     gang.members[1].remote = cast(Remote, FakeRemote(state, pid=77))
     at(gang.members[1], 1 << 20, 2)
@@ -190,7 +194,15 @@ def test_every_fault_is_told_not_just_the_first(gang: Gang) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(4, "4 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (3 << 30, "3 GiB"), (1 << 41, "2048 GiB")],
+    [
+        (4, "4 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 20, "1 MiB"),
+        (3 << 30, "3 GiB"),
+        (1 << 41, "2048 GiB"),
+    ],
 )
 def test_sizes_for_people(size: int, text: str) -> None:
     assert human_size(size) == text

@@ -178,7 +178,12 @@ def test_a_non_zero_exit_behind_good_ports_does_not_hide_them() -> None:
 
 SYSFS = {
     "mlx5_0": {
-        "1": {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+        "1": {
+            "state": "4: ACTIVE",
+            "phys_state": "5: LinkUp",
+            "rate": "400 Gb/sec (4X NDR)",
+            "link_layer": "InfiniBand",
+        }
     }
 }
 
@@ -199,7 +204,10 @@ def test_the_kernel_is_read_where_ibstat_shows_nothing(tool: dict[str, Any]) -> 
         (said("Segmentation fault", tool={"code": -11}), (Verdict.UNKNOWN, ["tool-output-unknown"])),
         (said(""), (Verdict.FAIL, ["ib-no-device"])),
         (said(tool={"missing": True}, sysfs={}), (Verdict.FAIL, ["ib-no-device"])),
-        (said(tool={"err": "can't open /dev/infiniband/umad0: No such file or directory"}), (Verdict.FAIL, ["ib-no-device"])),
+        (
+            said(tool={"err": "can't open /dev/infiniband/umad0: No such file or directory"}),
+            (Verdict.FAIL, ["ib-no-device"]),
+        ),
     ],
 )
 def test_seeing_nothing_is_never_healthy(answer: dict[str, Any], expected: tuple[Verdict, list[str]]) -> None:

@@ -133,7 +133,11 @@ def test_no_answer_to_anything(seen: str) -> None:
 
 
 def test_a_ping_that_printed_nothing_known_is_no_proof() -> None:
-    for small in ({"code": 2, "raw": "ping: unknown iana family\n"}, {"timed_out": True, "code": None}, {"code": 0, "raw": ""}):
+    for small in (
+        {"code": 2, "raw": "ping: unknown iana family\n"},
+        {"timed_out": True, "code": None},
+        {"code": 0, "raw": ""},
+    ):
         outcomes = judged(target("node-b", B, small=small, full=small), dials_of("dropped"))
         assert outcomes["node-a"].verdict is Verdict.FAIL
 

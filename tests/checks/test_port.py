@@ -119,7 +119,8 @@ def test_a_port_that_the_kernel_may_hand_out_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "inside"), [("20000 60999", True), ("29500\t29500", True), ("32768\t60999", False), ("", False), (None, False)]
+    ("text", "inside"),
+    [("20000 60999", True), ("29500\t29500", True), ("32768\t60999", False), ("", False), (None, False)],
 )
 def test_the_kernels_range(text: str | None, inside: bool) -> None:
     assert in_ephemeral_range(29500, text) is inside

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runbook.launch import quote, render
 
-SHELLS = [shell for shell in ("sh", "dash", "bash", "zsh", "ksh", "mksh") if shutil.which(shell)]
+SHELLS = [shell for shell in ("sh", "dash", "bash", "ksh", "mksh") if shutil.which(shell)]
 NASTY = "'\"\\$`!&|;<>(){}[]*?#~=%^, \t\x01\x1b\x7f-\x85\u2018\u2028é漢🚀"
 TEXTS = st.lists(
     st.text(
@@ -42,7 +42,25 @@ def test_words(shell: str, texts: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_words_that_were_once_trouble(shell: str) -> None:
-    texts = ["", " ", "'", "''", "a'b", "$(id)", "`id`", "~", "~root", "-n", "--", "*", "{a,b}", "!!", "\\", "\\n", "#x"]
+    texts = [
+        "",
+        " ",
+        "'",
+        "''",
+        "a'b",
+        "$(id)",
+        "`id`",
+        "~",
+        "~root",
+        "-n",
+        "--",
+        "*",
+        "{a,b}",
+        "!!",
+        "\\",
+        "\\n",
+        "#x",
+    ]
     texts += ["a=b", "=ls", "%s", "$'x'", "\ufeff", "\u2019", "x" * 100_000]
     script = r"printf '%s\0' " + " ".join(quote.sh(text) for text in texts)
     assert arguments(shell, script) == [text.encode() for text in texts]
@@ -112,6 +130,6 @@ def test_a_template_with_an_unknown_name_is_refused() -> None:
 
 
 def test_what_was_quoted_is_printed() -> None:
-    assert printed("export {{ k | name }}={{ v | sh }} {{ l | raw }} # {{ c | comment }}", k="A", v="x y", l="a && b", c="\n") == (
-        "export A='x y' a && b # ?"
-    )
+    assert printed(
+        "export {{ k | name }}={{ v | sh }} {{ l | raw }} # {{ c | comment }}", k="A", v="x y", l="a && b", c="\n"
+    ) == ("export A='x y' a && b # ?")

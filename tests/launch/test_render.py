@@ -48,6 +48,11 @@ def run(shell: str, path: Path, *arguments: str, **environ: str) -> subprocess.C
     )
 
 
+def messages(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What the script itself says to the controller."""
+    return [json.loads(line.partition("runbook ")[2]) for line in done.stdout.split("\n") if line.startswith("\x1e")]
+
+
 def dumped(shell: str, folder: Path, inventory: Inventory, one: Node, *arguments: str, rank: int = 0) -> dict[str, Any]:
     """What the program of a rank finds, started through the rendered script."""
     (folder / "dump.py").write_text(DUMP)
@@ -115,7 +120,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     for shell in SHELLS:
         done = run(shell, path, "0")
         assert done.returncode == 92
-        assert json.loads(done.stdout.partition("runbook ")[2]) == {"event": "program-missing"}
+        assert messages(done) == [{"event": "program-missing"}]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -126,13 +131,31 @@ def test_an_activation_that_fails_says_so_and_starts_nothing(shell: str, line: s
     done = run(shell, path, "0")
     assert done.returncode == 91
     assert "started" not in done.stdout
-    said = json.loads(done.stdout.partition("runbook ")[2])
-    assert said["event"] == "activation-failed"
-    assert said["code"] != 0
+    first, *_ = messages(done)
+    assert first["event"] == "activation-failed"
+    assert first["code"] not in (0, 91)
+
+
+@pytest.mark.xfail(reason="bug 8: the exit of failed() runs the EXIT trap, which says it again, with code 91")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_activation_that_fails_says_so_once_and_with_its_own_code(shell: str, tmp_path: Path) -> None:
+    one = node("node-a", activate="(exit 3)")
+    done = run(shell, written(tmp_path, rendered(cluster(one), one, "true")), "0")
+    assert messages(done) == [{"event": "activation-failed", "code": 3}]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("line", [". $HOME/activate", "source $HOME/activate", "export COLOUR='deep blue'", ". $HOME/activate && true"])
+def test_an_activation_that_ends_the_shell_is_noticed(shell: str, tmp_path: Path) -> None:
+    one = node("node-a", activate="exit 0")
+    done = run(shell, written(tmp_path, rendered(cluster(one), one, "echo", "started")), "0")
+    assert done.returncode == 91
+    assert messages(done)[0] == {"event": "activation-failed", "code": 0}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "line", [". $HOME/activate", "source $HOME/activate", "export COLOUR='deep blue'", ". $HOME/activate && true"]
+)
 def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "activate").write_text("COLOUR='deep blue'; export COLOUR\n")
     one = node("node-a", activate=line)
@@ -170,10 +193,10 @@ def test_names_and_sources_cannot_leave_their_comment(tmp_path: Path) -> None:
 
 
 @pytest.mark.xfail(reason="bug 10: the script's own variables are called like the user's")
-@pytest.mark.parametrize("name", ["here", "code", "pids", "pid", "one", "IFS"])
+@pytest.mark.parametrize("name", ["here", "code", "pids"])
 def test_no_name_of_the_users_is_the_scripts_own(name: str, tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(f"import os\nprint(os.environ.get('{name}'))\n")
-    one = node("node-a", env={name: "/no/such"}, processes=2)
+    one = node("node-a", env={name: "/no/such"}, processes=2, activate="true")
     done = run("sh", written(tmp_path, rendered(cluster(one), one, sys.executable, "-S", "./p.py")))
     assert (done.returncode, done.stdout.split()) == (0, ["/no/such", "/no/such"])
 

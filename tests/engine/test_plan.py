@@ -1,0 +1,237 @@
+"""From a playbook and what the command line picks to the stages that will run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.checks.allreduce import AllReduce
+from runbook.checks.shell import Shell
+from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.model.errors import FilesWrong
+
+from .world import NODES, inventory, playbook
+
+TAGGED = """
+    name: tagged
+    stages:
+      - check: ping
+      - {check: port, tags: [net]}
+      - {name: full, check: allreduce, tags: [perf, slow]}
+      - {name: last, shell: uname, tags: [always]}
+"""
+
+
+def plan(folder: Path, text: str, *, nodes: str = NODES, **choice: object) -> Plan:
+    return make_plan(playbook(folder, text), inventory(folder, nodes), Choice(**choice))  # type: ignore[arg-type]
+
+
+def names(made: Plan) -> list[str]:
+    assert made.stages[0].name == "reach"
+    return [stage.name for stage in made.stages[1:]]
+
+
+def problems(folder: Path, text: str, **choice: object) -> list[str]:
+    with pytest.raises(FilesWrong) as caught:
+        plan(folder, text, **choice)
+    return [problem.id for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({}, "ping port full last"),
+        ({"tags": ["net"]}, "port last"),
+        ({"tags": ["net", "perf"]}, "port full last"),
+        ({"tags": ["ping"]}, "ping last"),
+        ({"tags": ["tagged"]}, "port full last"),
+        ({"tags": ["untagged"]}, "ping last"),
+        ({"tags": ["all"]}, "ping port full last"),
+        ({"skip_tags": ["perf"]}, "ping port last"),
+        ({"skip_tags": ["always"]}, "ping port full"),
+        ({"skip_tags": ["tagged"]}, "ping"),
+        ({"tags": ["net", "perf"], "skip_tags": ["slow"]}, "port last"),
+        ({"start_at": "port"}, "port full last"),
+        ({"start_at": "full"}, "full last"),
+        ({"start_at": "allreduce"}, "full last"),
+        ({"start_at": "full", "tags": ["net"]}, "last"),
+    ],
+)
+def test_what_is_picked(choice: dict[str, object], expected: str, tmp_path: Path) -> None:
+    assert names(plan(tmp_path, TAGGED, **choice)) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"tags": ["perff"]}, ["arguments.unknown-tag"]),
+        ({"skip_tags": ["a", "b"]}, ["arguments.unknown-tag"] * 2),
+        ({"start_at": "prot"}, ["arguments.unknown-stage"]),
+        ({"skip_tags": ["all"]}, ["arguments.empty-selection"]),
+        ({"tags": ["net"], "skip_tags": ["net", "always"]}, ["arguments.empty-selection"]),
+        ({"limit": "node-x"}, ["pattern.unknown-name"]),
+        ({"limit": "rack1:&rack2"}, ["pattern.empty"]),
+        ({"limit": "!all"}, ["pattern.empty"]),
+    ],
+)
+def test_a_choice_that_means_nothing_is_an_error(
+    choice: dict[str, object], expected: list[str], tmp_path: Path
+) -> None:
+    assert problems(tmp_path, TAGGED, **choice) == expected
+
+
+def test_near_misses_get_a_hint(tmp_path: Path) -> None:
+    for choice in ({"tags": ["perff"]}, {"start_at": "fulll"}):
+        with pytest.raises(FilesWrong) as caught:
+            plan(tmp_path, TAGGED, **choice)
+        assert "did you mean" in (caught.value.problems[0].help or "")
+
+
+ON_RACK2 = "{name: x, nodes: 'rack2', stages: [{check: ping}]}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(None, "node-c node-d"), ("node-d", "node-d"), ("all:!node-c", "node-d"), ("node-a,node-c", "node-c")],
+)
+def test_the_nodes_are_those_of_the_playbook_that_the_limit_leaves(
+    limit: str | None, expected: str, tmp_path: Path
+) -> None:
+    made = plan(tmp_path, ON_RACK2, limit=limit)
+    assert {stage.nodes for stage in made.stages} == {tuple(expected.split())}
+    assert made.inventory.rendezvous.master == expected.split()[0]
+
+
+def test_a_limit_outside_the_playbooks_nodes(tmp_path: Path) -> None:
+    assert problems(tmp_path, ON_RACK2, limit="rack1") == ["arguments.empty-selection"]
+
+
+def test_a_stage_with_nodes_of_its_own(tmp_path: Path) -> None:
+    text = "{name: x, stages: [{check: ping}, {name: few, check: allreduce, nodes: 'rack2'}]}"
+    made = plan(tmp_path, text)
+    assert [len(stage.nodes) for stage in made.stages] == [4, 4, 2]
+    assert made.ranks_on is not None
+    assert [node.name for node in made.ranks_on.nodes] == ["node-c", "node-d"]
+    assert problems(tmp_path, text, limit="rack1") != []
+
+
+@pytest.mark.parametrize(
+    ("when", "runs"),
+    [
+        ("true", True),
+        ("false", False),
+        ("node_count == 4", True),
+        ("world_size > 4", False),
+        ("backend == 'gloo'", True),
+        ("infiniband", False),
+        ("'node-a' in nodes", True),
+        ("wanted", False),
+        ("gpus == 0 and master == 'node-a'", True),
+    ],
+)
+def test_when(when: str, runs: bool, tmp_path: Path) -> None:
+    text = f"""
+        name: x
+        vars: {{wanted: false}}
+        stages: [{{check: ping, when: "{when}"}}]
+    """
+    skip = plan(tmp_path, text).stages[1].skip
+    assert (skip is None) is runs
+    assert runs or f"when: {when} does not hold" == skip
+
+
+def test_a_when_that_is_no_condition_or_names_nobody(tmp_path: Path) -> None:
+    for when, id in {"node_count": "template.not-a-condition", "nobody": "template.undefined"}.items():
+        assert problems(tmp_path, f"{{name: x, stages: [{{check: ping, when: '{when}'}}]}}") == [id]
+
+
+def test_variables_strongest_last_and_typed(tmp_path: Path) -> None:
+    text = """
+        name: x
+        vars: {iterations: 20, node_count: 7}
+        stages:
+          - check: allreduce
+            with: {iterations: "{{ iterations }}", factor: "{{ node_count }}", max_bytes: "{{ size | default('2M') }}"}
+    """
+
+    def check(**extra: object) -> AllReduce:
+        found = plan(tmp_path, text, extra=extra).stages[1].check
+        assert isinstance(found, AllReduce)
+        return found
+
+    assert (check().iterations, check().factor, check().max_bytes) == (20, 7, 2 << 20)
+    assert (check(iterations=3, size="4K").iterations, check(size="4K").max_bytes) == (3, 4096)
+
+
+def test_every_wrong_argument_of_every_stage_is_told(tmp_path: Path) -> None:
+    text = """
+        name: x
+        stages:
+          - {name: one, check: allreduce, with: {factor: 1}}
+          - {name: two, check: allreduce, with: {iterations: "{{ nobody }}", max_bytes: "{{ nothing }}"}}
+          - {name: three, check: connection, with: {stall: "{{ 'soon' }}"}}
+    """
+    assert problems(tmp_path, text) == [
+        "playbook.bad-argument",
+        "template.undefined",
+        "template.undefined",
+        "playbook.bad-argument",
+    ]
+
+
+def test_a_stages_time(tmp_path: Path) -> None:
+    text = """
+        name: x
+        stages:
+          - check: ping
+          - {check: port, timeout: 7s}
+          - {check: allreduce, with: {budget: 100s}}
+          - {name: b, check: allreduce, timeout: 9s, with: {budget: 100s}}
+    """
+    assert [stage.timeout_s for stage in plan(tmp_path, text).stages[1:]] == [60.0, 7.0, 400.0, 9.0]
+
+
+def test_on_failure(tmp_path: Path) -> None:
+    text = "{name: x, stages: [{check: ping, on_failure: continue}, {check: port}]}"
+    assert [stage.stop_on_failure for stage in plan(tmp_path, text).stages] == [True, False, True]
+
+
+def test_what_is_put_into_a_shell_line_stays_one_word(tmp_path: Path) -> None:
+    text = """
+        name: x
+        vars: {who: "a b; rm -rf /", n: 3}
+        stages: [{shell: "echo {{ who }} {{ n }}"}]
+    """
+    check = plan(tmp_path, text).stages[1].check
+    assert isinstance(check, Shell)
+    assert check.command == "echo 'a b; rm -rf /' 3"
+
+
+def test_stages_that_cannot_run(tmp_path: Path) -> None:
+    text = "{name: x, stages: [{shell: uname, expect: {stdout: '['}}, {launch: {launcher: direct, command: [a]}}]}"
+    with pytest.raises(FilesWrong) as caught:
+        plan(tmp_path, text)
+    assert len(caught.value.problems) == 2
+    assert all(problem.span is not None for problem in caught.value.problems)
+
+
+def test_windows_nodes_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    nodes = NODES + "    defaults: {shell: bat}\n"
+    with pytest.raises(FilesWrong) as caught:
+        plan(tmp_path, "{name: x, stages: [{check: ping}]}", nodes=nodes)
+    assert [problem.id for problem in caught.value.problems] == ["inventory.windows-node"]
+
+
+def test_ranks_are_started_for_the_first_stage_that_will_need_them(tmp_path: Path) -> None:
+    text = """
+        name: x
+        stages:
+          - check: ping
+          - {name: not now, check: allreduce, nodes: rack1, when: "false"}
+          - {name: later, check: connection, nodes: rack2}
+    """
+    ranks_on = plan(tmp_path, text).ranks_on
+    assert ranks_on is not None
+    assert [node.name for node in ranks_on.nodes] == ["node-c", "node-d"]
+    assert plan(tmp_path, "{name: x, stages: [{check: ping}]}").ranks_on is None
