@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_types import Ran
 from lab import Host, Lab
+
+from .e2e_types import Ran
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from e2e_types import Ran
 from lab import Lab
+
+from .e2e_types import Ran
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 

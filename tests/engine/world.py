@@ -23,10 +23,13 @@ from runbook.model.verdict import Finding, Outcome
 NODES = """
     rendezvous: {master: node-a}
     nodes:
-      "node-[a-d]": {address: "10.0.0.[1-4]"}
+      node-a: {address: 10.0.0.1}
+      node-b: {address: 10.0.0.2}
+      node-c: {address: 10.0.0.3}
+      node-d: {address: 10.0.0.4}
     groups:
       rack1: {nodes: "node-a,node-b"}
-      rack2: {nodes: "node-[c-d]"}
+      rack2: {nodes: "node-c,node-d"}
 """
 
 
