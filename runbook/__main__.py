@@ -1,5 +1,5 @@
 """`python -m runbook` is the same tool as `runbook`."""
 
-from runbook.cli.main import main
+from runbook.cli.main import entry
 
-raise SystemExit(main())
+entry()

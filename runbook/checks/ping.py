@@ -140,6 +140,7 @@ def name_findings(at: Context, node: Node, answers: Mapping[str, Facts]) -> list
                         (target,) if target != node.name else (),
                     )
                 )
+    found += shared_address(at, node)
     own = answers[node.name]["own"]
     hostname = answers[node.name]["hostname"]
     if (
@@ -158,6 +159,27 @@ def name_findings(at: Context, node: Node, answers: Mapping[str, Facts]) -> list
             )
         )
     return found
+
+
+def shared_address(at: Context, node: Node) -> list[Finding]:
+    """Another machine of the inventory that has this node's address on an interface as well."""
+    address = at.data_address(node)
+    twins = [
+        other
+        for other in owners(at, [address])
+        if other != node.name and at.machine(other) != at.machine(node.name) and node.name in owners(at, [address])
+    ]
+    if not twins:
+        return []
+    return [
+        Finding(
+            "duplicate-address",
+            f"{node.name} and {twins[0]} both have the address {address}: packets reach now the one, now the other",
+            f"give {twins[0]} an address of its own (`ip address`), and correct the inventory",
+            tuple(f"{name} has {address} on an interface" for name in (node.name, *twins)),
+            tuple(twins),
+        )
+    ]
 
 
 class Judge:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import runbook
 from runbook.cli.arguments import parser
@@ -40,6 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
         return crash(arguments)
+
+
+def entry() -> NoReturn:
+    """What the installed command calls. Leaves at once: a thread that still waits for a dead node must not keep us."""
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def dispatch(arguments: argparse.Namespace) -> int:

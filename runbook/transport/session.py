@@ -446,7 +446,11 @@ class Session:
                         break
                     continue
                 greeted, buffer, self._noise = True, rest, noise[-4096:]
-            buffer = self._frames(buffer)
+            try:
+                buffer = self._frames(buffer)
+            except (ValueError, KeyError):
+                self._noise = buffer[-4096:]
+                break  # what arrives is not our supervisor's any more
         self._ended(greeted, buffer)
 
     def _frames(self, buffer: bytes) -> bytes:

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 BEAT_S = 1.0
 HELLO_S = 15.0
+OPEN_S = 75.0
 
 
 class Site:
@@ -37,9 +38,15 @@ class Site:
     def open(self, nodes: Iterable[Node]) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`."""
         missing = [node for node in nodes if node.name not in self.sessions]
-        for name, result in self.each(missing, self._open_one, timeout_s=60.0).items():
+        for name, result in self.each(missing, self._open_one, timeout_s=OPEN_S).items():
             if isinstance(result, Unreachable):
                 self.failures[name] = result
+            elif isinstance(result, TimeoutError):
+                self.failures[name] = Unreachable(
+                    "ssh-timeout",
+                    f"logging in to {name} did not come to an end within {OPEN_S:g} s",
+                    f"try `ssh {name}` by hand; more nodes at once with -f, if there are very many",
+                )
             elif isinstance(result, BaseException):
                 raise result
 

@@ -406,12 +406,16 @@ class _SmallSegments(socket.socket):
     left the queue.
     """
 
+    stalled = False
+
     def send(self, data: Any, flags: int = 0) -> int:
         piece = memoryview(data)[:SMALL]
-        if sys.platform == "linux":
-            deadline = time.monotonic() + 0.25  # then the path is lossy anyway, and TCP may do as it likes
-            while self._unsent() and time.monotonic() < deadline:
+        if sys.platform == "linux" and not self.stalled:
+            deadline = time.monotonic() + 0.25
+            while self._unsent() and not self.stalled:
                 time.sleep(0.0002)
+                # The path is broken, then, and nobody may be kept waiting for it: TCP may do as it likes.
+                self.stalled = time.monotonic() > deadline
         return super().send(piece, flags)
 
     def _unsent(self) -> int:
