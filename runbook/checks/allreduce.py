@@ -48,7 +48,7 @@ class AllReduce(Check):
         while size < self.max_bytes:
             sizes.append(size // 4 * 4)
             size *= self.factor
-        return [*sizes, self.max_bytes // 4 * 4]
+        return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))  # rounding to whole floats can make twins
 
     def run(self, at: Context) -> list[Outcome]:
         gang = start_gang(at.run, at.inventory, at.stage)

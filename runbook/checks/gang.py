@@ -155,7 +155,8 @@ class Gang:
         self.extra = {}
         now = time.monotonic()
         for member in self.members:
-            member.steps.pop("done", None)
+            for step in ("done", "wrong"):
+                member.steps.pop(step, None)
             member.finished_size = 0
             member.moved = now
             if member.remote and not member.over:

@@ -76,7 +76,8 @@ def judge(node: Node, answer: Mapping[str, Any], expression: str | None, min_rat
             ),
         )
     named = [] if (expression or "").startswith("^") else exact_words(expression)
-    missing = [word for word in named if not any(matches(word, p, exact=False) for p in ports)]
+    exact = (expression or "").startswith("=")
+    missing = [word for word in named if not any(matches(word, p, exact=exact) for p in ports)]
     findings = [
         Finding(
             "ib-hca-missing",

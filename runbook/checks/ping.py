@@ -230,7 +230,16 @@ class Judge:
         )
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
         trip = f" within {slowest:.1f} ms" if slowest is not None else ""
+        unproven = [t["peer"] for t in self.answers[node.name]["targets"] if not self._full_size_proven(node.name, t)]
+        if unproven:
+            return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
         return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"
+
+    def _full_size_proven(self, source: str, target: Mapping[str, Any]) -> bool:
+        if (target["full"] or {}).get("received"):
+            return True
+        full = [dial for dial in self._tcp(source, target["peer"]) if dial.kind == "full"]
+        return bool(full) and all(dial.outcome == "open" for dial in full)
 
     def _tcp(self, source: str, destination: str) -> list[Dial]:
         return [dial for dial in self.dials if (dial.source, dial.destination) == (source, destination)]
@@ -311,7 +320,18 @@ class Judge:
         raw = str(full.get("raw", ""))
         mtu = target["route"].get("mtu") or 1500
         if full.get("missing") or "nvalid option" in raw or "unrecognized" in raw:
-            self.warnings[source].append("this ping cannot send full-size probes: proven over TCP instead")
+            if self._full_size_proven(source, target):
+                self.warnings[source].append("this ping cannot send full-size probes: proven over TCP instead")
+                return
+            self.unknown[source].append(
+                Finding(
+                    "tool-missing",
+                    f"the ping program of {source} cannot send full-size probes, and TCP to {peer} does not open either",
+                    "install iputils-ping (busybox's ping has no -M), or open TCP between the nodes, then run again",
+                    tuple(raw.strip().splitlines()[-2:]),
+                    (peer,),
+                )
+            )
             return
         if "too long" in raw or "frag needed" in raw.lower():
             limit = raw.lower().partition("mtu")[2].strip(" =:)").split("\n")[0].split(")")[0].strip() or "less"

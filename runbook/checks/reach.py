@@ -12,7 +12,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.gang import Gang, start_gang
 from runbook.checks.halts import own_failure
-from runbook.launch.environment import socket_interface
+from runbook.launch.environment import socket_interface, socket_interfaces
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -136,10 +136,13 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 
 
 def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) -> Finding | None:
-    """Compare with the middle of all clocks, this machine's included, so that one wrong clock is the odd one out."""
+    """Compare with the middle of all clocks, this machine's included, so that one wrong clock is the odd one out.
+
+    Of an even number the lower middle: the mean of the two would be a time that no clock shows.
+    """
     if node not in offsets:
         return None
-    skew = offsets[node] - statistics.median([*offsets.values(), 0.0])
+    skew = offsets[node] - statistics.median_low([*offsets.values(), 0.0])
     if abs(skew) < SKEW_WARN_S:
         return None
     way = "ahead of" if skew > 0 else "behind"
@@ -155,12 +158,19 @@ def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) 
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
-    """Whether the interface that the backend is told to use exists here, is up, and has an address."""
-    expression = socket_interface(inventory, node)
-    if not expression:
-        return []
+    """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
+
+    Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
+    """
+    expressions = dict.fromkeys(socket_interfaces(inventory, node).values())
+    findings = [interface_finding(inventory, node, facts, expression) for expression in expressions]
+    return [finding for finding in findings if finding is not None]
+
+
+def interface_finding(inventory: Inventory, node: Node, facts: Facts, expression: str) -> Finding | None:
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
+    evidence = (f"interfaces of {node.name}: {listed}",)
     owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
     suggestion = owner or next(
         (name for name, entry in interfaces.items() if name != "lo" and entry["addresses"]), "the right one"
@@ -171,40 +181,22 @@ def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[F
     )
     chosen = select_interfaces(expression, interfaces)
     if not chosen:
-        return [
-            Finding(
-                "interface-missing",
-                f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else ""),
-                fix,
-                (f"interfaces of {node.name}: {listed}",),
-            )
-        ]
+        says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
+        return Finding("interface-missing", says, fix, evidence)
     usable = [name for name in chosen if interfaces[name]["addresses"] and interfaces[name]["state"] != "DOWN"]
     if not usable:
-        name = chosen[0]
-        why = "is down" if interfaces[name]["state"] == "DOWN" else "has no address"
-        return [
-            Finding(
-                "interface-missing",
-                f"interface {name} of {node.name} {why}",
-                f"`sudo ip link set {name} up` and give it an address, or {fix}",
-                (f"interfaces of {node.name}: {listed}",),
-            )
-        ]
-    if (
-        not inventory.one_machine
-        and len(inventory.nodes) > 1
-        and all("LOOPBACK" in interfaces[n]["flags"] for n in usable)
-    ):
-        return [
-            Finding(
-                "interface-wrong",
-                f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there",
-                fix,
-                (f"interfaces of {node.name}: {listed}",),
-            )
-        ]
-    return []
+        why = "is down" if interfaces[chosen[0]]["state"] == "DOWN" else "has no address"
+        return Finding(
+            "interface-missing",
+            f"interface {chosen[0]} of {node.name} {why}",
+            f"`sudo ip link set {chosen[0]} up` and give it an address, or {fix}",
+            evidence,
+        )
+    several = len(inventory.nodes) > 1 and not inventory.one_machine
+    if several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
+        says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
+        return Finding("interface-wrong", says, fix, evidence)
+    return None
 
 
 def limit_warnings(inventory: Inventory, node: Node, facts: Facts, warnings: list[str]) -> None:
@@ -235,12 +227,11 @@ def judge_gpus(node: Node, smi: Facts) -> Finding | None:
         )
     text = (smi.get("out", "") + smi.get("err", "")).strip()
     said = tuple(text.splitlines()[:6]) or ("it printed nothing",)
-    if smi.get("code") != 0:
-        for phrase, cause, says, remedy in SMI_ERRORS:
-            if phrase in text.lower().replace("\n", " "):
-                return Finding(cause, f"{node.name}: {says}", remedy, said)
     rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) >= 3 and row[0].isdigit()]
     if smi.get("code") != 0 or not rows:
+        for phrase, cause, says, remedy in SMI_ERRORS:  # some of them come with exit code 0
+            if phrase in text.lower().replace("\n", " "):
+                return Finding(cause, f"{node.name}: {says}", remedy, said)
         return Finding(
             "tool-output-unknown",
             f"nvidia-smi on {node.name} ended with code {smi.get('code')} and printed what nobody here knows",

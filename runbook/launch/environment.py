@@ -43,6 +43,13 @@ def socket_interface(inventory: Inventory, node: Node) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def socket_interfaces(inventory: Inventory, node: Node) -> dict[str, str]:
+    """Every `*_SOCKET_IFNAME` that is set for this node's ranks, whichever backend reads it: name -> expression."""
+    environment = node_environment(inventory, node)
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return {name: value for name in names if isinstance(value := environment.get(name), str) and value}
+
+
 def hca_expression(inventory: Inventory, node: Node) -> str | None:
     """The `NCCL_IB_HCA` expression in force on this node, or None for NCCL's own choice."""
     value = node_environment(inventory, node).get("NCCL_IB_HCA")

@@ -34,7 +34,7 @@ _SHELL = (
     'for c in "$p" python3 python /usr/libexec/platform-python; do '
     'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
     'if command -v "$c" >/dev/null 2>&1; then '
-    f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; [ $s = 0 ] && exit 0; [ $s = 142 ] && exit 142; '
+    f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
     "else s=127; fi; "
     'r="$r $s"; done; '
     'printf "\\036runbook-agent none%s\\n" "$r"; exit 96'

@@ -38,6 +38,10 @@ class LocalStream:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(6)
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdout.close()
+        self._stderr.close()
 
     def complaint(self) -> str:
         with contextlib.suppress(OSError, ValueError):

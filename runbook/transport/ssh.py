@@ -486,6 +486,14 @@ def _why(error: Exception, target: Target, name: str) -> Unreachable:
             f"if the machine was reinstalled: `ssh-keygen -f {target.known_hosts[0]} -R '{target.entry}'`, then add its new key",
             (f"offered: {error.key.fingerprint}", f"expected: {error.expected_key.fingerprint}"),
         )
+    text = str(error).lower()
+    if isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text or _silent(error):
+        return Unreachable(
+            "ssh-timeout",
+            f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.timeout_s:g} s",
+            f"on {name}'s console look at sshd (`systemctl status ssh`), its load, and whether another service holds port {target.port}",
+            seen,
+        )
     unreadable = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError)
     if isinstance(error, (paramiko.AuthenticationException, *unreadable)):
         keys = ", ".join(target.keys) or "the agent's keys"
@@ -506,14 +514,6 @@ def _why(error: Exception, target: Target, name: str) -> Unreachable:
             "ssh-auth-failed",
             f"{name}: there is no key to offer to {target.label}: no agent, and none of ssh's default keys exists",
             "name one with `ssh: {key: ~/.ssh/…}`, or start an agent and `ssh-add`",
-            seen,
-        )
-    text = str(error).lower()
-    if isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text or _silent(error):
-        return Unreachable(
-            "ssh-timeout",
-            f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.timeout_s:g} s",
-            f"on {name}'s console look at sshd (`systemctl status ssh`), its load, and whether another service holds port {target.port}",
             seen,
         )
     return Unreachable(

@@ -34,7 +34,6 @@ def test_sizes_are_whole_elements_and_end_with_the_largest(low: int, high: int, 
     assert AllReduce(min_bytes=low, max_bytes=high, factor=factor).sizes == sizes
 
 
-@pytest.mark.xfail(reason="bug 5: sizes that are one after rounding down stand there twice")
 @pytest.mark.parametrize(("low", "high"), [(4, 9), (5, 6), (1024, 4099)])
 def test_no_size_stands_there_twice(low: int, high: int) -> None:
     sizes = AllReduce(min_bytes=low, max_bytes=high).sizes
@@ -197,7 +196,6 @@ def test_wrong_everywhere_and_nobody_to_blame(three: tuple[Gang, Context], locat
     assert {value for value in verdicts(wrong_data(gang, at) or []).values()} == {WRONG}
 
 
-@pytest.mark.xfail(reason="bug 6: order() forgets `done` and keeps `wrong`")
 def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[Gang, Context]) -> None:
     """`on_failure: continue`, and the next AllReduce uses the same ranks."""
     gang, at = three

@@ -119,7 +119,6 @@ def test_any_answer_over_tcp_proves_that_the_host_is_there(seen: str) -> None:
     assert outcomes["node-a"].verdict is Verdict.PASS
 
 
-@pytest.mark.xfail(reason="bug 7: the proof says so although no full-size packet ever came through")
 def test_nothing_is_said_of_full_size_packets_that_nothing_proved() -> None:
     outcomes = judged(target("node-b", B, small=echo(20, 0, raw=SILENCE), full=LOST), dials_of("refused"))
     assert "get through" not in (outcomes["node-a"].proof or "")
@@ -174,7 +173,6 @@ def test_a_ping_that_cannot_do_full_size_leaves_it_to_tcp() -> None:
     assert "proven over TCP instead" in outcome.warnings[0]
 
 
-@pytest.mark.xfail(reason="bug 7: `proven over TCP instead`, and TCP did not open either")
 def test_a_ping_that_cannot_do_full_size_and_no_tcp_is_not_a_pass() -> None:
     outcome = judged(target("node-b", B, full=BUSYBOX), dials_of("dropped"))["node-a"]
     assert outcome.verdict is not Verdict.PASS

@@ -115,7 +115,6 @@ def test_a_stage_with_nodes_of_its_own(tmp_path: Path) -> None:
     assert [node.name for node in made.ranks_on.nodes] == ["node-c", "node-d"]
 
 
-@pytest.mark.xfail(reason="bug 9: narrow() keeps the groups, so the pattern means nodes that are gone", raises=IndexError)
 def test_a_stage_that_the_limit_leaves_no_node_of(tmp_path: Path) -> None:
     text = "{name: x, stages: [{check: ping}, {name: few, check: allreduce, nodes: rack2}]}"
     assert problems(tmp_path, text, limit="rack1") == ["pattern.empty"]

@@ -136,7 +136,6 @@ def test_an_activation_that_fails_says_so_and_starts_nothing(shell: str, line: s
     assert first["code"] not in (0, 91)
 
 
-@pytest.mark.xfail(reason="bug 8: the exit of failed() runs the EXIT trap, which says it again, with code 91")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_an_activation_that_fails_says_so_once_and_with_its_own_code(shell: str, tmp_path: Path) -> None:
     one = node("node-a", activate="(exit 3)")
@@ -192,7 +191,6 @@ def test_names_and_sources_cannot_leave_their_comment(tmp_path: Path) -> None:
     assert run("sh", written(tmp_path, script), "0").stdout == ""
 
 
-@pytest.mark.xfail(reason="bug 10: the script's own variables are called like the user's")
 @pytest.mark.parametrize("name", ["here", "code", "pids"])
 def test_no_name_of_the_users_is_the_scripts_own(name: str, tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(f"import os\nprint(os.environ.get('{name}'))\n")

@@ -1,0 +1,318 @@
+"""What must not be forgotten: a page and tests for every check, every cause in the catalogue, examples that load, and
+programs that a node's old Python can run."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import runbook
+from runbook.causes.catalogue import CAUSES, CONSEQUENCES
+from runbook.checks import CHECKS
+from runbook.checks.base import Check
+from runbook.checks.shell import Shell
+from runbook.cli.explain import explain, where_found
+from runbook.engine.plan import Choice, make_plan
+from runbook.load.inventory import load_inventory
+from runbook.load.playbook import load_playbook
+from runbook.load.shipped import find_inventory, find_playbook, shipped_names
+
+PACKAGE = Path(runbook.__file__).parent
+TESTS = Path(__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
+NOT_CHECKS = {"base", "context", "gang", "halts", "mesh", "shell", "__init__"}
+"""Modules in checks/ that are shared, or a stage of its own."""
+
+
+def page_of(name: str) -> str:
+    return (PACKAGE / "checks" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def module_of(check: type[Check]) -> str:
+    return check.__module__.rpartition(".")[2]
+
+
+# Checks.
+
+
+def test_every_module_of_checks_is_registered() -> None:
+    modules = {file.stem for file in (PACKAGE / "checks").glob("*.py")} - NOT_CHECKS
+    assert modules == {module_of(check) for check in CHECKS.values()} == set(CHECKS)
+
+
+def test_every_check_is_in_the_table_under_its_own_id() -> None:
+    assert all(name == check.id for name, check in CHECKS.items())
+
+    def kinds(base: type[Check]) -> Iterator[type[Check]]:
+        for kind in base.__subclasses__():
+            yield kind
+            yield from kinds(kind)
+
+    ours = {kind for kind in kinds(Check) if kind.__module__.startswith("runbook.")}
+    assert ours == {*CHECKS.values(), Shell}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_has_tests(name: str) -> None:
+    file = TESTS / "checks" / f"test_{name}.py"
+    functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+    assert sum(node.name.startswith("test_") for node in functions) >= 5
+    assert f"runbook.checks.{name}" in file.read_text()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_has_a_page_with_its_parts(name: str) -> None:
+    page = page_of(name)
+    assert page.startswith(f"# {name}\n\nProves ")
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert headings == ["How", "Arguments", "Causes", "What it cannot see"]
+    assert max(len(line) for line in page.splitlines() if not line.startswith("- ")) <= 120
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_argument_is_on_the_page_with_its_unit_and_default(name: str) -> None:
+    given = page_of(name).partition("## Arguments")[2].partition("## Causes")[0]
+    listed = dict(re.findall(r"^- `(\w+)` \((.+?)\): ", given, re.MULTILINE))
+    fields = dataclasses.fields(CHECKS[name])
+    assert set(listed) == {field.name for field in fields}
+    for field in fields:
+        default = {None: "none", 1 << 10: "1K", 1 << 20: "1M"}.get(field.default) or f"{field.default:g}"
+        assert listed[field.name] == f"{field.metadata['unit']}, default {default}"
+    assert f"{CHECKS[name].timeout_s:g} s" in given
+
+
+CAUSE_LINE = re.compile(r"^- `([a-z0-9-]+)`: [^;\n]+; .+; .+$")
+
+
+def causes_on(page: str) -> list[str]:
+    lines = page.partition("## Causes")[2].partition("## What it cannot see")[0].splitlines()
+    listed = [line for line in lines if line.startswith("- ")]
+    assert [line for line in listed if not CAUSE_LINE.match(line)] == [], "symptom; how to confirm; remedy"
+    return [match[1] for line in listed if (match := CAUSE_LINE.match(line))]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: str) -> None:
+    causes = causes_on(page_of(name))
+    assert causes
+    assert set(causes) <= CAUSES.keys()
+    assert len(set(causes)) == len(causes)
+
+
+# Causes.
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    cause: str
+    file: str
+    line: int
+
+
+MAKERS = {"Finding": 0, "Unreachable": 0, "NoPython": 0, "Failure": 0, "Blocked": 0}
+"""What is made with a cause, and which argument it is."""
+
+
+def texts_in(node: ast.AST) -> Iterator[ast.Constant]:
+    """The texts an expression may have as its value: `"a" if x else "b"` has two."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node
+    elif isinstance(node, ast.IfExp):
+        yield from texts_in(node.body)
+        yield from texts_in(node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from texts_in(value)
+
+
+def uses(file: Path) -> Iterator[Use]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        found: list[ast.AST] = []
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name in MAKERS and len(node.args) > MAKERS[name]:
+                found.append(node.args[MAKERS[name]])
+            found += [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
+        elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "cause" for t in node.targets):
+            found.append(node.value)
+        for value in found:
+            for text in texts_in(value):
+                yield Use(str(text.value), str(file.relative_to(PACKAGE)), text.lineno)
+
+
+USES = [use for file in SOURCES for use in uses(file)]
+
+
+def test_the_search_finds_them() -> None:
+    """It must not go blind when the code is written in another way."""
+    found = {use.cause for use in USES}
+    assert len(found) > 50
+    assert {"ssh-refused", "torch-missing", "firewall-drop", "ssh-host-key-changed", "python-too-old"} <= found
+    assert {"rank-crashed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
+
+
+def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
+    assert [use for use in USES if use.cause not in CAUSES] == []
+
+
+def words_of(name: str) -> set[str]:
+    """Every text in a check's source that is a cause of the catalogue, however it comes into a finding."""
+    tree = ast.parse(inspect.getsource(sys.modules[CHECKS[name].__module__]))
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return texts & CAUSES.keys()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_cause_of_a_check_is_on_its_page(name: str) -> None:
+    assert words_of(name) - set(causes_on(page_of(name))) == set()
+
+
+def test_what_the_ranks_may_say_is_on_the_pages_of_the_checks_that_start_them() -> None:
+    shared = {use.cause for use in USES if use.file in ("checks/halts.py", "node/rank.py")}
+    assert shared - set(causes_on(page_of("connection"))) == set()
+    assert {"rank-killed", "rank-stopped", "rank-behind"} <= set(causes_on(page_of("allreduce")))
+
+
+def test_what_logging_in_may_give_is_on_the_page_of_reach() -> None:
+    shared = {use.cause for use in USES if use.file.startswith("transport/")}
+    assert shared - set(causes_on(page_of("reach"))) == set()
+
+
+def test_consequences_are_causes() -> None:
+    assert CONSEQUENCES <= CAUSES.keys()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(name) == 0
+    assert capsys.readouterr().out == page_of(name)
+
+
+def test_explain_knows_every_cause_and_where_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    for cause, what in CAUSES.items():
+        assert explain(cause) == 0
+        assert capsys.readouterr().out.startswith(f"{cause}: {what}\n")
+    assert "checked by ping: `mtu-blackhole`: " in where_found("mtu-blackhole")
+
+
+# Examples.
+
+
+def test_something_is_shipped() -> None:
+    assert "two_node_allreduce" in shipped_names("playbooks")
+    assert {"localhost", "two_node"} <= set(shipped_names("inventories"))
+
+
+@pytest.mark.parametrize("name", shipped_names("inventories"))
+def test_every_shipped_inventory_loads(name: str) -> None:
+    assert load_inventory(find_inventory(name)).nodes
+
+
+@pytest.mark.parametrize("name", shipped_names("playbooks"))
+def test_every_shipped_playbook_loads_and_can_be_planned_on_its_inventory(name: str) -> None:
+    path = find_playbook(name)
+    playbook = load_playbook(path, checks=CHECKS)
+    assert playbook.stages
+    assert playbook.inventory is not None
+    inventory = load_inventory(path.parent / playbook.inventory)
+    if any(stage.kind == "launch" for stage in playbook.stages):
+        return  # rendered, not run, in this version
+    assert len(make_plan(playbook, inventory, Choice()).stages) == len(playbook.stages) + 1
+
+
+# Programs that run on the nodes.
+
+
+@pytest.mark.parametrize("file", NODE_PROGRAMS, ids=lambda file: file.stem)
+def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 8))
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            modules.add((node.module or "").partition(".")[0])
+    assert modules - sys.stdlib_module_names <= ({"torch", "tool"} if file.stem != "agent" else set())
+    assert modules - {"torch"} <= sys.stdlib_module_names | {"tool"}
+
+
+def old_python() -> str | None:
+    """A Python 3.8 of this machine, if there is one."""
+    for name in (shutil.which("python3.8"), *Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8")):
+        if name is not None and Path(name).exists():
+            return str(name)
+    return None
+
+
+@pytest.mark.skipif(old_python() is None, reason="no Python 3.8 on this machine")
+def test_a_real_python_3_8_compiles_them() -> None:
+    python = old_python()
+    assert python is not None
+    script = "import sys\nfor f in sys.argv[1:]: compile(open(f, 'rb').read(), f, 'exec')"
+    done = subprocess.run(
+        [python, "-S", "-W", "error", "-c", script, *map(str, NODE_PROGRAMS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_program_a_check_runs_is_there() -> None:
+    names = set()
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("ask", "program", "push_program")
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                names.add(str(node.args[0].value))
+    assert names >= {"reach", "ping", "port", "mesh", "rules", "ibstat", "rank"}
+    assert names <= {file.stem for file in NODE_PROGRAMS}
+
+
+# Rooms.
+
+
+def test_imports_run_downwards_only() -> None:
+    program = Path(sys.executable).parent / "lint-imports"
+    if not program.exists():
+        pytest.skip("import-linter is not installed")
+    done = subprocess.run([str(program), "--no-cache"], capture_output=True, text=True, cwd=TESTS.parent, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_model_imports_nothing_of_ours_and_nothing_but_the_standard_library() -> None:
+    for file in (PACKAGE / "model").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.startswith("runbook.model") or name.partition(".")[0] in sys.stdlib_module_names
+
+
+def test_nothing_below_cli_and_report_prints() -> None:
+    for file in SOURCES:
+        if file.relative_to(PACKAGE).parts[0] in ("cli", "report", "node"):
+            continue
+        calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        assert not [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], file
+
+
+def test_every_wait_of_a_future_that_python_3_10_can_raise_is_caught() -> None:
+    """There `concurrent.futures.TimeoutError` is no `TimeoutError` yet."""
+    assert ">=3.10" in (TESTS.parent / "pyproject.toml").read_text()

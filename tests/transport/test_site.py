@@ -1,0 +1,106 @@
+"""All nodes at once: one that hangs, fails or refuses hides no other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node, Ssh
+from runbook.transport import Session, Site
+
+NODES = [Node(name, "127.0.0.1", connection="local") for name in ("node-a", "node-b", "node-c")]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    one = Site("run-1")
+    yield one
+    one.close()
+
+
+def test_each_gives_results_errors_and_what_is_late_by_name(site: Site) -> None:
+    release = threading.Event()
+
+    def work(node: Node) -> str:
+        if node.name == "node-b":
+            raise ValueError("no")
+        if node.name == "node-c":
+            release.wait(30)
+        return node.name.upper()
+
+    try:
+        found = site.each(NODES, work, timeout_s=0.3)
+    finally:
+        release.set()
+    assert list(found) == ["node-a", "node-b", "node-c"]
+    assert found["node-a"] == "NODE-A"
+    assert isinstance(found["node-b"], ValueError)
+    assert isinstance(found["node-c"], TimeoutError)
+
+
+def test_no_more_than_forks_at_once() -> None:
+    site = Site("run-1", forks=2)
+    running, most, lock = set(), [0], threading.Lock()
+
+    def work(node: Node) -> None:
+        with lock:
+            running.add(node.name)
+            most[0] = max(most[0], len(running))
+        threading.Event().wait(0.02)
+        with lock:
+            running.discard(node.name)
+
+    nodes = [Node(f"n{number}", "127.0.0.1") for number in range(8)]
+    assert set(site.each(nodes, work, timeout_s=10).values()) == {None}
+    assert most[0] == 2
+    site.close()
+
+
+def test_nothing_to_do_is_nothing_done(site: Site) -> None:
+    assert site.each([], lambda node: 1, timeout_s=1) == {}
+
+
+def closed_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def test_a_node_that_refuses_does_not_hide_the_others(site: Site, tmp_path: Path) -> None:
+    here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
+    refusing = Node(
+        "node-b", "127.0.0.1", ssh=Ssh(port=closed_port(), user="nobody", key="/no/key", connect_timeout_s=2)
+    )
+    site.open([here, refusing])
+    assert list(site.sessions) == ["node-a"]
+    assert {name: error.cause for name, error in site.failures.items()} == {"node-b": "ssh-refused"}
+    assert {name: isinstance(said, dict) for name, said in site.close().items()} == {"node-a": True}
+
+
+def test_opening_twice_keeps_the_session(site: Site, tmp_path: Path) -> None:
+    here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
+    site.open([here])
+    first: Session = site.sessions["node-a"]
+    site.open([here])
+    assert site.sessions["node-a"] is first
+
+
+def test_a_node_that_takes_for_ever_is_told_of_that_node(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few forks and many dead nodes, the last ones have not even been tried when the time is up."""
+    monkeypatch.setattr(site, "each", lambda nodes, work, timeout_s: {"node-a": None, "node-b": TimeoutError("late")})
+    site.open(NODES[:2])
+    assert list(site.failures) == ["node-b"]
+
+
+def test_goodbye_to_a_node_that_is_lost(site: Site, tmp_path: Path) -> None:
+    here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
+    site.open([here])
+    site.sessions["node-a"]._lose("the cable was pulled")
+    site.sessions["node-a"]._stream.close()
+    (said,) = site.close().values()
+    assert isinstance(said, Unreachable)

@@ -1,0 +1,108 @@
+"""Sessions with this very machine, and streams that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from runbook.transport import Session
+from runbook.transport.bootstrap import command
+from runbook.transport.local import LocalStream
+from runbook.transport.stream import Stream
+
+
+def opened(
+    workdir: Path, *, node: str = "node-a", python: str = sys.executable, stream: Stream | None = None, **config: object
+) -> Session:
+    """A session with the supervisor on this machine; `config` as the supervisor takes it: silence_s, grace_s, keep."""
+    settings = {"run_id": "run-1", "node": node, "workdir": str(workdir), **config}
+    return Session(node, stream or LocalStream(python), settings, python, 20.0)
+
+
+@contextlib.contextmanager
+def session(workdir: Path, **options: object) -> Iterator[Session]:
+    one = opened(workdir, **options)  # type: ignore[arg-type]
+    try:
+        yield one
+    finally:
+        if not one.lost:
+            one.goodbye()
+
+
+class ShellStream(LocalStream):
+    """As if this were the account's login shell, which sshd calls with `-c`."""
+
+    def __init__(self, shell: str, python: str) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [shell, "-c", command(python)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+
+
+class Noisy(LocalStream):
+    """A talkative profile: these pieces come before what the far end says."""
+
+    def __init__(self, python: str, *pieces: bytes) -> None:
+        super().__init__(python)
+        self._pieces = list(pieces)
+
+    def read(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else super().read()
+
+
+class Scripted:
+    """A far end that says these pieces and then hangs up, or, with `hang`, says nothing more."""
+
+    def __init__(self, *pieces: bytes, complaint: str = "", hang: bool = False) -> None:
+        self._pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        for piece in (*pieces, *(() if hang else (b"",))):
+            self._pieces.put(piece)
+        self._complaint = complaint
+        self.closed = False
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def read(self) -> bytes:
+        return self._pieces.get()
+
+    def close(self) -> None:
+        self.closed = True
+        self._pieces.put(b"")
+
+    def complaint(self) -> str:
+        return self._complaint
+
+
+def alive(pid: int) -> bool:
+    """Whether this process exists and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
+
+
+def eventually(what: Callable[[], bool], seconds: float = 15.0) -> bool:
+    """Whether it comes to hold. How soon is not judged."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def gone(*pids: int) -> bool:
+    return eventually(lambda: not any(alive(pid) for pid in pids))
