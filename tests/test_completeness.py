@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import re
 import shutil
 import subprocess
@@ -53,7 +52,7 @@ def test_every_module_of_checks_is_registered() -> None:
 def test_every_check_is_in_the_table_under_its_own_id() -> None:
     assert all(name == check.id for name, check in CHECKS.items())
 
-    def kinds(base: type[Check]) -> Iterator[type[Check]]:
+    def kinds(base: type[object]) -> Iterator[type[object]]:
         for kind in base.__subclasses__():
             yield kind
             yield from kinds(kind)
@@ -86,7 +85,7 @@ def test_every_argument_is_on_the_page_with_its_unit_and_default(name: str) -> N
     fields = dataclasses.fields(CHECKS[name])
     assert set(listed) == {field.name for field in fields}
     for field in fields:
-        default = {None: "none", 1 << 10: "1K", 1 << 20: "1M"}.get(field.default) or f"{field.default:g}"
+        default = {"None": "none", "1024": "1K", "1048576": "1M"}.get(str(field.default)) or f"{field.default:g}"
         assert listed[field.name] == f"{field.metadata['unit']}, default {default}"
     assert f"{CHECKS[name].timeout_s:g} s" in given
 
@@ -165,20 +164,20 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
     assert [use for use in USES if use.cause not in CAUSES] == []
 
 
-def words_of(name: str) -> set[str]:
-    """Every text in a check's source that is a cause of the catalogue, however it comes into a finding."""
-    tree = ast.parse(inspect.getsource(sys.modules[CHECKS[name].__module__]))
+def causes_in(file: Path) -> set[str]:
+    """Every text in a source that is a cause of the catalogue, however it comes into a finding."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return texts & CAUSES.keys()
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_cause_of_a_check_is_on_its_page(name: str) -> None:
-    assert words_of(name) - set(causes_on(page_of(name))) == set()
+    assert causes_in(PACKAGE / "checks" / f"{name}.py") - set(causes_on(page_of(name))) == set()
 
 
 def test_what_the_ranks_may_say_is_on_the_pages_of_the_checks_that_start_them() -> None:
-    shared = {use.cause for use in USES if use.file in ("checks/halts.py", "node/rank.py")}
+    shared = causes_in(PACKAGE / "checks" / "halts.py") | causes_in(PACKAGE / "node" / "rank.py")
     assert shared - set(causes_on(page_of("connection"))) == set()
     assert {"rank-killed", "rank-stopped", "rank-behind"} <= set(causes_on(page_of("allreduce")))
 
@@ -189,7 +188,7 @@ def test_what_logging_in_may_give_is_on_the_page_of_reach() -> None:
 
 
 def test_consequences_are_causes() -> None:
-    assert CONSEQUENCES <= CAUSES.keys()
+    assert CAUSES.keys() >= CONSEQUENCES
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -249,7 +248,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
 
 def old_python() -> str | None:
     """A Python 3.8 of this machine, if there is one."""
-    for name in (shutil.which("python3.8"), *Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8")):
+    for name in (*Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8"), shutil.which("python3.8")):
         if name is not None and Path(name).exists():
             return str(name)
     return None
@@ -259,7 +258,7 @@ def old_python() -> str | None:
 def test_a_real_python_3_8_compiles_them() -> None:
     python = old_python()
     assert python is not None
-    script = "import sys\nfor f in sys.argv[1:]: compile(open(f, 'rb').read(), f, 'exec')"
+    script = "import pathlib, sys\nfor f in sys.argv[1:]: compile(pathlib.Path(f).read_bytes(), f, 'exec')"
     done = subprocess.run(
         [python, "-S", "-W", "error", "-c", script, *map(str, NODE_PROGRAMS)],
         capture_output=True,
@@ -311,8 +310,3 @@ def test_nothing_below_cli_and_report_prints() -> None:
             continue
         calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         assert not [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], file
-
-
-def test_every_wait_of_a_future_that_python_3_10_can_raise_is_caught() -> None:
-    """There `concurrent.futures.TimeoutError` is no `TimeoutError` yet."""
-    assert ">=3.10" in (TESTS.parent / "pyproject.toml").read_text()

@@ -254,6 +254,7 @@ class Session:
                 _evidence(self._noise, self._stream.complaint()),
             ) from None
         if isinstance(hello, Unreachable):
+            self._stream.close()
             raise hello
         self.hello = hello
 

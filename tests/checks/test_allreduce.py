@@ -193,7 +193,7 @@ def test_wrong_everywhere_and_nobody_to_blame(three: tuple[Gang, Context], locat
     for number in range(3):
         told(gang, number, 9)
     gang.extra["located"] = {"event": "located", "ranks": located}
-    assert {value for value in verdicts(wrong_data(gang, at) or []).values()} == {WRONG}
+    assert set(verdicts(wrong_data(gang, at) or []).values()) == {WRONG}
 
 
 def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[Gang, Context]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from runbook.checks.firewall import (
 from runbook.checks.mesh import Dial, Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import A, B, C, cluster, context, dial, node, with_ports
+from .world import C, cluster, context, dial, node, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
 
@@ -30,7 +31,7 @@ def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> N
     assert sample(list(range(100, 132))) == list(range(100, 132))
     some = sample(list(range(20000, 30000)))
     assert (some[0], some[-1], len(some)) == (20000, 29999, MOST_RANGE_PORTS)
-    assert max(b - a for a, b in zip(some, some[1:], strict=False)) < 400
+    assert max(b - a for a, b in itertools.pairwise(some)) < 400
     assert len(sample(list(range(33)))) == MOST_RANGE_PORTS
 
 
@@ -55,8 +56,8 @@ def test_a_kernel_with_another_range_widens_what_is_opened() -> None:
 
 
 def test_text_of_many_ports() -> None:
-    dials = [dial("node-a", "node-b", "dropped", port=port) for port in (5, 4, 3, 2, 1, 1)]
-    assert ports_text(dials) == "TCP 1, 2, 3, 4 and 1 more"
+    dials = [dial("node-a", "node-b", "dropped", port=port) for port in (5, 4, 3, 9, 7, 7)]
+    assert ports_text(dials) == "TCP 3-5, 7, 9"
 
 
 def test_addresses_that_only_the_nodes_know() -> None:
@@ -94,7 +95,7 @@ def test_each_way_to_fail(outcome: str, node: str, cause: str) -> None:
     name, finding = guilty(dial("node-a", "node-b", outcome, errno="EHOSTUNREACH" if outcome == "rejected" else None))
     assert (name, finding.cause) == (node, cause)
     assert finding.peers == tuple({"node-a", "node-b"} - {name})
-    assert any("10.0.0.2:29500" in line for line in finding.evidence)
+    assert any("10.0.0.2" in line and "29500" in line for line in finding.evidence)
 
 
 def test_ranks_that_meet_and_cannot_talk() -> None:

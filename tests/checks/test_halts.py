@@ -69,8 +69,11 @@ def test_a_killed_rank_is_guilty_and_its_survivors_are_not(gang: Gang) -> None:
 
 @pytest.mark.parametrize(
     ("code", "cause"),
-    [(-11, "rank-crashed"), (-6, "rank-crashed"), (-7, "rank-crashed"), (-15, "rank-killed"), (-64, "rank-killed")]
-    + [(1, "program-error"), (0, "program-error"), (127, "program-error")],
+    [
+        *((code, "rank-crashed") for code in (-11, -6, -7)),
+        *((code, "rank-killed") for code in (-15, -64)),
+        *((code, "program-error") for code in (0, 1, 127)),
+    ],
 )
 def test_how_a_rank_ended(gang: Gang, code: int, cause: str) -> None:
     ended(gang.members[2], code)

@@ -96,7 +96,7 @@ def causes(outcomes: dict[str, Outcome]) -> dict[str, list[str]]:
 def test_healthy() -> None:
     outcomes = judged(target("node-b", B), OPEN)
     assert {o.verdict for o in outcomes.values()} == {Verdict.PASS}
-    assert outcomes["node-a"].proof == "1 of 1 peers answer within 0.2 ms; full-size packets (MTU 1500) get through"
+    assert outcomes["node-a"].proof == "1 peer answers within 0.2 ms; full-size packets (MTU 1500) get through"
     assert outcomes["node-a"].warnings == ()
 
 

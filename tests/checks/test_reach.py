@@ -24,7 +24,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import Answer
 from runbook.transport.session import NoPython, ProgramNotStarted
 
-from .world import A, B, LO, cluster, gang_of, interface, machine, node
+from .world import LO, A, B, cluster, gang_of, interface, machine, node
 
 GPUS = node("node-a", gpus=(0, 1))
 TWO = """\
@@ -192,11 +192,11 @@ def test_the_interface_that_carries_the_address_is_suggested_and_a_node_may_have
     assert interface_findings(inventory, inventory.nodes[1], machine(B)) == []
 
 
-def test_the_backend_decides_which_variable_counts() -> None:
-    one = node("node-a", gpus=(0,), env={"NCCL_SOCKET_IFNAME": "nope"})
-    gloo, nccl = cluster(one, node("node-b")), cluster(one, node("node-b"), backend="nccl")
-    assert interface_findings(gloo, one, machine(A)) == []
-    assert [f.cause for f in interface_findings(nccl, one, machine(A))] == ["interface-missing"]
+def test_an_interface_that_is_wrong_for_either_backend_is_told() -> None:
+    one = node("node-a", gpus=(0,), env={"NCCL_SOCKET_IFNAME": "nope", "GLOO_SOCKET_IFNAME": "eth0"})
+    for backend in ("gloo", "nccl"):
+        inventory = cluster(one, node("node-b"), backend=backend)
+        assert [f.cause for f in interface_findings(inventory, one, machine(A))] == ["interface-missing"]
 
 
 def test_the_folder() -> None:

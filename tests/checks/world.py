@@ -67,7 +67,7 @@ class Nobody:
     def __init__(self, name: str) -> None:
         self.hello = {"machine": f"boot-{name}"}
 
-    def read_file(self, path: str) -> bytes:
+    def read_file(self, _: str) -> bytes:
         return (
             b"Current thread 0x00007f0000000001 (most recent call first):\n"
             b'  File "/t/distributed_c10d.py", line 2501 in all_reduce\n'
@@ -75,7 +75,7 @@ class Nobody:
             b'  File "./rank.py", line 449 in main\n'
         )
 
-    def program(self, name: str, arguments: object, *, timeout_s: float) -> Remote:
+    def program(self, name: str, *_: object, **__: object) -> Remote:
         raise TimeoutError(f"nobody runs {name} here")
 
 

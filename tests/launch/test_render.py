@@ -23,7 +23,7 @@ from runbook.model.secret import Secret
 from .world import cluster, node
 
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), max_size=20)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), max_size=20)
 DUMP = (
     "import json, os, sys\n"
     "say = {'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}\n"

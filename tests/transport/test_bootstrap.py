@@ -93,7 +93,7 @@ def test_the_next_interpreter_is_tried(path: Path, tmp_path: Path) -> None:
         assert node.hello["rejected"] == ["97"]
 
 
-@pytest.mark.parametrize("broken", ["exit 1", "exit 127", "kill -s ILL $$", "echo noise; exit 2"])
+@pytest.mark.parametrize("broken", ["exit 1", "exit 127", "echo noise; exit 2"])
 def test_an_interpreter_that_is_broken_does_not_stand_in_the_way(broken: str, path: Path, tmp_path: Path) -> None:
     fake(path, "python3", broken)
     (path / "python").symlink_to(REAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -195,7 +196,7 @@ def test_many_programs_at_once(node: Session) -> None:
 TREE = """
 import os, subprocess, sys, time
 child = subprocess.Popen(['sleep', '1000'])
-daemon = subprocess.Popen(['setsid', 'sleep', '1000'])
+daemon = subprocess.Popen(['sleep', '1000'], start_new_session=True)
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print('\\x1erunbook {"pids": [%d, %d, %d]}' % (os.getpid(), child.pid, daemon.pid))
@@ -211,6 +212,24 @@ def tree(node: Session, **options: float) -> tuple[int, int, int]:
     assert alive(child)
     assert alive(daemon)
     return leader, child, daemon
+
+
+@contextlib.contextmanager
+def awake(node: Session) -> Iterator[None]:
+    """Beats as a Site sends them, until the block ends."""
+    ending = threading.Event()
+
+    def beat() -> None:
+        while not ending.wait(0.2):
+            node.beat()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
 
 
 def test_a_deadline_ends_the_whole_group(node: Session) -> None:
@@ -295,8 +314,9 @@ def test_the_end_of_stdin_ends_everything(tmp_path: Path) -> None:
 
 def test_silence_ends_everything(tmp_path: Path) -> None:
     """As when the network is cut: no end of stdin, and not a word."""
-    node = opened(tmp_path, grace_s=0.2, silence_s=1.0)
-    pids = tree(node)
+    node = opened(tmp_path, grace_s=0.2, silence_s=2.0)
+    with awake(node):
+        pids = tree(node)
     assert gone(*pids, node.hello["pid"])
     assert eventually(lambda: node.lost is not None)
     node._stream.close()

@@ -11,11 +11,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 import pytest
+from paramiko.auth_strategy import AuthFailure, AuthResult
 from paramiko.ber import BERException
+from paramiko.pkey import UnknownKeyType
 
 from runbook.causes.catalogue import CAUSES
 from runbook.model.errors import Unreachable
@@ -58,8 +60,8 @@ EXPECTED: dict[str, tuple[BaseException, str]] = {
     "CouldNotCanonicalize": (paramiko.ssh_exception.CouldNotCanonicalize("x"), "ssh-handshake-failed"),
     "ConfigParseError": (paramiko.ConfigParseError("line 1"), "ssh-handshake-failed"),
     "MessageOrderError": (paramiko.ssh_exception.MessageOrderError("strict-kex"), "ssh-handshake-failed"),
-    "AuthFailure": (paramiko.auth_strategy.AuthFailure("no source"), "ssh-auth-failed"),
-    "UnknownKeyType": (paramiko.UnknownKeyType("ssh-x", b""), "ssh-handshake-failed"),
+    "AuthFailure": (AuthFailure(cast(AuthResult, "no source of a key")), "ssh-auth-failed"),
+    "UnknownKeyType": (UnknownKeyType("ssh-x", b""), "ssh-handshake-failed"),
     "BERException": (BERException("broken"), "ssh-handshake-failed"),
     "InvalidHostKey": (paramiko.hostkeys.InvalidHostKey("line", ValueError("x")), "ssh-handshake-failed"),
     "NeedRekeyException": (paramiko.packet.NeedRekeyException(), "ssh-handshake-failed"),
@@ -100,13 +102,9 @@ def test_every_exception_of_paramiko_has_a_cause(name: str) -> None:
 
 
 def with_context(error: Exception, context: Exception) -> Exception:
-    try:
-        try:
-            raise context
-        except Exception:
-            raise error  # noqa: B904  paramiko does so
-    except Exception as made:
-        return made
+    """As after `raise error` while `context` was handled."""
+    error.__context__ = context
+    return error
 
 
 @pytest.mark.parametrize(
