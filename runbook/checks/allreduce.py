@@ -157,7 +157,7 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
         blamed = seen
         why = f"{', '.join(m.label for m in seen)} received wrong sums, the others the right ones"
     else:
-        blamed = list(seen)
+        blamed = list(seen) or list(wrong)
         why = "every rank received wrong sums, and no single rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     finding = Finding(

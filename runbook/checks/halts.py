@@ -166,18 +166,14 @@ def stuck(gang: Gang, halt: Halt, doing: str) -> dict[str, list[Finding]]:
                 )
             )
         return found
-    for member in gang.members:
-        found.setdefault(member.rank.node, []).append(
-            Finding(
-                "collective-stall-uniform",
-                f"all ranks wait in the same call {doing}, {progress(first)}: {waited}, and no rank is behind",
-                "the data between them does not flow: check the links (packet size, loss), then the GPUs; "
-                "run again with `-e` and NCCL_DEBUG=INFO in the inventory's env to see the transport",
-                stack_lines(gang.members[:2]),
-            )
-        )
-        break
-    return found
+    finding = Finding(
+        "collective-stall-uniform",
+        f"all ranks wait in the same call {doing}, {progress(first)}: {waited}, and no rank is behind",
+        "the data between them does not flow: check the links (packet size, loss), then the GPUs; run again with "
+        "NCCL_DEBUG=INFO in the inventory's env to see the transport",
+        stack_lines(gang.members[:2]),
+    )
+    return {node.name: [finding] for node in gang.inventory.nodes}
 
 
 def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:

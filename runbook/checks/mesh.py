@@ -189,6 +189,6 @@ def rules_of(at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str
         for name, future in futures.items():
             try:
                 evidence[name] = future.result(timeout=12.0)
-            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError):
+            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError, concurrent.futures.TimeoutError):
                 evidence[name] = None
     return evidence

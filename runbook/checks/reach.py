@@ -136,17 +136,16 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 
 
 def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) -> Finding | None:
-    """Compare with the middle of all clocks, this machine's included, so that one wrong clock is the odd one out.
-
-    Of an even number the lower middle: the mean of the two would be a time that no clock shows.
-    """
+    """Compare with the clock that most others agree with, this machine's included: the odd one out is wrong."""
     if node not in offsets:
         return None
-    skew = offsets[node] - statistics.median_low([*offsets.values(), 0.0])
+    clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
+    right = max(clocks, key=lambda clock: sum(abs(clock - other) < SKEW_WARN_S for other in clocks))
+    skew = offsets[node] - right
     if abs(skew) < SKEW_WARN_S:
         return None
     way = "ahead of" if skew > 0 else "behind"
-    if abs(skew) < SKEW_FAIL_S:
+    if abs(skew) < SKEW_FAIL_S or len(offsets) == 1:
         warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
         return None
     return Finding(

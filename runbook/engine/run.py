@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet  # before Python 3.11 not the built-in TimeoutError
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,9 +133,10 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
         try:
             future.exception(timeout=0.2)
-        except TimeoutError:
+        except NotYet:
             continue
     if not future.done():
+        run.gang = None  # the late check still uses it; its ranks end with the run
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:

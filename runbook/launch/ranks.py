@@ -40,7 +40,7 @@ def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
         rendezvous = replace(rendezvous, master=kept[0].name, address=kept[0].address)
     names = {node.name for node in kept}
     groups = {group: tuple(name for name in members if name in names) for group, members in inventory.groups.items()}
-    return replace(inventory, nodes=kept, rendezvous=rendezvous, groups={g: m for g, m in groups.items() if m})
+    return replace(inventory, nodes=kept, rendezvous=rendezvous, groups=groups)
 
 
 def dialled_address(rendezvous: Rendezvous, node_count: int) -> str:

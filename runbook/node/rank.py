@@ -267,7 +267,7 @@ class Worker:
             else:
                 say("finished", size=size)
             del data
-        self.place.phase, self.place.size = "finishing", 0
+        self.place.phase, self.place.turn = "finishing", self.place.turns + 1
         self.barrier()
         self.step("done", stopped_before=stopped_before)
         self.place.phase = "waiting for orders"

@@ -6,17 +6,19 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import threading
 
 from runbook.transport.bootstrap import command
 
 
 class LocalStream:
-    """Runs the bootstrap under `/bin/sh`, in a session of its own so that Ctrl-C reaches only the controller."""
+    """Runs the bootstrap under a shell, in a session of its own so that Ctrl-C reaches only the controller."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, shell: str = "/bin/sh") -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
+        self._drained = threading.Event()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", command(python)],
+            [shell, "-c", command(python)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -30,7 +32,13 @@ class LocalStream:
 
     def read(self) -> bytes:
         assert self._process.stdout is not None
-        return os.read(self._process.stdout.fileno(), 65536)
+        try:
+            data = os.read(self._process.stdout.fileno(), 65536)
+        except ValueError:  # closed meanwhile
+            return b""
+        if not data:
+            self._drained.set()
+        return data
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -38,6 +46,8 @@ class LocalStream:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(6)
+        # Not while somebody reads: the number could by then be another file's.
+        self._drained.wait(0.5)
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdout.close()

@@ -450,8 +450,8 @@ class Session:
             try:
                 buffer = self._frames(buffer)
             except (ValueError, KeyError):
-                self._noise = buffer[-4096:]
-                break  # what arrives is not our supervisor's any more
+                self._lose(f"what comes from {self.node} is not our supervisor's any more: {buffer[:80]!r}")
+                break
         self._ended(greeted, buffer)
 
     def _frames(self, buffer: bytes) -> bytes:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
 import statistics
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+KIB = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
 
 
 class BenchError(RuntimeError):
@@ -20,7 +24,7 @@ class BenchError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Cost:
     """`cpu_s` is user and system time of the program and of every child it waited for; `peak_bytes` is the resident
-    memory of the largest process among them."""
+    memory of the largest process among them, and at least this process's own, which the kernel counts from the fork."""
 
     wall_s: float
     cpu_s: float
@@ -40,31 +44,25 @@ def measure(name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path
             env=dict(env),
             start_new_session=True,
         )
+        alarm = threading.Timer(deadline_s, _kill_group, (process.pid,))
+        alarm.start()
         try:
-            watch = os.pidfd_open(process.pid)
-            try:
-                ended, _, _ = select.select([watch], [], [], deadline_s)
-            finally:
-                os.close(watch)
+            _, status, usage = os.wait4(process.pid, 0)
             wall = time.monotonic() - begun
+            process.returncode = os.waitstatus_to_exitcode(status)
         finally:
-            # Whatever the program left in its own group goes with it, however this ends.
-            killed = _kill_group(process.pid)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if not ended:
-        raise BenchError(f"{name} did not end within {deadline_s:g} s{tail(log)}" + ("" if killed else " (gone)"))
+            alarm.cancel()
+            _kill_group(process.pid)  # what it left in its own group goes with it, however this ends
+    if wall >= deadline_s:
+        raise BenchError(f"{name} did not end within {deadline_s:g} s{tail(log)}")
     if process.returncode != 0:
         raise BenchError(f"{name} ended with {process.returncode}{tail(log)}")
-    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIB)
 
 
-def _kill_group(leader: int) -> bool:
-    try:
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def tail(log: Path) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runbook.transport import Session
-from runbook.transport.bootstrap import command
 from runbook.transport.local import LocalStream
 from runbook.transport.stream import Stream
 
@@ -20,8 +17,11 @@ from runbook.transport.stream import Stream
 def opened(
     workdir: Path, *, node: str = "node-a", python: str = sys.executable, stream: Stream | None = None, **config: object
 ) -> Session:
-    """A session with the supervisor on this machine; `config` as the supervisor takes it: silence_s, grace_s, keep."""
-    settings = {"run_id": "run-1", "node": node, "workdir": str(workdir), **config}
+    """A session with the supervisor on this machine; `config` as the supervisor takes it: silence_s, grace_s, keep.
+
+    Nobody sends beats here, so silence is only minded where a test asks for it.
+    """
+    settings = {"run_id": "run-1", "node": node, "workdir": str(workdir), "silence_s": 300.0, **config}
     return Session(node, stream or LocalStream(python), settings, python, 20.0)
 
 
@@ -31,7 +31,9 @@ def session(workdir: Path, **options: object) -> Iterator[Session]:
     try:
         yield one
     finally:
-        if not one.lost:
+        if one.lost:
+            one._stream.close()
+        else:
             one.goodbye()
 
 
@@ -39,14 +41,7 @@ class ShellStream(LocalStream):
     """As if this were the account's login shell, which sshd calls with `-c`."""
 
     def __init__(self, shell: str, python: str) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [shell, "-c", command(python)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            start_new_session=True,
-        )
+        super().__init__(python, shell)
 
 
 class Noisy(LocalStream):
