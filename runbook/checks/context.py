@@ -69,16 +69,14 @@ class Context:
     def ask(self, program: str, arguments: Callable[[Node], Facts], *, timeout_s: float) -> dict[str, Facts | Outcome]:
         """Run a node program on every node: what it said, or the outcome that says why there is nothing."""
 
-        def one(node: Node) -> Answer:
-            remote = self.session(node).program(program, arguments(node), timeout_s=timeout_s)
-            return remote.wait(min(timeout_s, self.left_s) + 2.0)
+        def one(node: Node) -> Facts:
+            session = self.session(node)
+            _ = session.folder  # a node without a folder for the run is told as that, whatever is asked
+            return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
         said: dict[str, Facts | Outcome] = {}
         for name, answer in self.each(one).items():
-            if isinstance(answer, Answer) and answer.message is not None and not answer.timed_out:
-                said[name] = answer.message
-            else:
-                said[name] = no_answer(name, program, answer)
+            said[name] = answer if isinstance(answer, dict) else no_answer(name, program, answer)
         return said
 
     # What reach learned.
@@ -125,8 +123,16 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
     if isinstance(got, Unreachable):
         finding = Finding(got.cause, got.says, got.remedy, got.evidence)
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
-    if isinstance(got, ProgramNotStarted):
+    if isinstance(got, ProgramNotStarted) and got.error.get("errno"):
         return Outcome.failed(node, folder_finding(node, got.error))
+    if isinstance(got, ProgramNotStarted):
+        finding = Finding(
+            "tool-output-unknown",
+            f"the {program} program failed on {node}: {got.error.get('type')}: {got.error.get('text')}",
+            "this is likely a bug of runbook: please report it with the versions of the node's system",
+            (str(got.error),),
+        )
+        return Outcome.unknown(node, finding)
     if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
         return Outcome.unknown(
             node,

@@ -105,6 +105,7 @@ REMEDIES = {
     "no-gpu-visible": "check `nvidia-smi` and CUDA_VISIBLE_DEVICES there; a CPU build of torch sees none: "
     "`{python} -c 'import torch; print(torch.version.cuda)'`",
     "device-ordinal-invalid": "put the number of GPUs that the node has into the inventory (`gpus:`)",
+    "python-too-old": "name a newer Python in the inventory: `python:` or `activate:`",
     "port-in-use": "see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
     "program-error": "make `{python} -c 'import torch'` work on that node first",
 }

@@ -15,6 +15,7 @@ from runbook.checks.halts import own_failure
 from runbook.launch.environment import socket_interface, socket_interfaces
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.transport import bootstrap
 
 ROOM_BYTES = 64 << 20
 SKEW_WARN_S, SKEW_FAIL_S = 2.0, 10.0
@@ -89,7 +90,10 @@ class Reach(Check):
             "hostname": facts["hostname"],
             "clock_offset_s": round(offsets.get(node.name, 0.0), 4),
         }
-        if at.needs_gang is not None and node in at.needs_gang.nodes:
+        python = python_finding(node, session.hello)
+        if python is not None:
+            findings.append(python)
+        elif at.needs_gang is not None and node in at.needs_gang.nodes:
             torch, unproven = torch_findings(gang, node, imported)
             findings += torch
             unknown += unproven
@@ -133,6 +137,32 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
             )
         ]
     return []
+
+
+def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
+    """Whether the supervisor had to do without the interpreter that the inventory names, and why.
+
+    With an `activate` line the name may only mean something behind it: then the ranks find out.
+    """
+    rejected = list(hello.get("rejected") or ())
+    if node.activate or not rejected:
+        return None
+    name, code = node.interpreter, int(rejected[0])
+    if code == bootstrap.TOO_OLD:
+        return Finding(
+            "python-too-old",
+            f"{name} on {node.name} is older than Python 3.8",
+            f"name a newer one in the inventory: `python:` of {node.name} (this one is there: {hello['executable']})",
+            (f"`{name} --version` on {node.name}; {hello['executable']} is {hello['python']}",),
+        )
+    why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
+    return Finding(
+        "python-missing",
+        f"{name} {why} on {node.name}",
+        f"install it, or name the right one in the inventory: `python:` of {node.name} (this one is there: "
+        f"{hello['executable']})",
+        (f"`{name} --version` on {node.name}; {hello['executable']} is {hello['python']}",),
+    )
 
 
 def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) -> Finding | None:

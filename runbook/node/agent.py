@@ -8,18 +8,16 @@ program it started gets TERM, then KILL, and whatever left its process group is 
 environment and killed as well. Then the run's folder is removed, and the supervisor ends.
 """
 
+# Every import here is paid for on every node: hashlib, shutil and socket wait until they are needed.
 import errno
-import hashlib
 import json
 import os
-import platform
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 
 MARK = b"\x1erunbook-agent "
 WINDOWS = os.name == "nt"
@@ -232,10 +230,10 @@ class Supervisor:
         hello = {
             "event": "hello",
             "time": time.time(),
-            "python": platform.python_version(),
+            "python": "%d.%d.%d" % sys.version_info[:3],
             "executable": sys.executable,
             "rejected": sys.argv[1:],
-            "hostname": socket.gethostname(),
+            "hostname": hostname(),
             "platform": sys.platform,
             "pid": os.getpid(),
             "uid": os.getuid() if hasattr(os, "getuid") else None,
@@ -275,6 +273,8 @@ class Supervisor:
             self.greet(frame)
         elif order == "beat":
             self.pipe.send({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
+        elif order == "call":
+            threading.Thread(target=self.call, args=(frame, payload), daemon=True).start()
         elif order == "put":
             self.put(frame, payload)
         elif order == "start":
@@ -298,8 +298,33 @@ class Supervisor:
         else:
             raise ValueError("unknown order " + repr(order))
 
+    def call(self, frame, payload):
+        """Run `look(arguments)` of a node program that came along, in a thread of this process.
+
+        A second interpreter would cost more than most programs do. They start their tools in groups of their own
+        with deadlines, so that a thread that hangs hangs alone; whoever asked has a deadline too.
+        """
+        try:
+            space = {"__name__": frame["program"]}
+            sources = json.loads(payload.decode())
+            for name in sources:
+                if name != frame["program"] and name not in sys.modules:
+                    module = types.ModuleType(name)
+                    exec(compile(sources[name], name, "exec"), module.__dict__)
+                    sys.modules[name] = module
+            exec(compile(sources[frame["program"]], frame["program"], "exec"), space)
+            answer = {"event": "done", "answer": space["look"](frame["arguments"])}
+        except Exception as error:
+            answer = {"event": "failed", "error": failure(error)}
+        try:
+            self.pipe.send(dict(answer, id=frame["id"]))
+        except OSError:
+            pass
+
     def put(self, frame, payload):
         """Write a file whole or not at all: check its hash, write under a temporary name, rename."""
+        import hashlib
+
         if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
             raise ValueError("the pushed bytes do not match their SHA-256")
         path = os.path.join(self.folder, frame["path"])
@@ -347,7 +372,7 @@ class Supervisor:
             pause(0.02)
             left = strays(self.tags)
         if self.folder and not self.keep:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove(self.folder)
             try:
                 os.rmdir(os.path.dirname(self.folder))
             except OSError:
@@ -360,6 +385,23 @@ class Supervisor:
             except OSError:
                 pass
         os._exit(0)
+
+
+def hostname():
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import socket
+
+    return socket.gethostname()
+
+
+def remove(folder):
+    try:
+        os.rmdir(folder)  # most runs of shell stages put nothing there
+    except OSError:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def failure(error, path=None):
@@ -387,7 +429,7 @@ def machine():
         parts.append(os.readlink("/proc/self/ns/net"))
     except OSError:
         pass
-    return " ".join(parts) or socket.gethostname()
+    return " ".join(parts) or hostname()
 
 
 def main():

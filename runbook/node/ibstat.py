@@ -25,4 +25,9 @@ def sysfs():
     return found
 
 
-say({"ibstat": tool("ibstat", [], 8), "sysfs": sysfs()})
+def look(_arguments):
+    return {"ibstat": tool("ibstat", [], 8), "sysfs": sysfs()}
+
+
+if __name__ == "__main__":
+    say(look({}))

@@ -63,7 +63,7 @@ def route(address):
     return {"dev": device, "src": way.get("prefsrc"), "via": way.get("gateway"), "mtu": int(mtu) if mtu else None}
 
 
-def look(target):
+def look_at(target):
     resolved = resolve(target["address"])
     result = dict(target, resolved=resolved, route=None, small=None, full=None)
     if not resolved:
@@ -79,13 +79,13 @@ def look(target):
     return result
 
 
-def main():
-    arguments = json.loads(sys.argv[1])
+def look(arguments):
     hostname = socket.gethostname()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        targets = list(pool.map(look, arguments["targets"]))
+        targets = list(pool.map(look_at, arguments["targets"]))
         names = dict(zip(arguments["names"], pool.map(resolve, arguments["names"])))
-    say({"names": names, "hostname": hostname, "own": resolve(hostname), "targets": targets})
+    return {"names": names, "hostname": hostname, "own": resolve(hostname), "targets": targets}
 
 
-main()
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

@@ -133,14 +133,12 @@ def run_of(pid):
     return None
 
 
-def main():
-    arguments = json.loads(sys.argv[1])
-    say(
-        {
-            "address": own_address(arguments["address"]) if arguments["address"] else None,
-            "ports": {str(port): try_bind(port) for port in arguments["ports"]},
-        }
-    )
+def look(arguments):
+    return {
+        "address": own_address(arguments["address"]) if arguments["address"] else None,
+        "ports": {str(port): try_bind(port) for port in arguments["ports"]},
+    }
 
 
-main()
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

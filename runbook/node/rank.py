@@ -88,6 +88,10 @@ class Worker:
     # Steps.
 
     def load(self):
+        if sys.version_info < (3, 8):
+            raise Failure(
+                "python-too-old", "%s is Python %s, older than 3.8" % (sys.executable, sys.version.split()[0])
+            )
         self.place.phase = "importing torch"
         begun = time.monotonic()
         try:
@@ -314,7 +318,7 @@ class Worker:
 
     def fill(self, data, pattern):
         """Element i of rank r is (i mod 251) + r + 1: it depends on the place and the rank, and sums stay exact."""
-        mine = pattern + float(self.rank + 1)
+        mine = pattern[: data.numel()] + float(self.rank + 1)
         for start in range(0, data.numel(), CHUNK):
             piece = data[start : start + CHUNK]
             piece.copy_(mine[: piece.numel()])
@@ -322,7 +326,7 @@ class Worker:
     def compare(self, data, pattern):
         """How many elements differ from the sum over all ranks, and the first one that does."""
         n = self.world_size
-        expected = pattern * float(n) + float(n * (n + 1) // 2)
+        expected = pattern[: data.numel()] * float(n) + float(n * (n + 1) // 2)
         wrong = 0
         first = None
         for start in range(0, data.numel(), CHUNK):

@@ -1,11 +1,10 @@
-"""What a node is made of: interfaces, names, GPUs, limits. Says one message and ends. Python 3.8, standard library.
+"""What a node is made of: interfaces, GPUs, limits. Says one message and ends. Python 3.8, standard library.
 
 Argument, JSON: {"gpus": bool: whether to ask nvidia-smi}.
 """
 
 import json
 import os
-import socket
 import sys
 
 from tool import json_of, read, say, tool
@@ -16,10 +15,6 @@ GPU_TIMEOUT_S = 10
 def interfaces():
     """Name -> {mtu, state, addresses}. `ip -j` tells all; without it sysfs has no addresses, and says so."""
     found = {}
-    try:
-        names = sorted(os.listdir("/sys/class/net"))
-    except OSError:
-        names = [name for _, name in socket.if_nameindex()]
     listed = json_of(tool("ip", ["-j", "address"], 5))
     if listed is not None:
         for entry in listed:
@@ -32,6 +27,10 @@ def interfaces():
                 "addresses": [a["local"] for a in entry.get("addr_info", []) if a.get("local")],
             }
         return found
+    try:
+        names = sorted(os.listdir("/sys/class/net"))
+    except OSError:
+        names = []
     for name in names:
         base = "/sys/class/net/" + name + "/"
         mtu = read(base + "mtu")
@@ -48,6 +47,7 @@ def ipv4_of(name):
     """The interface's first IPv4 address by ioctl SIOCGIFADDR, for nodes without iproute2."""
     try:
         import fcntl
+        import socket
         import struct
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -77,21 +77,13 @@ def shared_memory():
     return {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
 
 
-def main():
-    arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    hostname = socket.gethostname()
-    try:
-        own = sorted({info[4][0] for info in socket.getaddrinfo(hostname, None)})
-    except OSError:
-        own = []
+def look(arguments):
     facts = {
-        "hostname": hostname,
-        "own_addresses": own,
+        "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),
         "shm": shared_memory(),
         "port_range": read("/proc/sys/net/ipv4/ip_local_port_range"),
-        "infiniband": os.path.isdir("/sys/class/infiniband"),
     }
     if arguments.get("gpus"):
         facts["nvidia_smi"] = tool(
@@ -99,7 +91,8 @@ def main():
             ["--query-gpu=index,uuid,name,memory.total,memory.used", "--format=csv,noheader,nounits"],
             GPU_TIMEOUT_S,
         )
-    say(facts)
+    return facts
 
 
-main()
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

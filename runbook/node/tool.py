@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,12 @@ def say(message):
 
 def find(tool):
     """A tool on PATH, or where administrators' tools lie: an ordinary user's PATH has no sbin."""
-    return shutil.which(tool) or shutil.which(tool, path=os.pathsep.join(TOOL_FOLDERS))
+    folders = os.environ.get("PATH", "").split(os.pathsep) + list(TOOL_FOLDERS)
+    for folder in folders:
+        path = os.path.join(folder, tool)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def run(argv, timeout):

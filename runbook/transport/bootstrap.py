@@ -9,6 +9,7 @@ within ALARM_S, so that nothing waits for ever on a node whose network died in t
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from importlib import resources
@@ -55,6 +56,11 @@ def command(python: str) -> str:
 
 def first_input(python: str) -> bytes:
     """What is written to the command's stdin before the first frame. `python` must not contain a line break."""
-    source = zlib.compress(resources.files("runbook.node").joinpath("agent.py").read_bytes(), 9)
+    source = _supervisor()
     name = b"" if _HARMLESS.match(python) else python.encode() + b"\n"
     return name + str(len(source)).encode() + b"\n" + source
+
+
+@functools.cache
+def _supervisor() -> bytes:
+    return zlib.compress(resources.files("runbook.node").joinpath("agent.py").read_bytes(), 9)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -283,7 +284,7 @@ class Session:
             self.order({**frame, "id": number}, payload)
             reply = replies.get(timeout=timeout_s)
         except queue.Empty:
-            raise Unreachable(
+            raise NoReply(
                 "ssh-unreachable",
                 f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
                 f"check the load and the network of {self.node}",
@@ -338,6 +339,19 @@ class Session:
             frame["cwd"] = cwd
         self.order(frame)
         return remote
+
+    def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message:
+        """What `look(arguments)` of a node program gives, run inside the supervisor itself.
+
+        Raises Unreachable, ProgramNotStarted when the program raised, or TimeoutError.
+        """
+        frame: Message = {"do": "call", "program": name, "arguments": arguments}
+        try:
+            reply, _ = self.ask(frame, _sources(name), timeout_s=timeout_s)
+        except NoReply as late:
+            raise TimeoutError(str(late)) from None
+        answer: Message = reply["answer"]
+        return answer
 
     def program(
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
@@ -546,6 +560,19 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
         f"see what it says by hand: `ssh {shlex.quote(node)} /bin/sh -c true`; the account needs a shell that runs commands",
         _evidence(noise, complaint),
     )
+
+
+@functools.cache
+def _sources(name: str) -> bytes:
+    """A node program and what it imports of ours, by name."""
+    files = resources.files("runbook.node")
+    return json.dumps(
+        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in ("tool", name)}
+    ).encode()
+
+
+class NoReply(Unreachable):
+    """The connection stands, and one question was not answered in time."""
 
 
 class NoPython(Unreachable):

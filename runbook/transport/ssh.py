@@ -12,8 +12,10 @@ import array
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -69,6 +71,8 @@ class Logins:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._host_keys: dict[str, HostKeys] = {}
+        self._private_keys: dict[str, paramiko.PKey | None] = {}
+        self._config = fabric.Config(lazy=True)
         self._bastions: dict[str, _Bastion] = {}
 
     def connect(self, node: Node) -> SshStream:
@@ -131,13 +135,15 @@ class Logins:
             "auth_timeout": AUTH_TIMEOUT_S,
             "channel_timeout": CHANNEL_TIMEOUT_S,
         }
-        if target.keys:
+        if len(target.keys) == 1 and (key := self._private(target.keys[0])) is not None:
+            kwargs["pkey"] = key
+        elif target.keys:
             kwargs["key_filename"] = list(target.keys)
         connection = fabric.Connection(
             target.known_as,
             user=target.user,
             port=target.port,
-            config=fabric.Config(lazy=True),
+            config=self._config,
             connect_timeout=target.timeout_s,
             connect_kwargs=kwargs,
         )
@@ -155,6 +161,18 @@ class Logins:
             connection.close()
             raise _why(error, target, name) from error
         return connection
+
+    def _private(self, file: str) -> paramiko.PKey | None:
+        """A private key, read once for all nodes; None where it cannot be, and paramiko's own attempt tells why."""
+        with self._lock:
+            if file not in self._private_keys:
+                certificate = Path(f"{file}-cert.pub")
+                try:
+                    key = None if certificate.exists() else paramiko.PKey.from_path(file)
+                except Exception:  # noqa: BLE001  from_path raises a dozen kinds; a login with it will say which
+                    key = None
+                self._private_keys[file] = key
+            return self._private_keys[file]
 
     def _known(self, file: str) -> HostKeys:
         with self._lock:
@@ -285,14 +303,10 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
 def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
-    """What `ssh -G` says of this host; without OpenSSH, what paramiko understands of ~/.ssh/config."""
+    """What `ssh -G` says of this host; where the configuration is simple, or without OpenSSH, what paramiko reads."""
     user_config = Path.home() / ".ssh" / "config"
     defaults = {"identityfile": [f"~/.ssh/{name}" for name in DEFAULT_KEYS]}
-    program = shutil.which("ssh")
-    system = Path("/etc/ssh/ssh_config")
-    extra = Path("/etc/ssh/ssh_config.d")
-    if not user_config.exists() and not _says_something(system) and not any(extra.glob("*.conf")):
-        return defaults
+    program = shutil.which("ssh") if _wants_openssh(user_config) else None
     if program:
         command = [program, "-G"]
         if str(Path.home()) != pwd.getpwuid(os.getuid()).pw_dir and user_config.exists():
@@ -317,26 +331,44 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
                 name, _, value = line.partition(" ")
                 options.setdefault(name, []).append(value)
             return options
-    config = paramiko.SSHConfig()
-    if user_config.exists():
-        with user_config.open() as file:
-            config.parse(file)
-    found: dict[str, Any] = dict(config.lookup(host))
+    if not user_config.exists():
+        return defaults
+    found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
     return defaults | {
         name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
     }
 
 
-def _says_something(config: Path) -> bool:
-    """Whether a system ssh_config goes beyond what Debian and Red Hat ship: an Include and what `-G` never shows us."""
-    harmless = ("include", "sendenv", "hashknownhosts", "gssapiauthentication")
+SIMPLE = frozenset(
+    ["host", "hostname", "user", "port", "identityfile", "identitiesonly", "userknownhostsfile", "globalknownhostsfile", "hostkeyalias", "stricthostkeychecking", "connecttimeout", "serveraliveinterval", "serveralivecountmax", "loglevel", "batchmode", "compression", "forwardagent", "addkeystoagent", "tcpkeepalive", "sendenv", "hashknownhosts", "gssapiauthentication", "passwordauthentication", "controlmaster", "controlpath", "controlpersist"]
+)
+"""Keywords that paramiko reads as OpenSSH does, or that do not matter to us. Any other has `ssh -G` decide, which
+costs a process a node."""
+
+
+def _wants_openssh(user_config: Path) -> bool:
+    system = Path("/etc/ssh/ssh_config")
+    if any(Path("/etc/ssh/ssh_config.d").glob("*.conf")):
+        return True
+    # What the system's file says is not read by paramiko at all; `Include` of an empty folder is all Debian puts there.
+    beyond = _keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
+    return bool(beyond) or not _keywords(user_config) <= SIMPLE
+
+
+def _keywords(config: Path) -> set[str]:
     try:
-        lines = [line.strip().lower() for line in config.read_text().splitlines()]
+        lines = [line.strip() for line in config.read_text(errors="replace").splitlines()]
     except OSError:
-        return False
-    return any(
-        line and not line.startswith("#") and line != "host *" and not line.startswith(harmless) for line in lines
-    )
+        return set()
+    return {re.split(r"[\s=]", line, maxsplit=1)[0].lower() for line in lines if line and not line.startswith("#")}
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
+    config = paramiko.SSHConfig()
+    with user_config.open() as file:
+        config.parse(file)
+    return config
 
 
 def _host_port(text: str) -> tuple[str, int | None]:
