@@ -12,8 +12,7 @@ from runbook.launch.environment import socket_interface
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import Answer, Session, Site
-from runbook.transport.session import NoPython, ProgramNotStarted
+from runbook.transport import Answer, NoPython, ProgramNotStarted, Session, Site
 
 if TYPE_CHECKING:
     from runbook.checks.gang import Gang

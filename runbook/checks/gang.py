@@ -21,8 +21,7 @@ from runbook.launch.ranks import Rank, rank_table
 from runbook.launch.render import render_sh
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import Remote, Session
-from runbook.transport.session import Message
+from runbook.transport import Message, Remote, Session
 
 SILENT_S = 2.5
 """A rank that has not even sent a beat for this long (they come twice a second) is looked at."""

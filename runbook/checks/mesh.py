@@ -13,8 +13,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
-from runbook.transport import Remote
-from runbook.transport.session import ProgramNotStarted
+from runbook.transport import ProgramNotStarted, Remote
 
 DIAL_S = 2.2
 """Long enough for two SYNs: the kernel repeats the first after 1 s."""

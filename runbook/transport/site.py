@@ -11,7 +11,8 @@ from typing import TypeVar
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.local import LocalStream
-from runbook.transport.session import Message, Session
+from runbook.transport.remote import Message
+from runbook.transport.session import Session
 from runbook.transport.stream import Stream
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from runbook.checks.gang import Gang, Halt, Member, main_stack, slug
 from runbook.checks.halts import human_size, outcomes_of_halt, progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import Remote
-from runbook.transport.session import ProgramNotStarted
+from runbook.transport import ProgramNotStarted, Remote
 
 from .world import FakeRemote, at, cluster, gang_of, node, verdicts
 

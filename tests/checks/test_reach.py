@@ -21,8 +21,7 @@ from runbook.checks.reach import (
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import Answer
-from runbook.transport.session import NoPython, ProgramNotStarted
+from runbook.transport import Answer, NoPython, ProgramNotStarted
 
 from .world import LO, A, B, cluster, gang_of, interface, machine, node
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import bootstrap
-from runbook.transport.session import NoPython
+from runbook.transport import NoPython, bootstrap
 
 from .world import Noisy, Scripted, ShellStream, opened, session
 

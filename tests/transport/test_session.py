@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import Session
-from runbook.transport.session import ProgramNotStarted
+from runbook.transport import ProgramNotStarted, Session
 
 from .world import alive, eventually, gone, opened, session
 

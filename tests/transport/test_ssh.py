@@ -22,7 +22,9 @@ from paramiko.pkey import UnknownKeyType
 from runbook.causes.catalogue import CAUSES
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
-from runbook.transport.ssh import Logins, Target, _host_port, _UnknownKey, _why, resolve
+from runbook.transport.ssh import Logins
+from runbook.transport.ssh_config import Target, host_port, resolve
+from runbook.transport.ssh_errors import UnknownKey, why
 
 TARGET = Target(
     host="10.0.0.1",
@@ -94,7 +96,7 @@ def test_every_exception_of_paramiko_was_thought_of() -> None:
 def test_every_exception_of_paramiko_has_a_cause(name: str) -> None:
     error, cause = EXPECTED[name]
     assert isinstance(error, Exception)
-    found = _why(error, TARGET, "node-a")
+    found = why(error, TARGET, "node-a")
     assert found.cause == cause
     assert "node-a" in found.says
     assert found.remedy
@@ -110,7 +112,7 @@ def with_context(error: Exception, context: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (_UnknownKey(KEY), "ssh-host-key-unknown"),
+        (UnknownKey(KEY), "ssh-host-key-unknown"),
         (FileNotFoundError(2, "No such file", "/home/ana/.ssh/id"), "ssh-auth-failed"),
         (PermissionError(13, "Permission denied", "/home/ana/.ssh/id"), "ssh-auth-failed"),
         (ValueError("Invalid private key"), "ssh-auth-failed"),
@@ -126,16 +128,16 @@ def with_context(error: Exception, context: Exception) -> Exception:
     ],
 )
 def test_other_errors(error: Exception, cause: str) -> None:
-    assert _why(error, TARGET, "node-a").cause == cause
+    assert why(error, TARGET, "node-a").cause == cause
     assert cause in CAUSES
 
 
 def test_a_login_that_takes_too_long_is_not_a_key_that_is_refused() -> None:
-    assert _why(paramiko.AuthenticationException("Authentication timeout."), TARGET, "node-a").cause == "ssh-timeout"
+    assert why(paramiko.AuthenticationException("Authentication timeout."), TARGET, "node-a").cause == "ssh-timeout"
 
 
 def test_the_remedy_for_an_unknown_key_names_the_file_and_shows_the_fingerprint() -> None:
-    found = _why(_UnknownKey(KEY), TARGET, "node-a")
+    found = why(UnknownKey(KEY), TARGET, "node-a")
     assert "/home/ana/.ssh/known_hosts" in found.remedy
     assert any(KEY.fingerprint in line for line in found.evidence)
 
@@ -351,4 +353,4 @@ def test_identities_only(home: Path) -> None:
     ],
 )
 def test_hosts_with_ports(text: str, host: str, port: int | None) -> None:
-    assert _host_port(text) == (host, port)
+    assert host_port(text) == (host, port)

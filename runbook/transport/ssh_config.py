@@ -1,0 +1,200 @@
+"""Where and how to log in: the inventory's words, ssh_config (with Include and ProxyJump), and ssh's own defaults."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Ssh
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and how to log in, after the inventory, ssh_config and ssh's defaults were folded."""
+
+    host: str
+    port: int
+    user: str
+    keys: tuple[str, ...]
+    jump: str | None
+    proxy_command: str | None
+    known_hosts: tuple[str, ...]
+    known_as: str
+    explicit_key: bool
+    accept_new: bool
+    timeout_s: float
+    identities_only: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.user}@{self.host}" + (f":{self.port}" if self.port != 22 else "")
+
+    @property
+    def entry(self) -> str:
+        """How known_hosts spells this host."""
+        return self.known_as if self.port == 22 else f"[{self.known_as}]:{self.port}"
+
+
+def resolve(host: str, ssh: Ssh) -> Target:
+    """Fold the inventory's settings, ssh_config (with Include and ProxyJump) and ssh's defaults."""
+    options = _ssh_g(host, ssh)
+
+    def one(name: str) -> str | None:
+        values = options.get(name)
+        return None if not values or values[0] == "none" else values[0]
+
+    home = str(Path.home())
+    account_home = pwd.getpwuid(os.getuid()).pw_dir
+
+    def path(text: str) -> str:
+        text = text.replace("%d", home)
+        if text.startswith("~/"):
+            return home + text[1:]
+        # OpenSSH takes the account's home folder, everybody else takes $HOME: follow $HOME, as paramiko does.
+        if text.startswith(account_home + "/.ssh/") and home != account_home:
+            return home + text[len(account_home) :]
+        return text
+
+    known = [path(word) for line in options.get("userknownhostsfile", ["~/.ssh/known_hosts"]) for word in line.split()]
+    known += [
+        word for line in options.get("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"]) for word in line.split()
+    ]
+    if ssh.key:
+        keys: tuple[str, ...] = (path(ssh.key),)
+    else:
+        candidates = [path(name) for name in options.get("identityfile", [])]
+        keys = tuple(name for name in candidates if Path(name).exists())
+    real = one("hostname") or host
+    return Target(
+        host=real.strip("[]"),
+        port=ssh.port or int(one("port") or 22),
+        user=ssh.user or one("user") or pwd.getpwuid(os.getuid()).pw_name,
+        keys=keys,
+        jump=ssh.jump or (one("proxyjump") or "").split(",")[-1] or None,
+        proxy_command=None if ssh.jump else one("proxycommand"),
+        known_hosts=tuple(known),
+        known_as=one("hostkeyalias") or real.strip("[]"),
+        explicit_key=ssh.key is not None,
+        accept_new=ssh.host_keys == "accept-new",
+        timeout_s=ssh.connect_timeout_s,
+        identities_only=one("identitiesonly") == "yes",
+    )
+
+
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+
+
+def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
+    """What `ssh -G` says of this host; where the configuration is simple, or without OpenSSH, what paramiko reads."""
+    user_config = Path.home() / ".ssh" / "config"
+    defaults = {"identityfile": [f"~/.ssh/{name}" for name in DEFAULT_KEYS]}
+    program = shutil.which("ssh") if _wants_openssh(user_config) else None
+    if program:
+        command = [program, "-G"]
+        if str(Path.home()) != pwd.getpwuid(os.getuid()).pw_dir and user_config.exists():
+            command += ["-F", str(user_config)]
+        if ssh.user:
+            command += ["-l", ssh.user]
+        if ssh.port:
+            command += ["-p", str(ssh.port)]
+        try:
+            done = subprocess.run([*command, "--", host], capture_output=True, text=True, timeout=5, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            done = None
+        if done is not None:
+            if done.returncode != 0:
+                raise Unreachable(
+                    "ssh-handshake-failed",
+                    f"ssh refuses its own configuration for {host}: {done.stderr.strip()}",
+                    f"mend ~/.ssh/config until `ssh -G {host}` succeeds",
+                )
+            options: dict[str, list[str]] = {}
+            for line in done.stdout.splitlines():
+                name, _, value = line.partition(" ")
+                options.setdefault(name, []).append(value)
+            return options
+    if not user_config.exists():
+        return defaults
+    found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+    return defaults | {
+        name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
+    }
+
+
+SIMPLE = frozenset(
+    [
+        "host",
+        "hostname",
+        "user",
+        "port",
+        "identityfile",
+        "identitiesonly",
+        "userknownhostsfile",
+        "globalknownhostsfile",
+        "hostkeyalias",
+        "stricthostkeychecking",
+        "connecttimeout",
+        "serveraliveinterval",
+        "serveralivecountmax",
+        "loglevel",
+        "batchmode",
+        "compression",
+        "forwardagent",
+        "addkeystoagent",
+        "tcpkeepalive",
+        "sendenv",
+        "hashknownhosts",
+        "gssapiauthentication",
+        "passwordauthentication",
+        "controlmaster",
+        "controlpath",
+        "controlpersist",
+    ]
+)
+"""Keywords that paramiko reads as OpenSSH does, or that do not matter to us. Any other has `ssh -G` decide, which
+costs a process a node."""
+
+
+def _wants_openssh(user_config: Path) -> bool:
+    system = Path("/etc/ssh/ssh_config")
+    if any(Path("/etc/ssh/ssh_config.d").glob("*.conf")):
+        return True
+    # What the system's file says is not read by paramiko at all; `Include` of an empty folder is all Debian puts there.
+    beyond = _keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
+    return bool(beyond) or not _keywords(user_config) <= SIMPLE
+
+
+def _keywords(config: Path) -> set[str]:
+    try:
+        lines = [line.strip() for line in config.read_text(errors="replace").splitlines()]
+    except OSError:
+        return set()
+    return {re.split(r"[\s=]", line, maxsplit=1)[0].lower() for line in lines if line and not line.startswith("#")}
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
+    config = paramiko.SSHConfig()
+    with user_config.open() as file:
+        config.parse(file)
+    return config
+
+
+def host_port(text: str) -> tuple[str, int | None]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, int(rest[1:]) if rest.startswith(":") else None
+    if text.count(":") == 1:
+        host, _, port = text.partition(":")
+        return host, int(port)
+    return text, None
