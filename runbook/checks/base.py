@@ -37,7 +37,13 @@ def argument(default: Any, unit: str, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
 
 
-def configure(check: type[C], values: Mapping[str, object], spans: Mapping[str, Span], where: Span | None) -> C:
+def configure(
+    check: type[C],
+    values: Mapping[str, object],
+    spans: Mapping[str, Span],
+    where: Span | None,
+    names: Mapping[str, Span] | None = None,
+) -> C:
     """A check with its arguments. Raises FilesWrong with every argument that is unknown or cannot be read."""
     fields = {field.name: field for field in dataclasses.fields(check)}
     problems: list[Problem] = []
@@ -46,7 +52,14 @@ def configure(check: type[C], values: Mapping[str, object], spans: Mapping[str, 
         span = spans.get(name, where)
         if name not in fields:
             hint = did_you_mean(name, fields) or f"it takes: {', '.join(fields) or 'no arguments'}"
-            problems.append(Problem("playbook.unknown-argument", f"`{check.id}` has no argument `{name}`", span, hint))
+            problems.append(
+                Problem(
+                    "playbook.unknown-argument",
+                    f"`{check.id}` has no argument `{name}`",
+                    (names or {}).get(name, span),
+                    hint,
+                )
+            )
             continue
         try:
             read[name] = convert(value, fields[name].metadata["unit"])

@@ -195,7 +195,7 @@ def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
             problems.extend(wrong.problems)
     if problems:
         raise FilesWrong(problems)
-    return configure(CHECKS[stage.check], values, stage.argument_spans, stage.span)
+    return configure(CHECKS[stage.check], values, stage.argument_spans, stage.span, stage.argument_names)
 
 
 def _default_timeout(check: Check) -> float:

@@ -118,6 +118,7 @@ class _Reader:
             on_failure=stage.get("on_failure", "stop"),
             span=self._document.span(*keys),
             argument_spans={argument: span for argument, span in spans.items() if span is not None},
+            argument_names={name: span for name in spans if (span := self._document.key_span(*keys, "with", name))},
         )
 
     def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:

@@ -33,7 +33,8 @@ class Stage:
     nodes: str | None = None
     on_failure: str = "stop"  # stop | continue
     span: Span | None = None
-    argument_spans: Mapping[str, Span] = field(default_factory=dict)
+    argument_spans: Mapping[str, Span] = field(default_factory=dict)  # where each value stands
+    argument_names: Mapping[str, Span] = field(default_factory=dict)  # where each name stands
 
 
 @dataclass(frozen=True, slots=True)

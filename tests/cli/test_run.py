@@ -1,0 +1,156 @@
+"""The command as a script would use it: what goes where, and the exit codes. Nodes are this machine, stages are shell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+INVENTORY = """\
+name: here
+network: {interface: lo}
+defaults: {connection: local, workdir: WORKDIR, env: {TOKEN: {env: SECRET_OF_MINE}}}
+nodes:
+  node-a: {address: 127.0.0.1}
+  node-b: {address: 127.0.0.1}
+groups:
+  second: {nodes: node-b}
+"""
+
+PLAYBOOK = """\
+name: shell only
+vars: {word: hello}
+stages:
+  - {name: first, shell: "echo {{ word }}", expect: {stdout: "^hello"}}
+  - {name: second, shell: "exit 3", expect: {exit: 3}, tags: [odd]}
+  - {name: third, shell: "test -d /", when: "node_count == 2"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inventory.yml").write_text(INVENTORY.replace("WORKDIR", str(tmp_path / "work")))
+    (tmp_path / "playbook.yml").write_text(PLAYBOOK)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "runbook", "run", "playbook.yml", "-i", "inventory.yml", *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "SECRET_OF_MINE": "s3cr3t-0815",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_json_is_one_document_and_the_same_lies_in_the_run_folder(folder: Path) -> None:
+    done = run(folder, "-o", "json", "--run-dir", "out")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((folder / "out" / "result.json").read_text())
+    assert [stage["name"] for stage in document["stages"]] == ["reach", "first", "second", "third"]
+    assert document["stages"][1]["outcomes"][0]["proof"] == "exit 0: hello"
+    assert done.stderr == ""
+
+
+def test_jsonl_is_the_stream_of_events(folder: Path) -> None:
+    done = run(folder, "-o", "jsonl", "--run-dir", "out")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["event"] == "run-started"
+    assert events[-1]["event"] == "run-finished"
+    assert (folder / "out" / "events.jsonl").read_text() == done.stdout
+
+
+def test_junit_has_a_case_for_each_node_of_each_stage(folder: Path) -> None:
+    done = run(folder, "-o", "junit")
+    cases = ElementTree.fromstring(done.stdout).findall(".//testcase")
+    assert len(cases) == 4 * 2
+
+
+def test_a_failing_stage_stops_the_run_with_1(folder: Path) -> None:
+    done = run(folder, "-e", "word=bye", "-o", "json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"], document["stopped_at"]) == (1, 1, "first")
+    assert len(document["stages"]) == 2
+
+
+def test_a_value_in_a_shell_line_stays_one_word(folder: Path) -> None:
+    done = run(folder, "-e", "word=hello; touch broken; echo $(id) '`x`'", "-o", "json")
+    assert done.returncode == 0, done.stdout
+    assert not list(folder.rglob("broken"))
+
+
+def test_the_plan_touches_nothing(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    done = run(folder, "-C", "-l", "second", "--start-at", "second")
+    assert done.returncode == 0
+    assert "1. reach" in done.stdout
+    assert "first" not in done.stdout
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-l", "nobody"),
+        ("-t", "evn"),
+        ("--start-at", "frist"),
+        ("-e", "word"),
+        ("-l", "all:!node-a:!node-b"),
+        ("--skip-tags", "all"),
+        ("-i", "missing.yml"),
+    ],
+)
+def test_a_wrong_argument_is_2_and_nothing_is_run(folder: Path, arguments: tuple[str, ...]) -> None:
+    done = run(folder, *arguments)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("error[")
+    assert not (folder / ".runbook").exists()
+    assert not (folder / "work").exists()
+
+
+def test_a_mistake_in_a_playbook_is_shown_with_its_place(folder: Path) -> None:
+    (folder / "playbook.yml").write_text("name: x\nstages:\n  - {check: allreduce, with: {iteratons: 3}}\n")
+    done = run(folder)
+    assert done.returncode == 2
+    assert "playbook.yml:3:31" in done.stderr
+    assert "did you mean `iterations`?" in done.stderr
+
+
+def test_a_secret_is_nowhere_to_be_read(folder: Path) -> None:
+    done = run(folder, "-o", "json", "--run-dir", "out", "-v")
+    said = done.stdout + done.stderr + "".join(p.read_text() for p in (folder / "out").rglob("*") if p.is_file())
+    assert "s3cr3t-0815" not in said
+
+
+def test_what_was_pushed_stays_only_with_keep(folder: Path) -> None:
+    run(folder)
+    assert list((folder / "work").iterdir()) == []
+    run(folder, "--keep")
+    assert len(list((folder / "work").iterdir())) == 1
+
+
+def test_a_bug_of_ours_is_70_and_asks_to_be_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from runbook.cli import main as program
+
+    def broken(_: object) -> int:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(program, "dispatch", broken)
+    assert program.main(["explain", "ping"]) == 70
+    assert "please report it" in capsys.readouterr().err
