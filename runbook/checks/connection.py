@@ -83,9 +83,16 @@ def unjoined(gang: Gang, at: Context) -> list[Outcome] | None:
     findings: dict[str, Finding] = {}
     if dialling:
         for member in dialling:
-            reason = str(member.steps["dialling"].get("reason", ""))
+            step = member.steps["dialling"]
+            reason = str(step.get("reason", ""))
+            dialled = (
+                f"{step['address']}:{step['port']}" if "address" in step else where
+            )  # `env:` or `activate` may have changed it
             findings.setdefault(
-                member.rank.node, cannot_dial(member, reason, where, rendezvous.master, rendezvous.port)
+                member.rank.node,
+                misdirected(member, dialled, where)
+                if dialled != where
+                else cannot_dial(member, reason, where, rendezvous.master, rendezvous.port),
             )
     elif absent:
         for member in absent:
@@ -129,6 +136,15 @@ def unjoined(gang: Gang, at: Context) -> list[Outcome] | None:
                 )
             )
     return outcomes
+
+
+def misdirected(member: Member, dialled: str, where: str) -> Finding:
+    return Finding(
+        "master-addr-wrong-host",
+        f"{member.label} dials {dialled}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
+        f"take MASTER_ADDR and MASTER_PORT out of `env:` and of the `activate:` line of {member.rank.node}",
+        (f"{member.label} dialled {dialled}",),
+    )
 
 
 def cannot_dial(member: Member, reason: str, where: str, master: str, port: int) -> Finding:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runbook.launch.environment import socket_interface
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
+from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, NoPython, ProgramNotStarted, Session, Site
 
@@ -31,6 +32,7 @@ class Run:
     facts: dict[str, Facts] = field(default_factory=dict)
     gang: Gang | None = None
     made_from: tuple[str, ...] = ()
+    redactor: Redactor = field(default_factory=lambda: Redactor(()))
 
 
 @dataclass(frozen=True)

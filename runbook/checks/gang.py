@@ -29,6 +29,9 @@ SILENT_S = 2.5
 QUIET_S = 2.0
 """A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
 
+START_S = 12.0
+"""How long a launch script may take to its first word (the activate line runs before it), and a rank to its next."""
+
 SETTLE_S = 0.6
 """After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
 
@@ -134,6 +137,7 @@ class Gang:
         self._logs.append(log)
 
         def on_log(text: str) -> None:
+            text = self.run.redactor.text(text)
             member.log = [*member.log[-40:], text]
             log.write(text)
             log.flush()
@@ -207,12 +211,16 @@ class Gang:
 
     def gather(self, step: str, *, timeout_s: float) -> None:
         """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other."""
-        deadline = time.monotonic() + timeout_s
-        started = [member for member in self.members if member.remote]
-        while time.monotonic() < deadline and any(
-            step not in member.steps and not member.failure and not member.over for member in started
-        ):
+        begun = time.monotonic()
+        waiting = [member for member in self.members if member.remote]
+        while waiting and time.monotonic() - begun < timeout_s:
             self._drain(0.05)
+            now = time.monotonic()
+            waiting = [m for m in waiting if step not in m.steps and not m.failure and not m.over]
+            # Beats come from the first moment on, also while torch is imported: silence is not work.
+            late = [m for m in waiting if now - (m.heard if "started" in m.steps else begun) > START_S]
+            if waiting and len(late) == len(waiting):
+                return
 
     def _being_lost(self) -> bool:
         """Whether some node with a living rank is silent, and not yet given up."""

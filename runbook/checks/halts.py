@@ -151,7 +151,7 @@ def stuck(gang: Gang, halt: Halt, doing: str) -> dict[str, list[Finding]]:
         return found
     failed = [member for member in gang.members if member.aftermath]
     if failed:
-        return connection_lost(failed, doing)
+        return connection_lost(gang, failed, doing)
     first = min(gang.members, key=lambda member: member.place)
     last = max(gang.members, key=lambda member: member.place)
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
@@ -195,21 +195,17 @@ def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:
     )
 
 
-def connection_lost(failed: Sequence[Member], doing: str) -> dict[str, list[Finding]]:
-    """Ranks report a broken connection and yet every rank's process lives: the network broke it."""
-    found: dict[str, list[Finding]] = {}
-    for member in failed:
-        assert member.failure is not None
-        found.setdefault(member.rank.node, []).append(
-            Finding(
-                "tcp-connection-lost-midrun",
-                f"{member.label} lost an established connection {doing}, {progress(member)}; no rank had died",
-                "look for what resets or forgets connections between the nodes: a firewall's connection table, "
-                "a flapping link (`ip -s link`, `dmesg`)",
-                (str(member.failure.get("text")),),
-            )
-        )
-    return found
+def connection_lost(gang: Gang, failed: Sequence[Member], doing: str) -> dict[str, list[Finding]]:
+    """Ranks report a broken connection and yet every rank's process lives: the network broke it, between all of them."""
+    first = failed[0]
+    finding = Finding(
+        "tcp-connection-lost-midrun",
+        f"the ranks lost an established connection {doing}, {progress(first)}; no rank had died",
+        "look for what resets or forgets connections between the nodes: a firewall's connection table, a flapping link "
+        "(`ip -s link`, `dmesg`); the `firewall` check, run now, finds a rule that came meanwhile",
+        tuple(f"{member.label}: {(member.failure or {}).get('text')}" for member in failed[:6]),
+    )
+    return {node.name: [finding] for node in gang.inventory.nodes}
 
 
 def bystander(gang: Gang, node: str, names: Sequence[str], doing: str) -> Finding:

@@ -102,7 +102,7 @@ class Mesh:
             self.listening[node.name] = list(zip(bound, kinds, strict=True))
             self.occupied[node.name] = list(message["errors"])
             return
-        raise TimeoutError(f"{node.name}: the listeners did not come up")
+        raise remote.lost or TimeoutError(f"{node.name}: the listeners did not come up")
 
     def dial(
         self,
@@ -151,7 +151,7 @@ class Mesh:
                         )
                     )
                 return
-            raise TimeoutError(f"{source.name}: the dials were not finished in time")
+            raise remote.lost or TimeoutError(f"{source.name}: the dials were not finished in time")
 
         for name, result in self._at.each(one, up).items():
             if isinstance(result, BaseException):

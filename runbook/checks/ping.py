@@ -17,6 +17,9 @@ from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
+LOSS_TOLERATED = 0.01
+SLOW_TRANSFER_S = 0.15
+
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""
 
@@ -265,7 +268,7 @@ class Judge:
         elif not small.get("received"):
             self._no_echo(source, peer, address, small, answers)
         elif small["received"] < small["sent"]:
-            self._loss(source, peer, small)
+            self._loss(source, peer, small, target.get("again") or small, tcp)
         elif not full.get("received"):
             self._full_lost(source, peer, target, full)
         for dial in tcp:
@@ -303,15 +306,28 @@ class Judge:
             )
         )
 
-    def _loss(self, source: str, peer: str, small: Mapping[str, Any]) -> None:
-        lost = small["sent"] - small["received"]
+    def _loss(
+        self, source: str, peer: str, small: Mapping[str, Any], again: Mapping[str, Any], tcp: list[Dial]
+    ) -> None:
+        """Some echoes were lost: judged by the second, longer round, and by whether full-size TCP got through at once."""
+        sent = again.get("sent") or small["sent"]
+        lost = sent - (again.get("received") or 0)
+        share = f"{lost} of {sent} echoes between {source} and {peer} are lost ({100 * lost / sent:.0f} %)"
+        full = [dial for dial in tcp if dial.kind == "full"]
+        # A segment that has to be sent again waits for at least the kernel's 200 ms: quick transfers lost nothing.
+        clean = bool(full) and all(dial.outcome == "open" and dial.seconds < SLOW_TRANSFER_S for dial in full)
+        if lost <= sent * LOSS_TOLERATED or clean:
+            reason = "; TCP flows freely, so ICMP may only be rate-limited" if clean else ""
+            self.warnings[source].append(share + reason)
+            return
+        summary = [line for line in str(again.get("raw", "")).splitlines() if "transmitted" in line]
         self.findings[source].append(
             Finding(
                 "packet-loss",
-                f"{lost} of {small['sent']} packets between {source} and {peer} are lost ({100 * lost / small['sent']:.0f} %)",
+                share,
                 "look at the links' error counters on both: `ip -s link`, `ethtool -S`; then at cable, transceiver and "
                 "switch port",
-                (str(small["raw"]).strip().splitlines()[-1] if small.get("raw") else "",),
+                (*summary, *(f"{dial}, {dial.seconds:.2f} s" for dial in full[:2])),
                 (peer,),
             )
         )
@@ -337,6 +353,12 @@ class Judge:
             limit = raw.lower().partition("mtu")[2].strip(" =:)").split("\n")[0].split(")")[0].strip() or "less"
             self.warnings[source].append(
                 f"the path to {peer} carries less than the interface's MTU of {mtu} ({limit}); TCP adapts, RDMA does not"
+            )
+            return
+        both = [dial for dial in (*self._tcp(source, peer), *self._tcp(peer, source)) if dial.kind == "full"]
+        if both and all(dial.outcome == "open" for dial in both) and self._same_mtu(source, peer):
+            self.warnings[source].append(
+                f"full-size ICMP to {peer} is lost, full-size TCP gets through both ways: only ICMP is limited"
             )
             return
         self.lossy.append(
@@ -402,6 +424,10 @@ class Judge:
                 tuple(name for name in (source, destination) if name != node),
             )
             self.findings[node].append(finding)
+
+    def _same_mtu(self, one: str, other: str) -> bool:
+        """With different MTUs TCP still agrees on the smaller one, and RDMA does not."""
+        return self._mtu(one) == self._mtu(other)
 
     def _mtu(self, node: str) -> int | None:
         found = [t["route"].get("mtu") for t in self.answers.get(node, {}).get("targets", []) if t["route"]]

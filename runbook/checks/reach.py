@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.gang import Gang, start_gang
-from runbook.checks.halts import own_failure
+from runbook.checks.halts import own_failure, stopped
 from runbook.launch.environment import socket_interface, socket_interfaces
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
@@ -339,16 +339,32 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
     failures = [finding for member in members if (finding := own_failure(gang, member, "while importing torch"))]
     if failures:
         return failures[:1], []
-    if node.name not in imported:
-        return [], [
-            Finding(
-                "tool-output-unknown",
-                f"torch was not imported on {node.name} in time",
-                f"time it by hand: `time {node.interpreter} -c 'import torch'`; a slow network file system is the usual reason",
-                tuple(line for member in members[:1] for line in gang.lines(member)),
-            )
-        ]
-    return [], []
+    if node.name in imported:
+        return [], []
+    gang.inspect()
+    waiting = [member for member in members if "imported" not in member.steps]
+    for member in waiting:
+        asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
+        if asleep:
+            return [stopped(member, asleep, "while starting")], []
+    if node.activate and all("started" not in member.steps for member in waiting):
+        finding = Finding(
+            "activation-failed",
+            f"on {node.name} the inventory's activate line does not come to an end: {node.activate}",
+            f"log in as the same user and run it with its input closed: `{node.activate} </dev/null`; mend it there or in "
+            "the inventory",
+            tuple(f"{p['comm']} (pid {p['pid']}) is running" for m in waiting[:1] for p in m.processes[:4])
+            or ("it printed nothing",),
+        )
+        return [finding], []
+    return [], [
+        Finding(
+            "tool-output-unknown",
+            f"torch was not imported on {node.name} in time",
+            f"time it by hand: `time {node.interpreter} -c 'import torch'`; a slow network file system is the usual reason",
+            tuple(line for member in members[:1] for line in gang.lines(member)),
+        )
+    ]
 
 
 def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:

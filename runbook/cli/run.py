@@ -126,8 +126,13 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
             readers.append(stack.enter_context(Console(sys.stderr, verbose=arguments.verbose)))
 
         def emit(event: Event) -> None:
-            for reader in readers:
-                reader(event)
+            for reader in list(readers):
+                try:
+                    reader(event)
+                except OSError as error:  # a closed pipe, a full disk: no reason to end a run
+                    readers.remove(reader)
+                    with contextlib.suppress(OSError):
+                        sys.stderr.write(f"warning: a report cannot be written any more: {error}\n")
 
         try:
             yield emit

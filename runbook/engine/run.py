@@ -16,7 +16,17 @@ from runbook.causes.catalogue import CONSEQUENCES
 from runbook.checks.context import Context, Run
 from runbook.checks.gang import dismiss_gang
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.model.events import Emit, OutcomeReached, Progress, RunFinished, RunStarted, StageFinished, StageStarted
+from runbook.model.events import (
+    Emit,
+    Event,
+    OutcomeReached,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+)
+from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.transport import Site
 
@@ -37,12 +47,20 @@ class Settings:
     keep: bool = False
 
 
-def execute(plan: Plan, settings: Settings, emit: Emit) -> int:
+def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
     """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
     begun = time.monotonic()
     site = Site(settings.run_id, forks=settings.forks, keep=settings.keep)
     sources = (f"inventory {plan.inventory.source}", f"playbook {plan.playbook.source}")
-    run = Run(settings.run_id, settings.run_dir, site, made_from=sources)
+    everything = [
+        value for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes)) for value in env.values()
+    ]
+    redactor = Redactor(everything)
+    run = Run(settings.run_id, settings.run_dir, site, made_from=sources, redactor=redactor)
+
+    def emit(event: Event) -> None:
+        tell(redactor.anything(event))
+
     emit(
         RunStarted(
             time.time(),
@@ -140,7 +158,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
-        (run.run_dir / "crash.txt").write_text("".join(traceback.format_exception(error)))
+        (run.run_dir / "crash.txt").write_text(run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
     return complete(stage, future.result())
 

@@ -240,7 +240,7 @@ class Supervisor:
             "home": os.path.expanduser("~"),
             "machine": machine(),
         }
-        workdir = os.path.expanduser(config["workdir"])
+        workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
         # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
         folder = os.path.join(workdir, config["run_id"], config["node"])
         try:
@@ -327,7 +327,7 @@ class Supervisor:
 
         if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
             raise ValueError("the pushed bytes do not match their SHA-256")
-        path = os.path.join(self.folder, frame["path"])
+        path = os.path.join(self.folder, frame["path"])  # absolute, as the folder is
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         partial = path + ".partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), frame["mode"])

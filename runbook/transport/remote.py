@@ -22,6 +22,7 @@ Message = dict[str, Any]
 MARK = b"\x1erunbook "
 """Starts each JSON line that a node program says to us; every other line it prints is its log."""
 
+LONGEST_LINE = 64 * 1024
 STDERR_LIMIT = 64 * 1024
 
 
@@ -50,13 +51,17 @@ class _Text:
     on_log: Callable[[str], None]
     marked: bool
     pending: bytes = b""
+    held: str = ""
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
         if not self.marked:
-            text = self.decoder.decode(data, final)
-            if text:
-                self.on_log(text)
+            # Whole lines, so that whoever looks for something in them finds it; but not for ever.
+            text = self.held + self.decoder.decode(data, final)
+            whole = len(text) if final or len(text) > LONGEST_LINE else text.rfind("\n") + 1
+            self.held = text[whole:]
+            if whole:
+                self.on_log(text[:whole])
             return
         *lines, self.pending = (self.pending + data).split(b"\n")
         if final and self.pending:

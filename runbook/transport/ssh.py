@@ -9,6 +9,7 @@ and `ProxyJump none` of ssh_config are not understood. So the TCP connection, th
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ from runbook.transport.ssh_errors import UnknownKey, why
 
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
+
+
+# What paramiko has to say arrives as exceptions; its log would come as tracebacks on the user's terminal.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
 
 
 class Logins:

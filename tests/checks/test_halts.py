@@ -151,9 +151,8 @@ def test_all_in_the_same_call(gang: Gang) -> None:
 def test_connections_that_broke_while_every_process_lives(gang: Gang, failed: tuple[int, ...]) -> None:
     for number in failed:
         gang.members[number].failure = {"event": "failed", "cause": None, "text": "Connection reset by peer"}
-    found = judged(gang, FAILED)
-    for number, name in enumerate(found):
-        assert found[name] == ((FAIL, ("tcp-connection-lost-midrun",)) if number in failed else BYSTANDER)
+    # The connection lies between all of them: whoever spoke first is not to blame for it.
+    assert set(judged(gang, FAILED).values()) == {(FAIL, ("tcp-connection-lost-midrun",))}
 
 
 def test_a_stopped_rank_explains_the_connections_that_broke(gang: Gang) -> None:

@@ -101,10 +101,27 @@ def test_healthy() -> None:
 
 
 def test_loss_is_counted() -> None:
-    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), OPEN)
+    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), dials_of("dropped"))
     assert causes(outcomes) == {"node-a": ["packet-loss"], "node-b": []}
-    assert "7 of 20 packets" in outcomes["node-a"].findings[0].says
+    assert "7 of 20 echoes" in outcomes["node-a"].findings[0].says
     assert outcomes["node-a"].findings[0].peers == ("node-b",)
+
+
+def test_lost_echoes_where_tcp_flows_freely_are_a_warning() -> None:
+    outcomes = judged(target("node-b", B, small=echo(20, 13, ms=0.2)), OPEN)
+    assert outcomes["node-a"].verdict is Verdict.PASS
+    assert "rate-limited" in outcomes["node-a"].warnings[0]
+
+
+def test_one_lost_echo_that_a_second_round_does_not_repeat_is_a_warning() -> None:
+    seen = {**target("node-b", B, small=echo(20, 19, ms=0.2)), "again": echo(100, 100, ms=0.2)}
+    assert judged(seen, dials_of("dropped"))["node-a"].verdict is Verdict.PASS
+
+
+def test_full_size_icmp_alone_is_a_warning_where_tcp_carries_it() -> None:
+    outcome = judged(target("node-b", B, full=LOST), OPEN)["node-a"]
+    assert outcome.verdict is Verdict.PASS
+    assert "only ICMP is limited" in outcome.warnings[0]
 
 
 def test_icmp_blocked_and_tcp_open_is_a_warning() -> None:
@@ -186,7 +203,7 @@ def test_a_path_that_says_how_little_it_carries_is_a_warning(raw: str) -> None:
 
 
 def test_full_size_packets_that_vanish() -> None:
-    outcomes = judged(target("node-b", B, full=LOST), OPEN)
+    outcomes = judged(target("node-b", B, full=LOST), dials_of("dropped"))
     (finding,) = [f for outcome in outcomes.values() for f in outcome.findings]
     assert finding.cause == "mtu-blackhole"
     assert any("ping -M do -s 1472 from node-a to node-b" in line for line in finding.evidence)

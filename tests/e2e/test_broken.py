@@ -198,3 +198,26 @@ def test_a_rank_is_stopped_during_allreduce(two_hosts: Lab, run_in: Callable[...
     stops(ran, "full", ("node-b", "rank-stopped"))
     for host in two_hosts.hosts:
         host.wait_empty(user=two_hosts.user, timeout=10)
+
+
+def test_an_activate_line_that_never_returns(two_hosts: Lab, run_in: Callable[..., Ran]) -> None:
+    ran = run_in(two_hosts, nodes={"node-b": {"activate": "sleep 1000"}})
+    stops(ran, "reach", ("node-b", "activation-failed"))
+
+
+def test_an_activate_line_that_reads_does_not_eat_our_orders(two_hosts: Lab, run_in: Callable[..., Ran]) -> None:
+    assert run_in(two_hosts, "-t", "small", nodes={"node-b": {"activate": "cat >/dev/null"}}).code == 0
+
+
+def test_a_secret_that_a_program_prints_is_starred(
+    two_hosts: Lab, run_in: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "s3cr3t-0815")
+    environment = two_hosts.environment()
+    monkeypatch.setattr(two_hosts, "environment", lambda: {**environment, "SECRET_OF_MINE": "s3cr3t-0815"})
+    node = {"env": {"TOKEN": {"env": "SECRET_OF_MINE"}}, "activate": "echo token=$TOKEN; echo $TOKEN >&2; false"}
+    ran = run_in(two_hosts, "-v", nodes={"node-b": node})
+    stops(ran, "reach", ("node-b", "activation-failed"))
+    kept = "".join(path.read_text() for path in ran.folder.rglob("*") if path.is_file())
+    assert "token=***" in kept
+    assert "s3cr3t-0815" not in kept + ran.text()
