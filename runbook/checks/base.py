@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -100,10 +101,12 @@ def convert(value: object, unit: str) -> object:
         number = float(value)
     except ValueError:
         raise ValueError(f"{value!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a number that can be worked with")
     if unit == "count":
         if number != int(number) or number < 0:
             raise ValueError(f"{value!r} is not a whole number")
         return int(number)
-    if number < 0 or number != number:
+    if number < 0:
         raise ValueError(f"{value!r} must not be negative")
     return number

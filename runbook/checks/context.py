@@ -13,13 +13,16 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import Answer, NoPython, ProgramNotStarted, Session, Site
+from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 
 if TYPE_CHECKING:
     from runbook.checks.gang import Gang
 
 T = TypeVar("T")
 Facts = dict[str, Any]
+
+QUIET_S = 2.0
+"""A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
 
 
 @dataclass
@@ -79,6 +82,16 @@ class Context:
         for name, answer in self.each(one).items():
             said[name] = answer if isinstance(answer, dict) else no_answer(name, program, answer)
         return said
+
+    def lost_nodes(self) -> dict[str, Outcome]:
+        """Outcomes of nodes that went away meanwhile; waits for a node that is silent to be known as lost or back."""
+        sessions = {node.name: self.run.site.sessions.get(node.name) for node in self.nodes}
+        deadline = time.monotonic() + SILENCE_S + 1.5
+        while time.monotonic() < deadline and any(
+            session and not session.lost and session.silence_s > QUIET_S for session in sessions.values()
+        ):
+            time.sleep(0.1)
+        return {name: no_answer(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
 
     # What reach learned.
 

@@ -47,6 +47,9 @@ class Firewall(Check):
 
     def _judge(self, at: Context, mesh: Mesh) -> list[Outcome]:
         bad = [dial for dial in mesh.dials if dial.outcome != "open"]
+        if bad or mesh.silent:
+            mesh.silent.update(at.lost_nodes())
+        bad = [dial for dial in bad if dial.source not in mesh.silent and dial.destination not in mesh.silent]
         findings = explain(at, mesh, bad)
         outcomes = []
         for node in at.nodes:

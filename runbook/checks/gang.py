@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from runbook.checks.context import Run
+from runbook.checks.context import QUIET_S, Run
 from runbook.launch.ranks import Rank, rank_table
 from runbook.launch.render import render_sh
 from runbook.model.errors import Unreachable
@@ -25,9 +25,6 @@ from runbook.transport import Message, Remote, Session
 
 SILENT_S = 2.5
 """A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
-
-QUIET_S = 2.0
-"""A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
 
 START_S = 12.0
 """How long a launch script may take to its first word (the activate line runs before it), and a rank to its next."""

@@ -43,9 +43,13 @@ class Ping(Check):
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
                 mesh.dial(modes=("up", "down"), extra=lambda peer: ssh_port(at, peer))
             dials = mesh.dials
-        return Judge(at, answers, dials, findings).outcomes(
-            {name: outcome for name, outcome in said.items() if isinstance(outcome, Outcome)}
-        )
+        silent = {name: outcome for name, outcome in said.items() if isinstance(outcome, Outcome)}
+        silent.update(at.lost_nodes())
+        for name in silent:
+            answers.pop(name, None)
+        for answer in answers.values():  # what others saw of a node that is gone tells nothing about the path
+            answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
+        return Judge(at, answers, dials, findings).outcomes(silent)
 
 
 def targets(at: Context, node: Node) -> list[dict[str, str]]:
@@ -198,12 +202,15 @@ class Judge:
         self.warnings: dict[str, list[str]] = defaultdict(list)
         self.unknown: dict[str, list[Finding]] = defaultdict(list)
         self.lossy: list[tuple[str, str, str]] = []  # source, destination, evidence
+        self.unanswered: list[tuple[str, str, str, tuple[str, ...]]] = []  # source, peer, address, evidence
+        self.routeless: set[tuple[str, str]] = set()  # source, peer
 
     def outcomes(self, silent: Mapping[str, Outcome]) -> list[Outcome]:
         if not any(self.findings.values()):
             for source, answer in self.answers.items():
                 for target in answer["targets"]:
                     self._pair(source, target)
+            self._unanswered()
             self._blackholes()
         outcomes = []
         for node in self.at.nodes:
@@ -253,6 +260,7 @@ class Judge:
         tcp = self._tcp(source, peer)
         answers = [dial for dial in tcp if dial.outcome in ANSWERS]
         if route.get("error") and not small.get("received") and not answers:
+            self.routeless.add((source, peer))
             self.findings[source].append(
                 Finding(
                     "no-route",
@@ -295,16 +303,61 @@ class Judge:
             self.warnings[source].append(f"{peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way")
             return
         said = str(small.get("raw", "")).strip().splitlines()[-2:]
-        self.findings[source].append(
-            Finding(
-                "host-unreachable",
-                f"{source} gets no answer from {peer} ({address}), neither to ICMP nor to TCP",
-                f"check that {address} is right and up, and what lies between: `traceroute {address}` on {source}; "
-                "addresses in different subnets need a route on both sides",
-                (*said, *(str(dial) for dial in self._tcp(source, peer)[:2])),
-                (peer,),
+        self.unanswered.append((source, peer, address, (*said, *(str(dial) for dial in self._tcp(source, peer)[:2]))))
+
+    def _unanswered(self) -> None:
+        """Pairs without any answer at all: a wrong address, a rule, a missing route back, or truly nobody there."""
+        # No way back from the peer explains the silence, and is told of the peer.
+        waiting = [pair for pair in self.unanswered if (pair[1], pair[0]) not in self.routeless]
+        if not waiting:
+            return
+        names = sorted({name for source, peer, _, _ in waiting for name in (source, peer)})
+        address = {node.name: numeric(self.at.data_address(node)) for node in self.at.nodes}
+        evidence = rules_of(self.at, names, {name: [address[n] for n in names if n != name] for name in names})
+        for source, peer, dialled, seen in waiting:
+            own = [
+                a
+                for entry in self.at.facts(peer).get("interfaces", {}).values()
+                for a in entry["addresses"]
+                if not is_loopback(a)
+            ]
+            if is_ip(dialled) and own and dialled not in own:
+                self.findings[peer].append(
+                    Finding(
+                        "master-addr-wrong-host",
+                        f"the inventory's address of {peer}, {dialled}, is on none of its interfaces, and nobody there answers",
+                        f"write one of its own: `address: {next((a for a in own if ':' not in a), own[0])}`",
+                        (f"addresses of {peer}: {', '.join(own)}", *seen),
+                        (source,),
+                    )
+                )
+                continue
+            flow = Flow(address[source], address[peer], self.at.inventory.rendezvous.port)
+            blocked = explain_blocked(
+                "dropped",
+                flow,
+                evidence.get(source),
+                evidence.get(peer),
+                source,
+                peer,
+                ports=[(1, 65535)],  # not even ICMP comes through: everything between the two is blocked
             )
-        )
+            if blocked and blocked.decided and not blocked.between:
+                others = tuple(name for name in (source, peer) if name != blocked.node)
+                self.findings[blocked.node].append(
+                    Finding(blocked.cause, blocked.says, blocked.remedy, (*seen, *blocked.evidence)[:10], others)
+                )
+                continue
+            self.findings[source].append(
+                Finding(
+                    "host-unreachable",
+                    f"{source} gets no answer from {peer} ({dialled}), neither to ICMP nor to TCP",
+                    f"check that {dialled} is right and up, and what lies between: `traceroute {dialled}` on {source}; "
+                    "addresses in different subnets need a route on both sides",
+                    seen,
+                    (peer,),
+                )
+            )
 
     def _loss(
         self, source: str, peer: str, small: Mapping[str, Any], again: Mapping[str, Any], tcp: list[Dial]

@@ -71,9 +71,14 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     port = at.inventory.rendezvous.port
     if where is not None and not where["local"]:
         findings.append(not_local(at, node, where, address))
+    held: dict[object, list[int]] = {}
     for number, found in answer["ports"].items():
         if not found["free"]:
-            findings.append(taken(node, int(number), found, rendezvous=int(number) == port))
+            holder = found.get("holder") or {}
+            held.setdefault((found["errno"], holder.get("pid"), holder.get("uid")), []).append(int(number))
+    for numbers in held.values():
+        numbers.sort(key=lambda number: number != port)  # the rendezvous port speaks for the others
+        findings.append(taken(node, numbers, answer["ports"][str(numbers[0])], rendezvous=numbers[0] == port))
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = []
@@ -141,8 +146,11 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def taken(node: Node, port: int, found: Mapping[str, Any], *, rendezvous: bool) -> Finding:
+def taken(node: Node, ports: list[int], found: Mapping[str, Any], *, rendezvous: bool) -> Finding:
+    """One finding for all the ports that one process holds; the first of them is named."""
+    port = ports[0]
     what = "the rendezvous port" if rendezvous else "the port"
+    others = f" (and {len(ports) - 1} more ports)" if len(ports) > 1 else ""
     if found["errno"] == "EACCES":
         return Finding(
             "port-privileged-or-reserved",
@@ -156,14 +164,15 @@ def taken(node: Node, port: int, found: Mapping[str, Any], *, rendezvous: bool) 
         who = f"process {holder['pid']} of {user}: {holder['command']}"
         fix = f"end it if it is a leftover (`kill {holder['pid']}` on {node.name})"
         if holder.get("run_id"):
-            who += f" (a leftover of runbook's run {holder['run_id']})"
+            who += f" (it belongs to runbook's run {holder['run_id']})"
+            fix = f"wait if that run is still going on; end it if it is a leftover (`kill {holder['pid']}` on {node.name})"
     else:
         who = f"a process of {user} that only root can see"
         fix = f"see who it is: `sudo ss -ltnp 'sport = :{port}'` on {node.name}"
     other = "another port: `rendezvous: {port: …}`" if rendezvous else "other `network: {ports: …}`"
     return Finding(
         "port-in-use",
-        f"{what} {port} of {node.name} is taken by {who}",
+        f"{what} {port}{others} of {node.name} is taken by {who}",
         f"{fix}, or choose {other}",
         (f"bind({port}): {found['errno']}",),
     )

@@ -172,10 +172,13 @@ def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) 
     clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
     right = max(clocks, key=lambda clock: sum(abs(clock - other) < SKEW_WARN_S for other in clocks))
     skew = offsets[node] - right
+    apart = max(offsets.values()) - min(offsets.values())
     if abs(skew) < SKEW_WARN_S:
         return None
     way = "ahead of" if skew > 0 else "behind"
-    if abs(skew) < SKEW_FAIL_S or len(offsets) == 1:
+    # Two that are each a little off, in different directions, are far from each other.
+    far = abs(skew) >= SKEW_FAIL_S or (apart >= SKEW_FAIL_S and abs(skew) >= apart / 2)
+    if not far or len(offsets) == 1:
         warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
         return None
     return Finding(
@@ -191,12 +194,19 @@ def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[F
 
     Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
     """
-    expressions = dict.fromkeys(socket_interfaces(inventory, node).values())
-    findings = [interface_finding(inventory, node, facts, expression) for expression in expressions]
-    return [finding for finding in findings if finding is not None]
+    settings = socket_interfaces(inventory, node)
+    used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    findings: list[Finding] = []
+    judged: set[str] = set()
+    for name, expression in sorted(settings.items(), key=lambda item: item[0] != used):
+        finding = None if expression in judged else interface_finding(inventory, node, facts, name, expression)
+        judged.add(expression)
+        if finding is not None:
+            findings.append(finding)
+    return findings
 
 
-def interface_finding(inventory: Inventory, node: Node, facts: Facts, expression: str) -> Finding | None:
+def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)
@@ -209,12 +219,18 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, expression
         f"node alone `env: {{NCCL_SOCKET_IFNAME: {suggestion}, GLOO_SOCKET_IFNAME: {suggestion}}}`"
     )
     chosen = select_interfaces(expression, interfaces)
+    if variable == "GLOO_SOCKET_IFNAME" and variable_is_read(inventory, variable):
+        chosen = [name for name in interfaces if name in expression.split(",")]  # gloo knows no prefixes, `=` or `^`
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
         return Finding("interface-missing", says, fix, evidence)
-    usable = [name for name in chosen if interfaces[name]["addresses"] and interfaces[name]["state"] != "DOWN"]
+    usable = [
+        name
+        for name in chosen
+        if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
+    ]
     if not usable:
-        why = "is down" if interfaces[chosen[0]]["state"] == "DOWN" else "has no address"
+        why = "is down" if interfaces[chosen[0]]["state"] == "DOWN" else "has no address that others can reach"
         return Finding(
             "interface-missing",
             f"interface {chosen[0]} of {node.name} {why}",
@@ -226,6 +242,16 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, expression
         says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
         return Finding("interface-wrong", says, fix, evidence)
     return None
+
+
+def variable_is_read(inventory: Inventory, variable: str) -> bool:
+    """Whether the job's backend reads this variable: gloo's own, when the backend is gloo."""
+    return variable.startswith("GLOO") == (inventory.rendezvous.backend == "gloo")
+
+
+def link_local(address: str) -> bool:
+    """Addresses that a host gives itself when nobody gave it one."""
+    return address.startswith(("fe80:", "169.254."))
 
 
 def limit_warnings(inventory: Inventory, node: Node, facts: Facts, warnings: list[str]) -> None:

@@ -127,22 +127,34 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
 
         def emit(event: Event) -> None:
             for reader in list(readers):
-                try:
+                done = False
+                with warned():  # a closed pipe, a full disk: no reason to end a run
                     reader(event)
-                except OSError as error:  # a closed pipe, a full disk: no reason to end a run
+                    done = True
+                if not done:
                     readers.remove(reader)
-                    with contextlib.suppress(OSError):
-                        sys.stderr.write(f"warning: a report cannot be written any more: {error}\n")
 
         try:
             yield emit
         finally:
-            (run_dir / "result.json").write_text(result.text(), encoding="utf-8")
-    if arguments.output == "json":
-        sys.stdout.write(result.text())
-    elif arguments.output == "junit":
-        sys.stdout.write(junit.text())
-    sys.stdout.flush()
+            with warned():
+                (run_dir / "result.json").write_text(result.text(), encoding="utf-8")
+    with warned():
+        if arguments.output == "json":
+            sys.stdout.write(result.text())
+        elif arguments.output == "junit":
+            sys.stdout.write(junit.text())
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def warned() -> Iterator[None]:
+    """What cannot be written is said on stderr; the run and its exit code stand."""
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"warning: a report cannot be written: {error}\n")
 
 
 def plan_as_text(plan: Plan) -> str:

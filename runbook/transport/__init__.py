@@ -1,7 +1,7 @@
 """How to reach a node: a byte stream (local or SSH) with a supervisor at the far end, and what is done through it."""
 
 from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote
-from runbook.transport.session import NoPython, Session
+from runbook.transport.session import SILENCE_S, NoPython, Session
 from runbook.transport.site import Site
 
-__all__ = ["Answer", "Message", "NoPython", "ProgramNotStarted", "Remote", "Session", "Site"]
+__all__ = ["SILENCE_S", "Answer", "Message", "NoPython", "ProgramNotStarted", "Remote", "Session", "Site"]

@@ -71,8 +71,10 @@ class _Text:
             _, mark, body = line.partition(MARK)
             if mark:
                 with contextlib.suppress(ValueError):
-                    self.on_message(json.loads(body))
-                    continue
+                    message = json.loads(body)
+                    if isinstance(message, dict):
+                        self.on_message(message)
+                        continue
             self.on_log(line.decode(errors="replace") + "\n")
 
 

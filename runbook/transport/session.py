@@ -209,8 +209,7 @@ class Session:
         if self._lost:
             return
         if time.monotonic() - self._last_heard > SILENCE_S:
-            self._lose(f"nothing has come from {self.node} for {SILENCE_S:g} s")
-            threading.Thread(target=self._stream.close, daemon=True).start()
+            self.give_up(f"nothing has come from {self.node} for {SILENCE_S:g} s")
             return
         # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
         if self._write_lock.acquire(blocking=False):
@@ -220,6 +219,11 @@ class Session:
                 self._lose(f"writing to {self.node} failed: {error}")
             finally:
                 self._write_lock.release()
+
+    def give_up(self, why: str) -> None:
+        """Take the node for lost: whoever waits for it is told why."""
+        self._lose(why)
+        threading.Thread(target=self._stream.close, daemon=True).start()
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
         """Have everything of this run stopped and removed; tells what was stopped, swept and left.

@@ -12,7 +12,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
-from runbook.transport.session import Session
+from runbook.transport.session import SILENCE_S, Session
 from runbook.transport.stream import Stream
 
 T = TypeVar("T")
@@ -89,9 +89,16 @@ class Site:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _keep_awake(self) -> None:
+        last = time.monotonic()
         while not self._closing.wait(BEAT_S):
             with self._lock:
                 sessions = list(self.sessions.values())
+            slept, last = time.monotonic() - last, time.monotonic()
+            if slept > SILENCE_S:
+                for session in sessions:
+                    session.give_up(
+                        f"this machine slept for {slept:.0f} s, and {session.node} has ended the run by then"
+                    )
             for session in sessions:
                 session.beat()
 

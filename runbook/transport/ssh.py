@@ -97,6 +97,12 @@ class Logins:
 
     def _login_once(self, target: Target, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
         sock = through(gateway, target, name) if gateway else dial(target, name)
+        if target.explicit_key and self._private(target.keys[0]) is None:
+            try:
+                self._readable(target.keys[0], name)
+            except Unreachable:
+                sock.close()
+                raise
         kwargs: dict[str, object] = {
             "sock": sock,
             "allow_agent": not target.explicit_key and not target.identities_only,
@@ -131,6 +137,25 @@ class Logins:
             connection.close()
             raise why(error, target, name) from error
         return connection
+
+    def _readable(self, file: str, name: str) -> None:
+        """A key that the inventory names and that cannot be used is told before it is offered."""
+        why = None
+        try:
+            paramiko.PKey.from_path(file)
+        except paramiko.PasswordRequiredException:
+            return  # perhaps the agent has it: the login will tell
+        except OSError as error:
+            why = error.strerror
+        except Exception as error:  # noqa: BLE001  a dozen kinds, all of which mean: this is no private key
+            why = f"it is not a private key ({type(error).__name__})"
+        if why:
+            raise Unreachable(
+                "ssh-auth-failed",
+                f"{name}: the key {file} cannot be used: {why}",
+                "name the right file in the inventory: `ssh: {key: ~/.ssh/id_ed25519}`",
+                (f"{file}: {why}",),
+            )
 
     def _private(self, file: str) -> paramiko.PKey | None:
         """A private key, read once for all nodes; None where it cannot be, and paramiko's own attempt tells why."""

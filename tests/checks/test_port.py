@@ -81,7 +81,8 @@ def test_privileged() -> None:
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     outcome = judged({"29500": holder(), "29501": holder()}, {"resolved": [B], "local": False})
-    assert causes(outcome) == ["master-address-not-local", "port-in-use", "port-in-use"]
+    assert causes(outcome) == ["master-address-not-local", "port-in-use"]
+    assert "and 1 more ports" in outcome.findings[1].says
 
 
 def test_the_address_of_another_node() -> None:
