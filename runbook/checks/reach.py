@@ -220,7 +220,8 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
     )
     chosen = select_interfaces(expression, interfaces)
     if variable == "GLOO_SOCKET_IFNAME" and variable_is_read(inventory, variable):
-        chosen = [name for name in interfaces if name in expression.split(",")]  # gloo knows no prefixes, `=` or `^`
+        words = expression.split(",")  # gloo knows no prefixes, `=` or `^`, and opens every name that is listed
+        chosen = words if all(word in interfaces for word in words) else []
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
         return Finding("interface-missing", says, fix, evidence)
