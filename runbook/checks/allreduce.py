@@ -107,7 +107,9 @@ class AllReduce(Check):
             stopped = f"; stopped before {human_size(stop['size'])}: {why}"
             metrics["stopped_before"] = stop["size"]
         reached = f"busbw {last['busbw']:.3g} GB/s at {human_size(last['size'])}"
-        checked = f"{len(rows)} sizes verified, every element, {len(gang.members)} ranks"
+        checked = (
+            f"{len(rows)} sizes verified, every element, {len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
+        )
         warnings = []
         gate = self.min_busbw_gbytes
         if gate is not None and len(gang.members) == 1:

@@ -39,7 +39,7 @@ class Connection(Check):
         return [
             Outcome.passed(
                 node.name,
-                f"{world} ranks on {len(at.nodes)} host{'s' if len(at.nodes) > 1 else ''} joined at {where} over "
+                f"{world} rank{'s' if world > 1 else ''} on {len(at.nodes)} host{'s' if len(at.nodes) > 1 else ''} joined at {where} over "
                 f"{at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
