@@ -229,7 +229,8 @@ def test_processes_are_found_signalled_and_killed_with_their_helper(two_hosts: L
     helper = a.popen(["sleep", "1000"])
     other = a.popen(["sleep", "2000"], "root")
     deadline = time.monotonic() + 5
-    while len(a.processes()) < 2:
+    # Only once both are what they shall be do they die with their helper.
+    while sorted(command for _, command in a.processes()) != ["sleep 1000", "sleep 2000"]:
         assert time.monotonic() < deadline
     ((pid, cmdline),) = a.processes(two_hosts.user)
     assert cmdline == "sleep 1000"
