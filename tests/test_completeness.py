@@ -248,7 +248,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
 
 def old_python() -> str | None:
     """A Python 3.8 of this machine, if there is one."""
-    for name in (*Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8"), shutil.which("python3.8")):
+    for name in (*(Path.home() / ".pyenv" / "versions").glob("3.8.*/bin/python3.8"), shutil.which("python3.8")):
         if name is not None and Path(name).exists():
             return str(name)
     return None
