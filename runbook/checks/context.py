@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runbook.launch.environment import socket_interface
+from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
@@ -48,7 +49,6 @@ class Context:
     deadline: float
     say: Callable[..., None]  # say(text, node=None, rank=None, data={})
     needs_gang: Inventory | None = None  # for `reach`: the nodes on which later stages will start ranks
-    needs_sockets: bool = True
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -97,6 +97,11 @@ class Context:
 
     def facts(self, node: str) -> Facts:
         return self.run.facts.get(node, {})
+
+    def own_addresses(self, node: str) -> list[str]:
+        """Every address on the node's interfaces that is not loopback."""
+        interfaces: Mapping[str, Facts] = self.facts(node).get("interfaces", {})
+        return [a for entry in interfaces.values() for a in entry["addresses"] if not is_loopback(a)]
 
     def data_address(self, node: Node) -> str:
         """The address that other ranks will dial on this node: its interface's, where the inventory names one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.firewall import numeric
 from runbook.checks.mesh import Dial, Mesh, Want, rules_of
 from runbook.launch.environment import socket_interface
+from runbook.load.address import is_ip, is_loopback
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -64,33 +64,9 @@ def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
     return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
 
 
-def is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).is_loopback
-    except ValueError:
-        return False
-
-
 def owners(at: Context, addresses: list[str]) -> list[str]:
     """Nodes that have one of these addresses on an interface."""
-    return [
-        node.name
-        for node in at.nodes
-        if any(
-            a in addresses
-            for e in at.facts(node.name).get("interfaces", {}).values()
-            for a in e["addresses"]
-            if not is_loopback(a)
-        )
-    ]
+    return [node.name for node in at.nodes if set(addresses) & set(at.own_addresses(node.name))]
 
 
 def name_findings(at: Context, node: Node, answers: Mapping[str, Facts]) -> list[Finding]:
@@ -103,9 +79,7 @@ def name_findings(at: Context, node: Node, answers: Mapping[str, Facts]) -> list
     meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
     for name, addresses in resolved.items():
         target = meant[name]
-        truth = [
-            a for e in at.facts(target).get("interfaces", {}).values() for a in e["addresses"] if not is_loopback(a)
-        ]
+        truth = at.own_addresses(target)
         right = next((a for a in truth if ":" not in a), truth[0] if truth else "ADDRESS")
         line = f"echo '{right} {name}' | sudo tee -a /etc/hosts"
         if not addresses:
@@ -315,12 +289,7 @@ class Judge:
         address = {node.name: numeric(self.at.data_address(node)) for node in self.at.nodes}
         evidence = rules_of(self.at, names, {name: [address[n] for n in names if n != name] for name in names})
         for source, peer, dialled, seen in waiting:
-            own = [
-                a
-                for entry in self.at.facts(peer).get("interfaces", {}).values()
-                for a in entry["addresses"]
-                if not is_loopback(a)
-            ]
+            own = self.at.own_addresses(peer)
             if is_ip(dialled) and own and dialled not in own:
                 self.findings[peer].append(
                     Finding(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.launch.ranks import dialled_address
+from runbook.load.address import is_loopback
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -113,13 +113,7 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     others = [
         other.name
         for other in at.inventory.nodes
-        if other.name != node.name
-        and any(
-            a in where["resolved"]
-            for entry in at.facts(other.name).get("interfaces", {}).values()
-            for a in entry["addresses"]
-            if not is_loopback(a)
-        )
+        if other.name != node.name and set(where["resolved"]) & set(at.own_addresses(other.name))
     ]
     belongs = f"it belongs to {', '.join(others)}" if others else "it is on no interface there"
     usable = next((a for a in own if not is_loopback(a) and ":" not in a), own[0] if own else None)
@@ -137,13 +131,6 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
         ),
         tuple(others),
     )
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def taken(node: Node, ports: list[int], found: Mapping[str, Any], *, rendezvous: bool) -> Finding:

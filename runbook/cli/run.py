@@ -114,10 +114,12 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
     """
     result = Result()
     junit = Junit()
-    readers: list[Emit] = [result, junit]
+    readers: list[Emit] = [result]
     with contextlib.ExitStack() as stack:
         events = stack.enter_context((run_dir / "events.jsonl").open("w", encoding="utf-8"))
         readers.append(Jsonl(events))
+        if arguments.output == "junit":
+            readers.append(junit)
         if arguments.output == "jsonl":
             readers.append(Jsonl(sys.stdout))
         if arguments.output == "text":

@@ -11,7 +11,7 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.launch.ranks import narrow, rank_table
+from runbook.launch.ranks import narrow
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.patterns import select
 from runbook.load.templating import fill, truth
@@ -110,7 +110,7 @@ def _variables(playbook: Playbook, inventory: Inventory, extra: Mapping[str, obj
     facts: dict[str, object] = {
         "nodes": [node.name for node in inventory.nodes],
         "node_count": len(inventory.nodes),
-        "world_size": len(rank_table(inventory)),
+        "world_size": inventory.world_size,
         "gpus": sum(len(node.gpus) for node in inventory.nodes),
         "backend": inventory.rendezvous.backend,
         "infiniband": inventory.infiniband is not None,

@@ -13,7 +13,7 @@ def node_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
     derived: dict[str, EnvValue] = {
         "MASTER_ADDR": dialled_address(inventory.rendezvous, len(inventory.nodes)),
         "MASTER_PORT": str(inventory.rendezvous.port),
-        "WORLD_SIZE": str(sum(other.slots for other in inventory.nodes)),
+        "WORLD_SIZE": str(inventory.world_size),
         "LOCAL_WORLD_SIZE": str(node.slots),
         "NODE_RANK": str(inventory.nodes.index(node)),
         "GROUP_RANK": str(inventory.nodes.index(node)),

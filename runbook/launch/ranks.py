@@ -23,12 +23,11 @@ class Rank:
 
 def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
     """Ranks of the inventory's nodes, which already stand in rank order."""
-    world = sum(node.slots for node in inventory.nodes)
     table: list[Rank] = []
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
         for local_rank, device in enumerate(devices):
-            table.append(Rank(len(table), node.name, node_rank, local_rank, node.slots, world, device))
+            table.append(Rank(len(table), node.name, node_rank, local_rank, node.slots, inventory.world_size, device))
     return tuple(table)
 
 

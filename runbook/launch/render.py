@@ -62,7 +62,7 @@ def render_sh(
             version=runbook.__version__,
             node=node,
             ranks=[(rank, rank_environment(rank)) for rank in ranks],
-            world_size=sum(other.slots for other in inventory.nodes),
+            world_size=inventory.world_size,
             made_from=made_from,
             environment={key: value for key, value in environment.items() if key not in secrets},
             secrets=f"{name}.env" if secrets else None,

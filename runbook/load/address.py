@@ -18,10 +18,10 @@ def strip_brackets(address: str) -> str:
 def address_fault(address: str) -> tuple[str, str | None] | None:
     """What is wrong with an address, and help; None if it may be one."""
     if _HOST.fullmatch(address):
-        if _DIGITS_AND_DOTS.fullmatch(address) and not _is_ip(address):
+        if _DIGITS_AND_DOTS.fullmatch(address) and not is_ip(address):
             return f"`{address}` is not an IPv4 address", "four numbers from 0 to 255, with dots between them"
         return None
-    if _is_ip(address):
+    if is_ip(address):
         return None
     if not address:
         return "the address is empty", None
@@ -57,7 +57,7 @@ def is_loopback(address: str) -> bool:
     return ip.is_loopback
 
 
-def _is_ip(address: str) -> bool:
+def is_ip(address: str) -> bool:
     if not re.fullmatch(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?", address):
         return False
     try:

@@ -106,6 +106,10 @@ class Inventory:
         raise KeyError(name)
 
     @property
+    def world_size(self) -> int:
+        return sum(node.slots for node in self.nodes)
+
+    @property
     def master(self) -> Node:
         return self.node(self.rendezvous.master)
 

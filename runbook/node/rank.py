@@ -405,13 +405,15 @@ def available_memory():
 
 
 def machine():
+    """The words of the supervisor's `machine()`, which the controller compares these with."""
     parts = []
-    for path in ("/proc/sys/kernel/random/boot_id",):
+    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
         try:
             with open(path) as file:
                 parts.append(file.read().strip())
+                break
         except OSError:
-            pass
+            continue
     try:
         parts.append(os.readlink("/proc/self/ns/net"))
     except OSError:
