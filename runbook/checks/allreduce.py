@@ -10,7 +10,8 @@ from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.gang import Gang, Member, place_of, start_gang
-from runbook.checks.halts import human_size, outcomes_of_halt
+from runbook.checks.halts import outcomes_of_halt
+from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding, Outcome
 
 STALL_S = 4.0
@@ -59,7 +60,7 @@ class AllReduce(Check):
         def on_message(member: Member, message: Mapping[str, Any]) -> None:
             if message.get("event") == "row":
                 rows.append(message["row"])
-                text = f"{human_size(rows[-1]['size'])}: {rows[-1]['busbw']:.3g} GB/s"
+                text = f"{bytes_text(rows[-1]['size'])}: {rows[-1]['busbw']:.3g} GB/s"
                 at.say(text, member.rank.node, member.rank.rank, {"row": message["row"]})
 
         gang.order(
@@ -104,9 +105,9 @@ class AllReduce(Check):
         stopped = ""
         if stop:
             why = f"the budget of {self.budget:g} s" if stop["why"] == "time" else "the memory that is free"
-            stopped = f"; stopped before {human_size(stop['size'])}: {why}"
+            stopped = f"; stopped before {bytes_text(stop['size'])}: {why}"
             metrics["stopped_before"] = stop["size"]
-        reached = f"busbw {last['busbw']:.3g} GB/s at {human_size(last['size'])}"
+        reached = f"busbw {last['busbw']:.3g} GB/s at {bytes_text(last['size'])}"
         checked = (
             f"{len(rows)} sizes verified, every element, {len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
         )
@@ -121,7 +122,7 @@ class AllReduce(Check):
                 "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the transport "
                 "NCCL chose (NCCL_DEBUG=INFO), for a slow link on one node, and for other traffic",
                 tuple(
-                    f"{human_size(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
+                    f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
                     for row in rows[-3:]
                 ),
             )
@@ -147,7 +148,7 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
     located = gang.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
-        f"{m.label}: {m.steps['wrong']['count']} wrong elements at {human_size(m.steps['wrong']['size'])}; element "
+        f"{m.label}: {m.steps['wrong']['count']} wrong elements at {bytes_text(m.steps['wrong']['size'])}; element "
         f"{m.steps['wrong']['first']['element']} is {m.steps['wrong']['first']['got']:g}, "
         f"should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from runbook.checks.context import no_answer
 from runbook.checks.gang import Gang, Halt, Member
+from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding, Outcome
 
 FATAL_OF_ITS_OWN = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -225,17 +226,9 @@ def progress(member: Member) -> str:
     """How far a rank came, for people."""
     size, turn = member.place
     if size:
-        text = f"at {human_size(size)}, iteration {turn} of {member.beat.get('turns', '?')}"
-        return text + (f" (last finished size {human_size(member.finished_size)})" if member.finished_size else "")
+        text = f"at {bytes_text(size)}, iteration {turn} of {member.beat.get('turns', '?')}"
+        return text + (f" (last finished size {bytes_text(member.finished_size)})" if member.finished_size else "")
     return f"last step: {member.step}"
-
-
-def human_size(size: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:g} {unit}"
-        size = size // 1024 if size % 1024 == 0 else round(size / 1024, 1)  # type: ignore[assignment]
-    raise AssertionError
 
 
 def stack_lines(members: Sequence[Member]) -> tuple[str, ...]:

@@ -12,18 +12,20 @@ class Complaints:
     def __init__(self, document: Document, kind: str) -> None:
         self.document = document
         self.problems: list[Problem] = []
+        self.wrong: set[Keys] = set()
         self._kind = kind
 
     def about_value(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
-        self._add(id, message, self.document.span(*keys), help)
+        self._add(keys, id, message, self.document.span(*keys), help)
 
     def about_key(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
-        self._add(id, message, self.document.key_span(*keys), help)
+        self._add(keys, id, message, self.document.key_span(*keys), help)
 
     def take_over(self, wrong: FilesWrong) -> None:
         self.problems.extend(wrong.problems)
 
-    def _add(self, id: str, message: str, span: Span | None, help: str | None) -> None:
+    def _add(self, keys: Keys, id: str, message: str, span: Span | None, help: str | None) -> None:
+        self.wrong.add(keys)
         problem = Problem(f"{self._kind}.{id}", message, span, help)
         if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
             self.problems.append(problem)

@@ -29,11 +29,21 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What could be made of a file, and everything wrong with it. `inventory` is None if there is any problem."""
+    """What could be made of a file, and everything wrong with it.
 
-    inventory: Inventory | None
+    `draft` is the inventory with every wrong value left out, None where nothing could be made of the file; `wrong`
+    holds the places of these values, so that nobody draws conclusions from the defaults that took their place.
+    """
+
+    draft: Inventory | None
     origins: Origins | None
     problems: tuple[Problem, ...]
+    wrong: frozenset[Keys] = frozenset()
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The inventory, None if there is any problem."""
+        return None if self.problems else self.draft
 
 
 def load_inventory(
@@ -73,10 +83,11 @@ def examine_inventory(
     with collector_paused():
         inventory = _Assembly(judged.data, complaints, env, folding).inventory()
     problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
-    if problems or inventory is None:
-        return Examined(None, None, problems)
+    wrong = frozenset(judged.wrong | complaints.wrong)
+    if inventory is None:
+        return Examined(None, None, problems, wrong)
     for_every_rank = Layer("env of the inventory", (), {"env": judged.data.get("env")})
-    return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), ())
+    return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), problems, wrong)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -21,10 +21,20 @@ from runbook.model.playbook import Expect, Playbook, Stage
 
 @dataclass(frozen=True, slots=True)
 class ExaminedPlaybook:
-    """What could be made of a file, and everything wrong with it. `playbook` is None if there is any problem."""
+    """What could be made of a file, and everything wrong with it.
 
-    playbook: Playbook | None
+    `draft` is the playbook with every wrong value left out, None where nothing could be made of the file; `wrong`
+    holds the places of these values.
+    """
+
+    draft: Playbook | None
     problems: tuple[Problem, ...]
+    wrong: frozenset[Keys] = frozenset()
+
+    @property
+    def playbook(self) -> Playbook | None:
+        """The playbook, None if there is any problem."""
+        return None if self.problems else self.draft
 
 
 def load_playbook(
@@ -55,7 +65,7 @@ def examine_playbook(
     env = EnvReader(complaints, os.environ if environ is None else environ)
     playbook = _Reader(complaints, env, checks).playbook(judged.data)
     problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
-    return ExaminedPlaybook(None if problems else playbook, problems)
+    return ExaminedPlaybook(playbook, problems, frozenset(judged.wrong | complaints.wrong))
 
 
 class _Reader:

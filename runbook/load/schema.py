@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,13 @@ MOST_NODES_EXPLAINED = 500  # when more nodes than this are wrong, it is the sam
 class Judged:
     """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
 
-    So that the checks which come after can look at the rest, and the user gets everything in one go.
+    So that the checks which come after can look at the rest, and the user gets everything in one go. `wrong` is where
+    that was.
     """
 
     problems: list[Problem]
     data: dict[str, Any]
+    wrong: set[Keys] = field(default_factory=set)
 
 
 def judge(document: Document, kind: str) -> Judged:
@@ -52,7 +54,7 @@ def judge(document: Document, kind: str) -> Judged:
     if left_out:
         message = f"{left_out:,} more nodes are wrong as well; mend these first"
         problems.append(Problem(f"{kind}.more-problems", message, document.span("nodes")))
-    return Judged(problems, _without(document.data, wrong))
+    return Judged(problems, _without(document.data, wrong), wrong)
 
 
 @cache

@@ -14,10 +14,10 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
+from runbook.model.units import seconds_text
 from runbook.report.heard import progress_text, waiting
 from runbook.report.page import Line, Page
 from runbook.report.paint import paint
-from runbook.report.units import seconds_text
 
 
 class LiveFace:

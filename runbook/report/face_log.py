@@ -8,10 +8,10 @@ import time
 from typing import TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
+from runbook.model.units import seconds_text
 from runbook.report.heard import progress_text, waiting
 from runbook.report.page import Line, Page
 from runbook.report.paint import paint
-from runbook.report.units import seconds_text
 
 QUIET_S = 2.0  # at most one line of progress in this time, by the clock of the events
 PATIENCE_S = 10.0  # after this silence the log says what runs, then after three times as much, and so on

@@ -14,6 +14,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report import table
 from runbook.report.fold import fold
@@ -21,7 +22,6 @@ from runbook.report.groups import Block, Entry, Group, blocks, outcome_groups, w
 from runbook.report.never import assert_never
 from runbook.report.record import Record, StageRecord
 from runbook.report.text import cells, lines, one_line, pad, wrap
-from runbook.report.units import seconds_text
 
 Style = Literal["", "ok", "fail", "unknown", "skip", "warn", "dim", "strong", "command"]
 Line = tuple[tuple[str, Style], ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runbook.model.units import significant
 from runbook.report.text import one_line
-from runbook.report.units import significant
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
 COLUMNS = (

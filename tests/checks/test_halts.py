@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.gang import Gang, Halt, Member, main_stack, slug
-from runbook.checks.halts import human_size, outcomes_of_halt, progress
+from runbook.checks.halts import outcomes_of_halt, progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote
@@ -190,22 +190,6 @@ def test_every_fault_is_told_not_just_the_first(gang: Gang) -> None:
         "node-b": (FAIL, ("torch-missing",)),
         "node-c": BYSTANDER,
     }
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (4, "4 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.5 KiB"),
-        (1 << 20, "1 MiB"),
-        (3 << 30, "3 GiB"),
-        (1 << 41, "2048 GiB"),
-    ],
-)
-def test_sizes_for_people(size: int, text: str) -> None:
-    assert human_size(size) == text
 
 
 def test_progress_before_and_within_a_sweep(gang: Gang) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.report.units import bandwidth_text, bytes_text, seconds_text, significant
+from runbook.model.units import bandwidth_text, bytes_text, seconds_text, significant
 
 from .strategies import UNHURRIED
 
