@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,14 @@ from runbook.checks.base import Check
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, where_found
 from runbook.engine.plan import Choice, make_plan
+from runbook.lint.catalogue import rules
+from runbook.load.accepts import accepts
+from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory
 from runbook.load.playbook import load_playbook
+from runbook.load.schema import schema
 from runbook.load.shipped import find_inventory, find_playbook, shipped_names
+from runbook.model.errors import FilesWrong
 
 PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
@@ -282,6 +288,97 @@ def test_every_program_a_check_runs_is_there() -> None:
                 names.add(str(node.args[0].value))
     assert names >= {"reach", "ping", "port", "mesh", "rules", "ibstat", "rank"}
     assert names <= {file.stem for file in NODE_PROGRAMS}
+
+
+# Rules of lint.
+
+TOLD_BY_A_RUN = {"inventory.windows-node", "playbook.launch-stage"}
+"""What can be written and rendered but not run: no mistake in a file."""
+
+
+def problem_ids() -> tuple[set[str], set[str]]:
+    """Every `family.name` in the sources that can say something about a file, and every text that may be such a name."""
+    families = {rule.partition(".")[0] for rule in rules()}
+    ids: set[str] = set()
+    words: set[str] = set()
+    for file in SOURCES:
+        if file.relative_to(PACKAGE).parts[0] not in ("load", "lint", "engine", "checks", "launch"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.add(node.value.removeprefix("."))
+    for word in words:
+        if re.fullmatch(r"[a-z]+\.[a-z0-9-]+", word) and word.partition(".")[0] in families:
+            ids.add(word)
+    return ids, words
+
+
+def test_every_problem_about_a_file_has_a_section_and_every_section_a_problem() -> None:
+    ids, words = problem_ids()
+    assert ids - rules().keys() == TOLD_BY_A_RUN
+    assert [rule for rule in rules() if rule not in ids and rule.partition(".")[2] not in words] == []
+
+
+def test_pages_of_rules_are_easy_to_read() -> None:
+    for page in (PACKAGE / "lint" / "pages").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert re.match(r"# \S.*\n\n\S", text), page.name
+        assert text.count("```") % 2 == 0, page.name
+        assert max(map(len, text.splitlines())) <= 120, page.name
+    for rule in rules().values():
+        assert re.fullmatch(r"[a-z]+\.[a-z0-9-]+", rule.id)
+        assert rule.summary.endswith("."), rule.id
+        assert len(rule.summary) <= 120, rule.id
+
+
+def test_examples_on_the_pages_of_rules_are_yaml() -> None:
+    """Of the good ones that is: they are copied."""
+    for rule in rules().values():
+        for example in re.findall(r"```yaml\n(.*?)```", rule.text, re.DOTALL):
+            if example.startswith("# good"):
+                assert [problem.id for problem in parse_document(example, rule.id).problems] == [], rule.id
+
+
+def test_every_rule_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for rule in rules().values():
+        assert explain(rule.id) == 0
+        assert capsys.readouterr().out.startswith(f"# {rule.id}\n\n{rule.severity}; ")
+    assert explain(None) == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {rule} " in listed for rule in rules())
+    with pytest.raises(FilesWrong, match="no check, cause or lint rule") as wrong:
+        explain("yaml.octa")
+    assert wrong.value.problems[0].help == "did you mean `yaml.octal`?"
+
+
+@pytest.mark.parametrize("kind", ["inventory", "playbook"])
+def test_every_key_of_the_schemas_is_described_with_an_example_and_its_unit(kind: str) -> None:
+    """Editors show them; what is a number says of what."""
+    root = schema(kind)
+    keys = dict(schema_keys(root, root))
+    assert len(keys) >= 20
+    for name, part in keys.items():
+        assert str(part.get("description", "")).endswith("."), name
+        assert part.get("examples"), name
+        ok = accepts(part, root)
+        assert all(ok(example) for example in part["examples"]), name
+        if "port" in name or "timeout" in name or "rate" in name:
+            assert re.search(r"second|Gbit/s|TCP|1 to 65535", part["description"]), name
+
+
+def schema_keys(part: Mapping[str, Any], root: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key that can be written, with its schema; a `$ref` is followed, what stands beside it wins."""
+    if "$ref" in part:
+        part = {**root["$defs"][part["$ref"].rpartition("/")[2]], **part}
+    for name, inner in part.get("properties", {}).items():
+        whole = {**root["$defs"][inner["$ref"].rpartition("/")[2]], **inner} if "$ref" in inner else inner
+        yield f"{at}{name}", {key: value for key, value in whole.items() if key != "$ref"}
+        yield from schema_keys(inner, root, f"{at}{name}.")
+    for within in ("items", "additionalProperties"):
+        if isinstance(part.get(within), dict):
+            yield from schema_keys(part[within], root, at)
+    for branch in part.get("anyOf", []):
+        yield from schema_keys(branch, root, at)
 
 
 # Rooms.

@@ -52,7 +52,7 @@ class AllReduce(Check):
         return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))  # rounding to whole floats can make twins
 
     def run(self, at: Context) -> list[Outcome]:
-        gang = start_gang(at.run, at.inventory, at.stage)
+        gang = start_gang(at.run, at.inventory, at.script)
         if problem := join(gang, at):
             return problem
         rows: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ def configure(
             )
             continue
         try:
-            read[name] = convert(value, fields[name].metadata["unit"])
+            read[name] = _argument(value, fields[name])
         except ValueError as error:
             problems.append(
                 Problem(
@@ -80,6 +80,12 @@ def configure(
         raise FilesWrong(problems)
     assert made is not None
     return made
+
+
+def _argument(value: object, field: dataclasses.Field[Any]) -> object:
+    if value is None and field.default is not None:
+        raise ValueError("nothing stands there")
+    return convert(value, field.metadata["unit"])
 
 
 def convert(value: object, unit: str) -> object:

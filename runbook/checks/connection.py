@@ -27,7 +27,7 @@ class Connection(Check):
     stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, for example 5s")
 
     def run(self, at: Context) -> list[Outcome]:
-        gang = start_gang(at.run, at.inventory, at.stage)
+        gang = start_gang(at.run, at.inventory, at.script)
         problem = join(gang, at, self.stall)
         if problem:
             return problem

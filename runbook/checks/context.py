@@ -41,7 +41,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Context:
-    """One stage at work. `inventory` holds the nodes of this stage only; `deadline` is on the monotonic clock."""
+    """One stage at work. `inventory` holds the nodes of this stage only; `deadline` is on the monotonic clock.
+
+    `script` is the name of the script that starts its ranks; for `reach`, of the one for the ranks it starts.
+    """
 
     run: Run
     inventory: Inventory
@@ -49,6 +52,7 @@ class Context:
     deadline: float
     say: Callable[..., None]  # say(text, node=None, rank=None, data={})
     needs_gang: Inventory | None = None  # for `reach`: the nodes on which later stages will start ranks
+    script: str = "ranks"
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from runbook.checks.context import QUIET_S, Run
-from runbook.launch.ranks import Rank, rank_table
-from runbook.launch.render import render_sh
+from runbook.launch.ranks import Rank, seating
+from runbook.launch.render import ranks_recipe
+from runbook.launch.script import write
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import Message, Remote, Session
@@ -90,11 +91,12 @@ class Halt:
 class Gang:
     """All ranks of an inventory. One thread at a time uses it."""
 
-    def __init__(self, run: Run, inventory: Inventory, stage: str) -> None:
+    def __init__(self, run: Run, inventory: Inventory, script: str) -> None:
         self.inventory = inventory
         self.run = run
-        self.stage = stage
-        self.members = [Member(rank) for rank in rank_table(inventory)]
+        self.script = script
+        self.seating = seating(inventory)
+        self.members = [Member(rank) for seat in self.seating.seats.values() for rank in seat.ranks]
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
@@ -113,13 +115,9 @@ class Gang:
 
     def _start_node(self, node: Node) -> None:
         session = self.run.site.sessions[node.name]
-        script = render_sh(
-            self.inventory,
-            node,
-            name=slug(self.stage),
-            command=(node.interpreter, "-u", "./rank.py"),
-            made_from=self.run.made_from,
-        )
+        seat = self.seating.seats[node.name]
+        recipe = ranks_recipe(self.seating, seat, name=self.script, made_from=self.run.made_from)
+        script = write(recipe, "sh")
         for path, data in script.files.items():
             session.push(path, data, mode=0o700 if path.endswith(".sh") else 0o600)
         session.push_program("rank")
@@ -142,7 +140,6 @@ class Gang:
         member.heard = member.moved = time.monotonic()
         member.remote = session.start(
             ["/bin/sh", f"{session.folder}/{script}", str(member.rank.local_rank)],
-            env={"RUNBOOK_BACKEND": self.inventory.rendezvous.backend},
             on_message=lambda message: self._news.put((member, message)),
             on_log=on_log,
             on_end=lambda: self._news.put((member, None)),
@@ -315,11 +312,6 @@ def place_of(message: Message) -> tuple[int, int]:
     return int(message.get("size", 0)), int(message.get("turn", 0))
 
 
-def slug(text: str) -> str:
-    """A stage's name as a file name."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower() or "stage"
-
-
 def main_stack(text: str) -> tuple[str, ...]:
     """The last dump of the main thread from what faulthandler wrote, innermost frame first."""
     dumps = re.split(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", text, flags=re.MULTILINE)
@@ -330,15 +322,15 @@ def main_stack(text: str) -> tuple[str, ...]:
     return ()
 
 
-def start_gang(run: Run, inventory: Inventory, stage: str) -> Gang:
-    """The gang that is up if it has the same nodes and still lives; else a new one, started."""
+def start_gang(run: Run, inventory: Inventory, script: str) -> Gang:
+    """The gang that is up if it has the same nodes and still lives; else a new one, started through `SCRIPT.sh`."""
     gang = run.gang
     if gang is not None:
         alive = all(member.remote and not member.over and not member.failure for member in gang.members)
         if alive and gang.inventory.nodes == inventory.nodes and gang.inventory.rendezvous == inventory.rendezvous:
             return gang
         dismiss_gang(run)
-    run.gang = Gang(run, inventory, stage)
+    run.gang = Gang(run, inventory, script)
     run.gang.start()
     return run.gang
 

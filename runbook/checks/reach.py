@@ -39,7 +39,7 @@ class Reach(Check):
         gang = None
         if at.needs_gang is not None and all(node in reached for node in at.needs_gang.nodes):
             # torch takes seconds to import: the ranks do that while we look at the rest.
-            gang = start_gang(at.run, at.needs_gang, "ranks")
+            gang = start_gang(at.run, at.needs_gang, at.script)
         facts = at.ask("reach", lambda node: {"gpus": bool(node.gpus)}, timeout_s=30.0)
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         offsets = {name: value[0] for name, value in clocks.items() if isinstance(value, tuple)}

@@ -28,9 +28,15 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"runbook {runbook.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _run(commands)
-    explain = commands.add_parser("explain", help="what a cause or a check is about, and how to fix it")
+    _render(commands)
+    _lint(commands)
+    _inventory(commands)
+    explain = commands.add_parser("explain", help="what a cause, a check or a lint rule is about, and how to fix it")
     explain.add_argument(
-        "id", nargs="?", metavar="ID", help="a cause (firewall-drop) or a check (ping); none lists all"
+        "id",
+        nargs="?",
+        metavar="ID",
+        help="a cause (firewall-drop), a check (ping) or a lint rule (env.unknown-name); none lists all",
     )
     completion = commands.add_parser("completion", help="print a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
@@ -68,6 +74,113 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run.add_argument("--run-dir", metavar="DIR", help="where this run's files go (default: .runbook/runs/RUN_ID)")
     run.add_argument("--keep", action="store_true", help="leave the pushed scripts on the nodes (workdir/RUN_ID)")
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
+
+
+def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    render = commands.add_parser(
+        "render",
+        help="write the launch scripts of every node, .sh, .bat or .ps1, without reaching any",
+        description="Write every node's launch scripts: the very files that `run` pushes.",
+    )
+    render.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: train_single_gpu")
+    render.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
+    render.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
+    render.add_argument(
+        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
+    )
+    render.add_argument(
+        "--shell", choices=["sh", "bat", "ps1"], help="for this shell on every node (default: what the inventory says)"
+    )
+    render.add_argument(
+        "--out", metavar="DIR", default="rendered", help="where DIR/NODE/launch.EXT go (default: rendered)"
+    )
+    render.add_argument("-D", "--diff", action="store_true", help="show what would change under DIR, and write nothing")
+
+
+def _lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lint = commands.add_parser(
+        "lint",
+        help="find every mistake in inventories and playbooks, with its place, without reaching any node",
+        description="Check inventories and playbooks: YAML, schema, sense, environment variables. 0 clean, 1 findings, "
+        "2 nothing to lint.",
+        epilog="`# noqa: RULE` at the end of a line silences a rule there; `ignore`, `exclude` and `per_file` in "
+        ".runbook-lint.yml or [tool.runbook.lint] of pyproject.toml do so for files. `runbook explain` lists the rules.",
+    )
+    lint.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder to look for .yml and .yaml in")
+    lint.add_argument(
+        "-o", "--output", choices=["text", "json", "sarif", "github"], default="text", help="what goes to stdout"
+    )
+
+
+def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Sub-commands on one inventory; each is wired in cli/inventory.py."""
+    about = "list, draw, explain, import or make an inventory"
+    inventory = commands.add_parser("inventory", help=about, description="Look at an inventory, or get one.")
+    below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument(
+        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+    )
+    which.add_argument(
+        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
+    )
+    new = argparse.ArgumentParser(add_help=False)
+    new.add_argument("--out", metavar="FILE", help="write the inventory there (default: print it)")
+    new.add_argument("--force", action="store_true", help="let --out replace a file")
+    new.add_argument("--name", metavar="NAME", help="the inventory's name")
+
+    listed = below.add_parser("list", parents=[which], help="the nodes, with ranks, addresses, GPUs, groups and logins")
+    listed.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
+    listed.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    below.add_parser("graph", parents=[which], help="groups and their nodes as a tree")
+    explain = below.add_parser(
+        "explain",
+        parents=[which],
+        help="where a node's values come from: every candidate with its place, and the one that wins",
+    )
+    explain.add_argument("node", metavar="NODE", help="a node, or several: a group, a range, a pattern")
+    explain.add_argument(
+        "key",
+        metavar="KEY",
+        nargs="?",
+        help="gpus, address, ssh.user, env.NCCL_DEBUG, vars.x, MASTER_ADDR …; none: all",
+    )
+    imported = below.add_parser(
+        "import",
+        parents=[new],
+        help="make an inventory from a hostfile, an Ansible inventory or a Slurm host list",
+        description="Make an inventory from a hostfile (DeepSpeed, MPI), an Ansible inventory (INI, YAML, JSON) or a "
+        "Slurm host list. Nothing is run; what has no place in ours is left as a comment, and secrets are not copied.",
+    )
+    imported.add_argument("file", metavar="FILE", help="a file, `-` for stdin, or a host list itself: 'gn[01-04,07]'")
+    imported.add_argument(
+        "--from",
+        dest="kind",
+        choices=["hostfile", "ansible", "slurm"],
+        help="what FILE is (default: what it looks like)",
+    )
+    made = below.add_parser(
+        "init",
+        parents=[new],
+        help="make an inventory by asking the hosts themselves over SSH",
+        description="Log in to the hosts, look at GPUs, network, InfiniBand and Python, and write an inventory. What "
+        "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached.",
+    )
+    made.add_argument(
+        "hosts", metavar="HOST", nargs="+", help="host, user@host, host:port, a Host of ~/.ssh/config, or gn[01-04]"
+    )
+    made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
+    made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
+    made.add_argument("--port", type=_port, metavar="N", help="port of sshd (default: as ssh would)")
+    made.add_argument("--jump", metavar="NODE", help="jump host, as ssh -J takes it")
+    made.add_argument("--accept-new", action="store_true", help="trust a host's key the first time")
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 1 to 65535")
+    return number
 
 
 def _forks(text: str) -> int:

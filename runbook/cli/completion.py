@@ -22,7 +22,22 @@ KINDS: Mapping[str, Kind] = {
     "DIR": "folders",
     "FOLDER": "folders",
     **dict.fromkeys(
-        ("PATTERN", "TAGS", "STAGE", "K=V", "KEY=VALUE", "FORKS", "N", "ID", "NODE", "NODES", "SECONDS", "NAME"),
+        (
+            "PATTERN",
+            "TAGS",
+            "STAGE",
+            "K=V",
+            "KEY=VALUE",
+            "FORKS",
+            "N",
+            "ID",
+            "NODE",
+            "NODES",
+            "SECONDS",
+            "NAME",
+            "KEY",
+            "HOST",
+        ),
         "nothing",
     ),
 }

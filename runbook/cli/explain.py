@@ -1,4 +1,4 @@
-"""`runbook explain ID`: the page of a check, or what a cause means."""
+"""`runbook explain ID`: the page of a check, what a cause means, or a rule of lint."""
 
 from __future__ import annotations
 
@@ -7,26 +7,40 @@ from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
 from runbook.checks import CHECKS
+from runbook.lint.catalogue import Rule, rules
 from runbook.load.didyoumean import did_you_mean
 from runbook.model.errors import FilesWrong, Problem
 
 
 def explain(id: str | None) -> int:
     if id is None:
-        lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "causes:"]
-        lines += [f"  {name:<34} {what}" for name, what in CAUSES.items()]
-        sys.stdout.write("\n".join(lines) + "\n")
-        return 0
-    if id in CHECKS:
+        sys.stdout.write(everything())
+    elif id in CHECKS:
         sys.stdout.write(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
-        return 0
-    if id in CAUSES:
+    elif id in CAUSES:
         sys.stdout.write(f"{id}: {CAUSES[id]}\n" + where_found(id))
-        return 0
-    known = [*CHECKS, *CAUSES]
-    raise FilesWrong(
-        [Problem("arguments.unknown-id", f"there is no check or cause {id!r}", help=did_you_mean(id, known))]
-    )
+    elif id in rules():
+        sys.stdout.write(rule_page(rules()[id]))
+    else:
+        help = did_you_mean(id, [*CHECKS, *CAUSES, *rules()]) or "`runbook explain` lists them all"
+        message = f"there is no check, cause or lint rule {id!r}"
+        raise FilesWrong([Problem("arguments.unknown-id", message, help=help)])
+    return 0
+
+
+def everything() -> str:
+    """Every id with its one line: checks, causes, then the rules of lint, family by family."""
+    lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "causes:"]
+    lines += [f"  {name:<34} {what}" for name, what in CAUSES.items()]
+    lines += ["", "lint rules:"]
+    lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
+    return "\n".join(lines) + "\n"
+
+
+def rule_page(rule: Rule) -> str:
+    silenced = "cannot be silenced" if rule.always else f"silenced on a line by `# noqa: {rule.id}`"
+    rest = rule.text.partition("\n")[2].strip()
+    return f"# {rule.id}\n\n{rule.severity}; {silenced}\n\n{rule.summary}\n" + (f"\n{rest}\n" if rest else "")
 
 
 def where_found(cause: str) -> str:

@@ -59,6 +59,18 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.run import run
 
         return run(arguments)
+    if arguments.command == "render":
+        from runbook.cli.render import render
+
+        return render(arguments)
+    if arguments.command == "lint":
+        from runbook.cli.lint import lint
+
+        return lint(arguments)
+    if arguments.command == "inventory":
+        from runbook.cli.inventory import inventory
+
+        return inventory(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

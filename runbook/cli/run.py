@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runbook.checks import CHECKS
-from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.extra import parse_extra
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     inventory = load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     choice = Choice(arguments.limit, words(arguments.tags), words(arguments.skip_tags), arguments.start_at, extra)
     plan = make_plan(playbook, inventory, choice)
+    refuse_what_cannot_run(plan)
     if arguments.check:
         sys.stdout.write(plan_as_json(plan) if arguments.output in ("json", "jsonl") else plan_as_text(plan))
         return 0

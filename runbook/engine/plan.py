@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +12,9 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.launch.ranks import narrow
+from runbook.launch.job import Job, make_job
+from runbook.launch.naming import script_names
+from runbook.launch.ranks import narrow, seating
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.patterns import select
 from runbook.load.templating import fill, truth
@@ -33,18 +36,33 @@ class Choice:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold."""
+    """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold.
+
+    `script` names the file, without its ending, that starts the stage's ranks on a node.
+    """
 
     name: str
-    check: Check
+    work: Check | Job
     inventory: Inventory
     timeout_s: float
     stop_on_failure: bool = True
     skip: str | None = None
+    script: str = "ranks"
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.inventory.nodes)
+
+    @property
+    def check(self) -> Check:
+        """The check of a stage that is none of a job."""
+        if isinstance(self.work, Job):
+            raise TypeError(f"{self.name} is a launch stage: see refuse_what_cannot_run")
+        return self.work
+
+    @property
+    def starts_ranks(self) -> bool:
+        return isinstance(self.work, Job) or self.work.needs_ranks
 
 
 @dataclass(frozen=True)
@@ -54,25 +72,46 @@ class Plan:
     stages: tuple[PlannedStage, ...]
 
     @property
-    def ranks_on(self) -> Inventory | None:
-        """The nodes on which the first stage that needs ranks will start them, or None."""
-        return next((s.inventory for s in self.stages if s.check.needs_ranks and s.skip is None), None)
+    def sources(self) -> tuple[str, ...]:
+        """What the scripts of this plan say they are made from."""
+        return (f"inventory {self.inventory.source}", f"playbook {self.playbook.source}")
+
+    @property
+    def first_with_ranks(self) -> PlannedStage | None:
+        """The first check that will run one process a rank, or None."""
+        return next((s for s in self.stages if not isinstance(s.work, Job) and s.starts_ranks and s.skip is None), None)
 
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     """Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice."""
     problems: list[Problem] = []
-    nodes = _selected(playbook, inventory, choice)
-    chosen = narrow(inventory, nodes)
-    variables = _variables(playbook, chosen, choice.extra)
-    wanted = _wanted(playbook.stages, choice, playbook.source)
+    chosen = narrow(inventory, _selected(playbook, inventory, choice))
+    set_above = {**playbook.vars, **choice.extra}
+    scripts = script_names(stage.name for stage in playbook.stages)
     stages = [PlannedStage("reach", Reach(), chosen, Reach.timeout_s)]
-    for stage in wanted:
+    for stage in _wanted(playbook.stages, choice, playbook.source):
         try:
-            stages.append(_planned(stage, chosen, variables))
+            stages.append(_planned(stage, chosen, set_above, scripts[stage.name]))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
-    windows = [node.name for node in nodes if node.windows]
+    if problems:
+        raise FilesWrong(problems)
+    return Plan(playbook, chosen, tuple(stages))
+
+
+def refuse_what_cannot_run(plan: Plan) -> None:
+    """Raises FilesWrong for what can be planned and rendered, but not run."""
+    problems = [
+        Problem(
+            "playbook.launch-stage",
+            "this version renders `launch:` stages but does not run them",
+            stage.work.stage.span,
+            "leave it out with --skip-tags",
+        )
+        for stage in plan.stages
+        if isinstance(stage.work, Job)
+    ]
+    windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
         problems.append(
             Problem(
@@ -83,15 +122,14 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
         )
     if problems:
         raise FilesWrong(problems)
-    return Plan(playbook, chosen, tuple(stages))
 
 
 def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple[Node, ...]:
     nodes = select(playbook.nodes, inventory)
     if choice.limit is None:
         return nodes
-    limited = select(choice.limit, inventory)
-    both = tuple(node for node in nodes if node in limited)
+    kept = {node.name for node in select(choice.limit, inventory)}
+    both = tuple(node for node in nodes if node.name in kept)
     if not both:
         raise FilesWrong(
             [
@@ -105,9 +143,9 @@ def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple
     return both
 
 
-def _variables(playbook: Playbook, inventory: Inventory, extra: Mapping[str, object]) -> dict[str, object]:
-    """What templates may use: facts of the inventory, the playbook's vars, and `-e`, strongest last."""
-    facts: dict[str, object] = {
+def _facts(inventory: Inventory) -> dict[str, object]:
+    """What templates may say about the cluster. The playbook's vars win over it, and `-e` over both."""
+    return {
         "nodes": [node.name for node in inventory.nodes],
         "node_count": len(inventory.nodes),
         "world_size": inventory.world_size,
@@ -116,7 +154,6 @@ def _variables(playbook: Playbook, inventory: Inventory, extra: Mapping[str, obj
         "infiniband": inventory.infiniband is not None,
         "master": inventory.rendezvous.master,
     }
-    return {**facts, **playbook.vars, **extra}
 
 
 def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
@@ -159,22 +196,25 @@ def _tagged(stage: Stage, tags: Collection[str]) -> bool:
     return bool(names & set(tags))
 
 
-def _planned(stage: Stage, inventory: Inventory, variables: Mapping[str, object]) -> PlannedStage:
+def _planned(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], script: str) -> PlannedStage:
+    variables = {**_facts(inventory), **set_above}
     if stage.nodes:
-        own = select(stage.nodes, inventory, stage.span)
-        inventory = narrow(inventory, own)
+        inventory = narrow(inventory, select(stage.nodes, inventory, stage.span))
     skip = None
     if stage.when is not None and not truth(stage.when, variables, stage.span):
         skip = f"when: {stage.when} does not hold"
-    check = _check(stage, variables)
-    timeout = stage.timeout_s or _default_timeout(check)
-    return PlannedStage(stage.name, check, inventory, timeout, stage.on_failure == "stop", skip)
+    work: Check | Job
+    if stage.kind == "launch":
+        # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
+        work = make_job(stage, seating(inventory), _facts(inventory), set_above)
+        timeout = stage.timeout_s or math.inf
+    else:
+        work = _check(stage, variables)
+        timeout = stage.timeout_s or _default_timeout(work)
+    return PlannedStage(stage.name, work, inventory, timeout, stage.on_failure == "stop", skip, script)
 
 
 def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
-    if stage.kind == "launch":
-        message = "this version renders `launch:` stages but does not run them"
-        raise FilesWrong([Problem("playbook.launch-stage", message, stage.span, "leave it out with --skip-tags")])
     if stage.kind == "shell":
         # The line is the user's shell; what is put into it is data, and stays one word however it is written.
         quoted = {name: shlex.quote(v) if isinstance(v, str) else v for name, v in variables.items()}

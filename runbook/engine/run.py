@@ -51,12 +51,11 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
     """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
     begun = time.monotonic()
     site = Site(settings.run_id, forks=settings.forks, keep=settings.keep)
-    sources = (f"inventory {plan.inventory.source}", f"playbook {plan.playbook.source}")
     everything = [
         value for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes)) for value in env.values()
     ]
     redactor = Redactor(everything)
-    run = Run(settings.run_id, settings.run_dir, site, made_from=sources, redactor=redactor)
+    run = Run(settings.run_id, settings.run_dir, site, made_from=plan.sources, redactor=redactor)
 
     def emit(event: Event) -> None:
         tell(redactor.anything(event))
@@ -129,13 +128,15 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     ) -> None:
         emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
 
+    ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
         run,
         stage.inventory,
         stage.name,
         time.monotonic() + stage.timeout_s,
         say,
-        plan.ranks_on if stage.check.id == "reach" else None,
+        ranks.inventory if ranks else None,
+        (ranks or stage).script,
     )
     future: Future[list[Outcome]] = Future()
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runbook.launch.ranks import Rank, dialled_address
+from runbook.launch.ranks import Rank, Seat, Seating
 from runbook.model.inventory import EnvValue, Inventory, Node
 
 
-def node_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
+def node_environment(seating: Seating, seat: Seat) -> dict[str, EnvValue]:
     """Variables that all ranks of a node share; weakest first: derived from the inventory, its `env`, the node's."""
+    node = seat.node
     derived: dict[str, EnvValue] = {
-        "MASTER_ADDR": dialled_address(inventory.rendezvous, len(inventory.nodes)),
-        "MASTER_PORT": str(inventory.rendezvous.port),
-        "WORLD_SIZE": str(inventory.world_size),
-        "LOCAL_WORLD_SIZE": str(node.slots),
-        "NODE_RANK": str(inventory.nodes.index(node)),
-        "GROUP_RANK": str(inventory.nodes.index(node)),
+        "MASTER_ADDR": seating.address,
+        "MASTER_PORT": str(seating.inventory.rendezvous.port),
+        "WORLD_SIZE": str(seating.world_size),
+        "LOCAL_WORLD_SIZE": str(len(seat.ranks)),
+        "NODE_RANK": str(seat.node_rank),
+        "GROUP_RANK": str(seat.node_rank),
+        "RUNBOOK_BACKEND": seating.inventory.rendezvous.backend,
     }
     if node.gpus:
         derived["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in sorted(node.gpus))
-    if node.slots > 1:
+    if len(seat.ranks) > 1:
         # As torchrun does: several processes with a thread per core each would fight over the cores.
         derived["OMP_NUM_THREADS"] = "1"
+    return {**derived, **network_environment(seating.inventory, node)}
+
+
+def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
+    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the node's."""
+    derived: dict[str, EnvValue] = {}
     if inventory.network.interface:
         derived["GLOO_SOCKET_IFNAME"] = inventory.network.interface
         derived["NCCL_SOCKET_IFNAME"] = inventory.network.interface
@@ -39,18 +47,17 @@ def rank_environment(rank: Rank) -> Mapping[str, str]:
 def socket_interface(inventory: Inventory, node: Node) -> str | None:
     """The `*_SOCKET_IFNAME` expression that the job's backend will read on this node, or None."""
     name = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
-    value = node_environment(inventory, node).get(name)
-    return value if isinstance(value, str) and value else None
+    return socket_interfaces(inventory, node).get(name)
 
 
 def socket_interfaces(inventory: Inventory, node: Node) -> dict[str, str]:
     """Every `*_SOCKET_IFNAME` that is set for this node's ranks, whichever backend reads it: name -> expression."""
-    environment = node_environment(inventory, node)
+    environment = network_environment(inventory, node)
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     return {name: value for name in names if isinstance(value := environment.get(name), str) and value}
 
 
 def hca_expression(inventory: Inventory, node: Node) -> str | None:
     """The `NCCL_IB_HCA` expression in force on this node, or None for NCCL's own choice."""
-    value = node_environment(inventory, node).get("NCCL_IB_HCA")
+    value = network_environment(inventory, node).get("NCCL_IB_HCA")
     return value if isinstance(value, str) and value else None

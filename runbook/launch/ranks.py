@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.inventory import Inventory, Node, Rendezvous
@@ -21,23 +21,62 @@ class Rank:
     device: int | None
 
 
-def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
-    """Ranks of the inventory's nodes, which already stand in rank order."""
-    table: list[Rank] = []
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One node's place in the job, and the ranks that run there."""
+
+    node: Node
+    node_rank: int
+    ranks: tuple[Rank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Every node's seat by its name, in rank order: worked out once, because a seat depends on all nodes before it."""
+
+    inventory: Inventory
+    world_size: int
+    seats: Mapping[str, Seat]
+
+    @property
+    def address(self) -> str:
+        """What every rank dials."""
+        return dialled_address(self.inventory.rendezvous, len(self.seats))
+
+    @property
+    def meets_over_network(self) -> bool:
+        """Whether ranks of several machines have to meet, so that a loopback address would be wrong."""
+        return len(self.seats) > 1 and not self.inventory.one_machine
+
+
+def seating(inventory: Inventory) -> Seating:
+    """Ranks for the inventory's nodes, which already stand in rank order."""
+    world_size = inventory.world_size
+    seats: dict[str, Seat] = {}
+    first = 0
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
-        for local_rank, device in enumerate(devices):
-            table.append(Rank(len(table), node.name, node_rank, local_rank, node.slots, inventory.world_size, device))
-    return tuple(table)
+        ranks = tuple(
+            Rank(first + local_rank, node.name, node_rank, local_rank, node.slots, world_size, device)
+            for local_rank, device in enumerate(devices)
+        )
+        seats[node.name] = Seat(node, node_rank, ranks)
+        first += len(ranks)
+    return Seating(inventory, world_size, seats)
+
+
+def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
+    """Every rank of the job, in order."""
+    return tuple(rank for seat in seating(inventory).seats.values() for rank in seat.ranks)
 
 
 def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
     """The same cluster with only these nodes. Without its master the first of them leads, at its own address."""
-    kept = tuple(node for node in inventory.nodes if node in nodes)
+    names = {node.name for node in nodes}
+    kept = tuple(node for node in inventory.nodes if node.name in names)
     rendezvous = inventory.rendezvous
-    if rendezvous.master not in {node.name for node in kept}:
+    if rendezvous.master not in names:
         rendezvous = replace(rendezvous, master=kept[0].name, address=kept[0].address)
-    names = {node.name for node in kept}
     groups = {group: tuple(name for name in members if name in names) for group, members in inventory.groups.items()}
     return replace(inventory, nodes=kept, rendezvous=rendezvous, groups=groups)
 

@@ -1,77 +1,57 @@
-"""Launch scripts from templates. A value that did not pass through the shell's own quoting stops the rendering."""
+"""From a node's seat in the job to its launch scripts: what `run` pushes and what `render` writes are made here."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import jinja2
-
-import runbook
-from runbook.launch import quote
 from runbook.launch.environment import node_environment, rank_environment
-from runbook.launch.ranks import rank_table
-from runbook.model.inventory import Inventory, Node
-from runbook.model.secret import Secret
+from runbook.launch.job import Job
+from runbook.launch.launchers import FOREIGN, start
+from runbook.launch.ranks import Seat, Seating
+from runbook.launch.recipe import Guards, Process, Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Files for one node, by name: the script, and `NAME.env` with secrets where there are any (mode 0600 both)."""
-
-    name: str
-    files: Mapping[str, bytes]
-
-
-def _only_literals(value: object) -> object:
-    if not isinstance(value, (quote.Literal, jinja2.Undefined)):
-        raise TypeError(f"the template printed {value!r} without quoting it")
-    return value
-
-
-@functools.cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("runbook.launch"),
-        undefined=jinja2.StrictUndefined,
-        finalize=_only_literals,
-        autoescape=False,  # shells are not HTML: `finalize` refuses what was not quoted for this shell
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence[str]) -> Recipe:
+    """A script that starts runbook's own `rank.py` as every rank of the node: what connection and AllReduce use."""
+    return Recipe(
+        node=seat.node.name,
+        name=name,
+        made_from=tuple(made_from),
+        world_size=seating.world_size,
+        environment=node_environment(seating, seat),
+        processes=tuple(Process(rank.local_rank, rank_environment(rank)) for rank in seat.ranks),
+        command=(seat.node.interpreter, "-u", "./rank.py"),
+        activate=seat.node.activate,
+        unset_prefixes=FOREIGN,
     )
-    environment.filters.update(sh=quote.sh, name=quote.name, comment=quote.comment, raw=quote.raw)
-    return environment
 
 
-def render_sh(
-    inventory: Inventory, node: Node, *, name: str, command: Sequence[str], made_from: Sequence[str]
-) -> Script:
-    """A POSIX script `NAME.sh` that starts `command` as every rank of `node`, or as one: `sh NAME.sh LOCAL_RANK`.
+def launch_recipe(seating: Seating, seat: Seat, job: Job | None, *, name: str, made_from: Sequence[str]) -> Recipe:
+    """A script that starts the job on the node; without a job it takes the command as its own arguments.
 
-    A word of `command` that starts with `./` is a file beside the script. Raises CannotQuote.
+    Nobody looks on while it runs, so it guards itself. Raises CannotLaunch.
     """
-    environment = node_environment(inventory, node)
-    ranks = [rank for rank in rank_table(inventory) if rank.node == node.name]
-    secrets = {key: value for key, value in environment.items() if isinstance(value, Secret)}
-    text = (
-        _templates()
-        .get_template("launch.sh.j2")
-        .render(
-            version=runbook.__version__,
-            node=node,
-            ranks=[(rank, rank_environment(rank)) for rank in ranks],
-            world_size=inventory.world_size,
-            made_from=made_from,
-            environment={key: value for key, value in environment.items() if key not in secrets},
-            secrets=f"{name}.env" if secrets else None,
-            command=command,
-            file=f"{name}.sh",
-        )
+    node = seat.node
+    program = job.programs[node.name] if job else None
+    environment = node_environment(seating, seat) | dict(program.env if program else {})
+    begun = start(job.launcher if job else "direct", seating, seat, environment, program.command if program else None)
+    address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    return Recipe(
+        node=node.name,
+        name=name,
+        made_from=tuple(made_from),
+        world_size=seating.world_size,
+        environment=begun.environment,
+        processes=begun.processes,
+        command=begun.command,
+        activate=node.activate,
+        workdir=program.workdir if program else None,
+        unset=begun.unset,
+        unset_prefixes=FOREIGN,
+        guards=Guards(
+            python=node.interpreter,
+            address=address if isinstance(address, str) else seating.address,
+            port=int(port) if seat.node_rank == 0 and isinstance(port, str) and port.isdecimal() else None,
+            several_nodes=seating.meets_over_network,
+        ),
     )
-    files = {f"{name}.sh": text.encode()}
-    if secrets:
-        lines = [f"export {quote.name(key)}={quote.sh(value.reveal())}\n" for key, value in secrets.items()]
-        files[f"{name}.env"] = "".join(lines).encode()
-    return Script(f"{name}.sh", files)

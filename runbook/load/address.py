@@ -7,7 +7,13 @@ import re
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
-_DIGITS_AND_DOTS = re.compile(r"[0-9.]+")
+_NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
+_OWN_NAMES = frozenset(
+    (
+        *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
+        *("localhost4", "localhost4.localdomain4", "localhost6", "localhost6.localdomain6", "localhost6.localdomain"),
+    )
+)  # what /etc/hosts of Debian and Fedora call 127.0.0.1 and ::1
 
 
 def strip_brackets(address: str) -> str:
@@ -18,11 +24,15 @@ def strip_brackets(address: str) -> str:
 def address_fault(address: str) -> tuple[str, str | None] | None:
     """What is wrong with an address, and help; None if it may be one."""
     if _HOST.fullmatch(address):
-        if _DIGITS_AND_DOTS.fullmatch(address) and not is_ip(address):
-            return f"`{address}` is not an IPv4 address", "four numbers from 0 to 255, with dots between them"
-        return None
+        if not _NUMBERS.fullmatch(address):
+            return None
+        if is_ip(address):
+            return _nobody(address)
+        if (plain := _without_zeros(address)) is not None:
+            return f"`{address}` pads its numbers with zeros, and some programs read these as octal", f"write {plain}"
+        return f"`{address}` is not an IPv4 address", "four numbers from 0 to 255, with dots between them"
     if is_ip(address):
-        return None
+        return _nobody(address)
     if not address:
         return "the address is empty", None
     if "://" in address:
@@ -46,12 +56,35 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     return f"`{_visible(address)}` holds `{_visible(odd)}`, which no address has", ascii_form
 
 
+def _nobody(address: str) -> tuple[str, str | None] | None:
+    """The fault of an IP address that one can bind or send to, but that no machine is dialled at."""
+    if address[0] not in "02:fF":
+        return None
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_unspecified or (ip.version == 4 and ip.packed[0] == 0):
+        help = "servers listen at it; give the address at which the other nodes reach this one"
+        return f"`{address}` means every address of a machine, and cannot be dialled", help
+    if ip.is_multicast or ip == ipaddress.IPv4Address("255.255.255.255"):
+        return f"`{address}` means many machines at once, and cannot be dialled", None
+    return None
+
+
+def _without_zeros(address: str) -> str | None:
+    """`10.0.1.01` as `10.0.1.1`; None where that is no address either."""
+    parts = address.split(".")
+    plain = ".".join(part.lstrip("0") or "0" for part in parts)
+    return plain if len(parts) == 4 and all(parts) and is_ip(plain) else None
+
+
 def is_loopback(address: str) -> bool:
     """Whether an address means the very machine that dials it: localhost, 127.x, ::1."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return address.lower().rstrip(".") in ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+        name = address.lower().rstrip(".")
+        return name in _OWN_NAMES or name.endswith(".localhost")
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         return ip.ipv4_mapped.is_loopback
     return ip.is_loopback

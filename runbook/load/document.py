@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from runbook.load.collector import collector_paused
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
+Point = tuple[int, int]  # line and column, from 1
 Scalar = str | int | float | bool | None
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -53,6 +54,19 @@ class Spans(Mapping[Keys, Span]):
     def __len__(self) -> int:
         return len(self._marks)
 
+    def extent(self, keys: Keys) -> tuple[Point, Point]:
+        """Where it begins, and the first place after it."""
+        number, column, last, end_column = _unpacked(self._marks[keys])
+        return (number + 1, column + 1), (last + 1, end_column + 1)
+
+
+class Anchor(NamedTuple):
+    """`&name`, and whether any alias or merge refers to it."""
+
+    name: str
+    span: Span
+    used: bool
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -69,6 +83,7 @@ class Document:
     key_spans: Mapping[Keys, Span]
     texts: Mapping[Keys, str]
     problems: tuple[Problem, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -85,6 +100,21 @@ class Document:
         """The place of the key at `keys`; for an item of a list, of the item."""
         return self.key_spans[keys] if keys in self.key_spans else self.span(*keys)
 
+    def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+        """Where the value at `keys` begins, and the first place after it; None where there is none."""
+        return self.spans.extent(keys) if isinstance(self.spans, Spans) and keys in self.spans else None
+
+    def key_extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+        return self.key_spans.extent(keys) if isinstance(self.key_spans, Spans) and keys in self.key_spans else None
+
+
+def _unpacked(packed: int) -> tuple[int, int, int, int]:
+    """First line and column, last line and the column after it; all from 0."""
+    more, end_column = divmod(packed, 1 << _BITS)
+    more, extra_lines = divmod(more, 1 << _BITS)
+    number, column = divmod(more, 1 << _BITS)
+    return number, column, number + extra_lines, end_column
+
 
 def _packed(node: Any) -> int:
     """Where a node or an event starts and ends, in one number: PyYAML's two marks would take ten times the memory."""
@@ -94,11 +124,9 @@ def _packed(node: Any) -> int:
 
 
 def _span(file: str, lines: list[str], packed: int) -> Span:
-    more, end_column = divmod(packed, 1 << _BITS)
-    more, extra_lines = divmod(more, 1 << _BITS)
-    number, column = divmod(more, 1 << _BITS)
+    number, column, last_line, end_column = _unpacked(packed)
     line = lines[number] if number < len(lines) else ""
-    last = len(line.rstrip()) if extra_lines else end_column
+    last = len(line.rstrip()) if last_line > number else end_column
     return Span(file, number + 1, column + 1, max(1, last - column))
 
 
@@ -182,6 +210,7 @@ def parse_document(text: str, file: str) -> Document:
         Spans(file, lines, reader.key_marks),
         reader.texts,
         tuple(reader.problems),
+        reader.anchors(),
     )
 
 
@@ -247,7 +276,17 @@ class _Reader:
         self.key_marks: dict[Keys, int] = {}
         self.texts: dict[Keys, str] = {}
         self._anchors: dict[str, Any] = {}
+        self._anchored: list[tuple[str, Any]] = []  # every `&name`, by its event
+        self._numbers: dict[str, int] = {}  # the last one of each name
+        self._aliased: set[int] = set()
         self._values = 0
+
+    def anchors(self) -> tuple[Anchor, ...]:
+        found = []
+        for index, (name, event) in enumerate(self._anchored):
+            span = _span(self.file, self.lines, _packed(event))
+            found.append(Anchor(name, replace(span, length=len(name) + 1), index in self._aliased))
+        return tuple(found)
 
     def tree(self, text: str) -> Any:
         loader = _LOADER(text)
@@ -277,6 +316,9 @@ class _Reader:
             message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
             help = "remove the tag: values have the type they are written as"
             self.problems.append(self._stop("yaml.tag", message, event, help).problem)
+        if event.anchor is not None:
+            self._numbers[event.anchor] = len(self._anchored)
+            self._anchored.append((event.anchor, event))
         node: Any
         if isinstance(event, yaml.ScalarEvent):
             node = _Scalar(_packed(event), event.value, event.tag is None and not event.style)
@@ -307,6 +349,7 @@ class _Reader:
             raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event)
         if self._anchors[name] is None:
             raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
+        self._aliased.add(self._numbers[name])
         return self._anchors[name]
 
     def value(self, node: Any, keys: Keys) -> object:
@@ -414,6 +457,10 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
             span = Span(file, number + 1, indent.group().index("\t") + 1)
             return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
     help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
+        help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
+    elif "expected ',' or" in said and context is not None and context.line < line:
+        help = f"the bracket that was opened on line {context.line + 1} is not closed, or a comma is missing"
     length = 1 if mark.column < len(lines[line]) else 0
     column = mark.column + 1 if length else max(1, len(lines[line]))
     return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)

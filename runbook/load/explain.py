@@ -11,9 +11,9 @@ _TAB = 4  # columns
 _WIDEST = 160  # columns of a source line that are shown around the caret
 
 
-def render(problem: Problem, source_lines: Sequence[str]) -> str:
+def render(problem: Problem, source_lines: Sequence[str], severity: str = "error") -> str:
     """The problem as text without a final line break; `source_lines` are those of the file its span names."""
-    out = [f"error[{problem.id}]: {_one_line(problem.message)}"]
+    out = [f"{severity}[{problem.id}]: {_one_line(problem.message)}"]
     gutter = ""
     span = problem.span
     if span is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), part) if index % 2 else (1, 0, part) for index, part in enumerate(parts) if part)
 
 
+def default_backend(nodes: Iterable[Node]) -> str:
+    """What an inventory that names no backend gets: nccl needs a GPU and Linux on every node."""
+    return "nccl" if all(node.gpus and not node.windows for node in nodes) else "gloo"
+
+
 class _Assembly:
     """Puts the parts of one inventory together."""
 
@@ -180,12 +185,11 @@ class _Assembly:
             message = f"with several nodes every rank would dial itself at {address}, and none would meet another"
             help = "give the master's address on the network that the nodes share"
             self._complaints.about_value(place, "master-addr-loopback", message, help)
-        gpus_everywhere = all(node.gpus and not node.windows for node in ordered)
         return Rendezvous(
             master=master,
             address=address,
             port=int(given.get("port", 29500)),
-            backend=given.get("backend") or ("nccl" if gpus_everywhere else "gloo"),
+            backend=given.get("backend") or default_backend(ordered),
         )
 
     def _network(self) -> Network:

@@ -91,4 +91,5 @@ def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Co
             members |= matching(pattern, entries.keys(), {}, complaints.document.span(*keys))
         except FilesWrong as wrong:
             complaints.take_over(wrong)
+            complaints.wrong.add(keys)
     return members

@@ -75,6 +75,10 @@ class Origins:
         last = len(found) - 1
         return [Candidate(value, span, level, index == last) for index, (value, span, level) in enumerate(found)]
 
+    def entry(self, node: str) -> Keys:
+        """Where the node itself stands in the document: `("nodes", "gn[01-04]")`."""
+        return self._layers[node][-1].keys
+
     def span(self, node: str, *key: str) -> Span | None:
         """The place of the value that won; None if nobody set it."""
         candidates = self.candidates(node, key)

@@ -15,8 +15,8 @@ from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.durations import seconds
 from runbook.load.env import EnvReader
 from runbook.load.schema import judge
-from runbook.model.errors import FilesWrong, Problem
-from runbook.model.playbook import Expect, Playbook, Stage
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,7 @@ class _Reader:
             span=self._document.span(*keys),
             argument_spans={argument: span for argument, span in spans.items() if span is not None},
             argument_names={name: span for name in spans if (span := self._document.key_span(*keys, "with", name))},
+            launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
         )
 
     def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
@@ -163,6 +164,15 @@ class _Reader:
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
         }
+
+    def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
+        """Places as `_launch` counts: a word that was left out of the command has no number."""
+        words = [index for index, word in enumerate(given.get("command", [])) if word is not None]
+        places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
+        places |= {("env", name): ("env", name) for name in given.get("env") or {}}
+        places |= {(key,): (key,) for key in ("launcher", "workdir") if key in given}
+        spans = {place: self._document.span(*keys, *inner) for place, inner in places.items()}
+        return {place: span for place, span in spans.items() if span is not None}
 
     def _seconds(self, value: object, keys: Keys) -> float | None:
         if value is None:

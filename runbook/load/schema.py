@@ -46,13 +46,14 @@ def judge(document: Document, kind: str) -> Judged:
     problems: list[Problem] = []
     wrong: set[Keys] = set()
     few, left_out = _few_nodes(document.data, kind)
+    wrong.update(("nodes", name) for name in left_out)
     for error in _validator(kind).iter_errors(few):
         for problem, keys in _explain(error, document, kind):
             if problem not in problems:
                 problems.append(problem)
             wrong.add(keys)
     if left_out:
-        message = f"{left_out:,} more nodes are wrong as well; mend these first"
+        message = f"{len(left_out):,} more nodes are wrong as well; mend these first"
         problems.append(Problem(f"{kind}.more-problems", message, document.span("nodes")))
     return Judged(problems, _without(document.data, wrong), wrong)
 
@@ -82,14 +83,14 @@ def _node_ok() -> Accepts:
     return accepts(root["$defs"]["node"], root)
 
 
-def _few_nodes(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], int]:
-    """The document with only such nodes as need an explanation, and how many more there are."""
+def _few_nodes(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], list[str]]:
+    """The document with only such nodes as need an explanation, and the names of more that are wrong."""
     nodes = data.get("nodes")
     if kind != "inventory" or not isinstance(nodes, dict) or not nodes:
-        return data, 0
+        return data, []
     bad = [name for name, node in nodes.items() if not _node_ok()(node)]
     kept = bad[:MOST_NODES_EXPLAINED] or [next(iter(nodes))]
-    return {**data, "nodes": {name: nodes[name] for name in kept}}, max(0, len(bad) - MOST_NODES_EXPLAINED)
+    return {**data, "nodes": {name: nodes[name] for name in kept}}, bad[MOST_NODES_EXPLAINED:]
 
 
 def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:

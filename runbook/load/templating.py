@@ -7,11 +7,13 @@ Templates see variables and nothing else: no files, no environment, no insides o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import GeneratorType
 from typing import Any
 
 import jinja2
 from jinja2 import meta
+from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -35,14 +37,23 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+def as_text(value: object) -> object:
+    """A value inside other text: true and false as YAML writes them, not as Python does."""
+    return ("false", "true")[value] if isinstance(value, bool) else value
+
+
 def _environment() -> _Environment:
-    environment = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    environment = _Environment(
+        undefined=jinja2.StrictUndefined, finalize=as_text, keep_trailing_newline=True, autoescape=False
+    )
     for name in set(environment.globals) - {"range"}:
         del environment.globals[name]
     return environment
 
 
 _ENVIRONMENT = _environment()
+
+_REMEMBERED = 1000  # compiled templates: a launch's words are the same for every one of many nodes
 
 
 def fill(value: object, variables: Mapping[str, object], span: Span | None = None) -> Any:
@@ -91,22 +102,35 @@ def _fill(value: object, variables: Mapping[str, object], span: Span | None, pro
     return value
 
 
+def is_template(text: str) -> bool:
+    return any(mark in text for mark in ("{{", "{%", "{#"))
+
+
+@lru_cache(_REMEMBERED)
+def _template(text: str) -> jinja2.Template:
+    return _ENVIRONMENT.from_string(text)
+
+
+@lru_cache(_REMEMBERED)
+def _expression(text: str) -> TemplateExpression:
+    return _ENVIRONMENT.compile_expression(text, undefined_to_none=False)
+
+
 def _fill_text(text: str, variables: Mapping[str, object], span: Span | None) -> object:
-    if not any(mark in text for mark in ("{{", "{%", "{#")):
+    if not is_template(text):
         return text
     inner = _single_expression(text)
     if inner is not None:
         return _evaluate(inner, variables, span)
     try:
-        return _ENVIRONMENT.from_string(text).render(variables)
+        return _template(text).render(variables)
     except Exception as error:  # noqa: BLE001  (a template may raise whatever its operators raise)
         raise FilesWrong([_problem(error, text, variables, span)]) from None
 
 
 def _evaluate(expression: str, variables: Mapping[str, object], span: Span | None) -> object:
     try:
-        compiled = _ENVIRONMENT.compile_expression(expression, undefined_to_none=False)
-        value = compiled(dict(variables))
+        value = _expression(expression)(dict(variables))
         if isinstance(value, jinja2.Undefined):
             str(value)  # StrictUndefined says what is undefined
         return _plain(value)
@@ -114,6 +138,7 @@ def _evaluate(expression: str, variables: Mapping[str, object], span: Span | Non
         raise FilesWrong([_problem(error, expression, variables, span)]) from None
 
 
+@lru_cache(_REMEMBERED)
 def _single_expression(text: str) -> str | None:
     """The inside of a text that is exactly one `{{ expression }}`."""
     if not (text.startswith("{{") and text.endswith("}}")):

@@ -47,8 +47,12 @@ class Node:
 
     @property
     def interpreter(self) -> str:
-        """What `python` means: on this machine a plain `python3` is the Python that runs us, which has our extras."""
-        return sys.executable if self.connection == "local" and self.python == "python3" else self.python
+        """What `python` means: on this machine a plain `python3` is the Python that runs us, which has our extras.
+
+        With an `activate` line it is the one that this line brings.
+        """
+        ours = self.connection == "local" and self.python == "python3" and self.activate is None
+        return sys.executable if ours else self.python
 
     @property
     def slots(self) -> int:

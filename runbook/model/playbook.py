@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from runbook.model.errors import Span
 
+Place = tuple[str | int, ...]  # inside a launch: ("launcher",), ("command", 3), ("env", "OMP_NUM_THREADS")
+
 
 @dataclass(frozen=True, slots=True)
 class Expect:
@@ -18,7 +20,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of a check, a shell command or a launch. Values in `arguments` may still be `{{ templates }}`."""
+    """One of a check, a shell command or a launch. Values in `arguments` and `launch` may still be `{{ templates }}`."""
 
     name: str
     kind: str  # check | shell | launch
@@ -35,6 +37,7 @@ class Stage:
     span: Span | None = None
     argument_spans: Mapping[str, Span] = field(default_factory=dict)  # where each value stands
     argument_names: Mapping[str, Span] = field(default_factory=dict)  # where each name stands
+    launch_spans: Mapping[Place, Span] = field(default_factory=dict)  # where each value of `launch` stands
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from lab import Lab, LabError, lab_missing
 
 from .cost import BenchError
 from .fleet import fleet
+from .lint import lint
+from .render import render
 from .start import start
 from .two_nodes import two_nodes
 
-PARTS = {"torchrun": 5, "fleet": 3, "version": 15}
+PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3}
 """The parts and how often each is measured."""
 
 
@@ -34,7 +36,9 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
     jobs: dict[str, Callable[[int], list[str]]] = {
         "torchrun": lambda times: _in_lab(2, lambda lab: two_nodes(lab, times)),
         "fleet": lambda times: _in_lab(hosts, lambda lab: fleet(lab, tools, times)),
+        "render": lambda times: render(scratch, times),
         "version": lambda times: start(tools, scratch, times),
+        "lint": lambda times: lint(scratch, times),
     }
     failed = 0
     try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.gang import Gang, Halt, Member, main_stack, slug
+from runbook.checks.gang import Gang, Halt, Member, main_stack
 from runbook.checks.halts import outcomes_of_halt, progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
@@ -217,8 +217,3 @@ Current thread 0x00007f02 (most recent call first):
     assert main_stack(text)[0] == 'File "/torch/distributed_c10d.py", line 2501 in all_reduce'
     assert main_stack("") == ()
     assert main_stack(text.partition("Current")[0]) == ()
-
-
-@pytest.mark.parametrize(("text", "name"), [("full AllReduce", "full-allreduce"), ("../../x", "x"), ("Ü", "stage")])
-def test_a_stages_name_as_a_file_name(text: str, name: str) -> None:
-    assert slug(text) == name

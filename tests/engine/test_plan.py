@@ -9,7 +9,8 @@ import pytest
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.shell import Shell
-from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
+from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong
 
 from .world import NODES, inventory, playbook
@@ -111,8 +112,8 @@ def test_a_stage_with_nodes_of_its_own(tmp_path: Path) -> None:
     text = "{name: x, stages: [{check: ping}, {name: few, check: allreduce, nodes: 'rack2'}]}"
     made = plan(tmp_path, text)
     assert [len(stage.nodes) for stage in made.stages] == [4, 4, 2]
-    assert made.ranks_on is not None
-    assert [node.name for node in made.ranks_on.nodes] == ["node-c", "node-d"]
+    assert made.first_with_ranks is not None
+    assert made.first_with_ranks.nodes == ("node-c", "node-d")
 
 
 def test_a_stage_that_the_limit_leaves_no_node_of(tmp_path: Path) -> None:
@@ -212,19 +213,63 @@ def test_what_is_put_into_a_shell_line_stays_one_word(tmp_path: Path) -> None:
     assert check.command == "echo 'a b; rm -rf /' 3"
 
 
-def test_a_launch_stage_is_refused_with_its_place(tmp_path: Path) -> None:
-    text = "{name: x, stages: [{check: ping}, {launch: {launcher: direct, command: [a]}}]}"
+LAUNCH = "{name: x, stages: [{check: ping}, {launch: {launcher: torchrun, command: [a, '{{ node }}']}}]}"
+
+
+def test_a_launch_stage_is_planned_and_refused_with_its_place_where_it_would_run(tmp_path: Path) -> None:
+    made = plan(tmp_path, LAUNCH)
+    job = made.stages[2].work
+    assert isinstance(job, Job)
+    assert {name: program.command for name, program in job.programs.items()} == {
+        f"node-{letter}": ("a", f"node-{letter}") for letter in "abcd"
+    }
     with pytest.raises(FilesWrong) as caught:
-        plan(tmp_path, text)
+        refuse_what_cannot_run(made)
     (problem,) = caught.value.problems
     assert (problem.id, problem.span is not None) == ("playbook.launch-stage", True)
 
 
-def test_windows_nodes_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_windows_nodes_are_planned_and_refused_before_anything_is_touched(tmp_path: Path) -> None:
     nodes = NODES + "    defaults: {shell: bat}\n"
+    made = plan(tmp_path, LAUNCH, nodes=nodes)
     with pytest.raises(FilesWrong) as caught:
-        plan(tmp_path, "{name: x, stages: [{check: ping}]}", nodes=nodes)
-    assert [problem.id for problem in caught.value.problems] == ["inventory.windows-node"]
+        refuse_what_cannot_run(made)
+    assert [problem.id for problem in caught.value.problems] == ["playbook.launch-stage", "inventory.windows-node"]
+    refuse_what_cannot_run(plan(tmp_path, "{name: x, stages: [{check: ping}]}"))
+
+
+def test_a_launch_stage_on_some_nodes_knows_its_own_world(tmp_path: Path) -> None:
+    text = """
+        name: x
+        stages: [{nodes: rack2, launch: {command: ["{{ world_size }}", "{{ master }}", "{{ node_rank }}"]}}]
+    """
+    job = plan(tmp_path, text).stages[1].work
+    assert isinstance(job, Job)
+    assert [program.command for program in job.programs.values()] == [("2", "node-c", "0"), ("2", "node-c", "1")]
+
+
+def test_everything_wrong_with_checks_and_launches_is_told_together(tmp_path: Path) -> None:
+    text = """
+        name: x
+        stages:
+          - {check: ping, with: {count: -1}}
+          - launch:
+              command: [train.py, "{{ nobody }}"]
+              env: {A: "{{ nothing }}"}
+    """
+    with pytest.raises(FilesWrong) as caught:
+        plan(tmp_path, text)
+    assert [(p.id, p.span and p.span.line) for p in caught.value.problems] == [
+        ("playbook.unknown-argument", 4),
+        ("template.undefined", 6),
+        ("template.undefined", 7),
+    ]
+
+
+def test_the_files_of_stages_are_called_alike_whatever_is_picked(tmp_path: Path) -> None:
+    text = "{name: x, stages: [{name: a b, check: ping}, {name: a-b, check: port, tags: [t]}]}"
+    assert [stage.script for stage in plan(tmp_path, text).stages[1:]] == ["a-b", "a-b-2"]
+    assert [stage.script for stage in plan(tmp_path, text, tags=["t"]).stages[1:]] == ["a-b-2"]
 
 
 def test_ranks_are_started_for_the_first_stage_that_will_need_them(tmp_path: Path) -> None:
@@ -235,7 +280,8 @@ def test_ranks_are_started_for_the_first_stage_that_will_need_them(tmp_path: Pat
           - {name: not now, check: allreduce, nodes: rack1, when: "false"}
           - {name: later, check: connection, nodes: rack2}
     """
-    ranks_on = plan(tmp_path, text).ranks_on
-    assert ranks_on is not None
-    assert [node.name for node in ranks_on.nodes] == ["node-c", "node-d"]
-    assert plan(tmp_path, "{name: x, stages: [{check: ping}]}").ranks_on is None
+    first = plan(tmp_path, text).first_with_ranks
+    assert first is not None
+    assert (first.name, first.nodes, first.script) == ("later", ("node-c", "node-d"), "later")
+    assert plan(tmp_path, "{name: x, stages: [{check: ping}]}").first_with_ranks is None
+    assert plan(tmp_path, LAUNCH).first_with_ranks is None

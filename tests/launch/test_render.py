@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runbook.launch.quote import CannotQuote
-from runbook.launch.render import Script, render_sh
+from runbook.launch.render import render_sh
+from runbook.launch.script import Script
 from runbook.model.inventory import Inventory, Node
 from runbook.model.secret import Secret
 

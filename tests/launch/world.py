@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+from runbook.load.inventory import load_inventory
 from runbook.model.inventory import Inventory, Node, Rendezvous
 
 
@@ -13,3 +16,9 @@ def node(name: str, address: str = "10.0.0.1", **options: Any) -> Node:
 
 def cluster(*nodes: Node, port: int = 29500, backend: str = "gloo", **options: Any) -> Inventory:
     return Inventory("lab", nodes, Rendezvous(nodes[0].name, nodes[0].address, port, backend), **options)
+
+
+def loaded(folder: Path, text: str) -> Inventory:
+    file = folder / "inventory.yml"
+    file.write_text(dedent(text))
+    return load_inventory(file, environ={})

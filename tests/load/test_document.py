@@ -263,3 +263,33 @@ def test_a_scalar_is_its_text_or_a_number_that_prints_like_it(text: str) -> None
     value = plain_scalar(text)
     if isinstance(value, int) and not isinstance(value, bool):
         assert str(value) == text or text == "-0"
+
+
+def test_anchors_are_listed_with_their_places_and_whether_they_are_used() -> None:
+    text = "a: &one 1\nb: &two {x: *one}\nc: {<<: *two}\nd: &three [1]\ne: &two 2\n"
+    document = parse_document(text, "f.yml")
+    assert [
+        (anchor.name, anchor.span.line, anchor.span.column, anchor.span.length, anchor.used)
+        for anchor in document.anchors
+    ] == [
+        ("one", 1, 4, 4, True),
+        ("two", 2, 4, 4, True),
+        ("three", 4, 4, 6, False),
+        ("two", 5, 4, 4, False),
+    ]
+
+
+def test_an_extent_is_exact_where_a_span_shows_one_line_only() -> None:
+    document = parse_document("a: |\n  one\n  two\nb: [1,\n 22]\n", "f.yml")
+    assert document.extent("a") == ((1, 4), (4, 1))
+    assert document.extent("b", 1) == ((5, 2), (5, 4))
+    assert document.key_extent("b") == ((4, 1), (4, 2))
+    assert document.extent("nothing") is None
+    assert parse_document("a: [", "f.yml").extent("a") is None
+
+
+def test_a_bracket_in_a_plain_value_is_explained() -> None:
+    (problem,) = parse_document("n: {address: 10.0.1.[1-4]}\n", "f.yml").problems
+    assert problem.help == 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
+    (problem,) = parse_document("a:\n  b: {c: 1\nd: 2\n", "f.yml").problems
+    assert problem.help == "the bracket that was opened on line 2 is not closed, or a comma is missing"

@@ -1,0 +1,79 @@
+"""`runbook inventory …`: look at an inventory, or make one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from runbook.load.extra import parse_extra
+from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.origins import Origins
+from runbook.load.patterns import select
+from runbook.load.shipped import find_inventory
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory
+
+SUFFIXES = (".yml", ".yaml")
+
+
+def inventory(arguments: argparse.Namespace) -> int:
+    """0 done; 2 the files or arguments are wrong; 3 (`init`) a host was not reached."""
+    if arguments.action == "import":
+        from runbook.cli.inventory_import import import_inventory
+
+        return import_inventory(arguments)
+    if arguments.action == "init":
+        from runbook.cli.inventory_init import init_inventory
+
+        return init_inventory(arguments)
+    found, origins = load(arguments)
+    sys.stdout.write(shown(arguments, found, origins))
+    return 0
+
+
+def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
+    """The inventory that is meant. Variables of `{env: NAME}` need not be set: they are shown as `***` anyway."""
+    path = find_inventory(arguments.inventory) if arguments.inventory is not None else only_one_here()
+    return load_inventory_with_origins(path, extra_vars=parse_extra(arguments.extra_vars), environ=_Anything())
+
+
+def only_one_here() -> Path:
+    """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
+    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
+    folder = Path("inventories")
+    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())
+    candidates = here + there
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
+        raise FilesWrong([Problem("arguments.which-inventory", message, None, f"name one: -i {candidates[0]}")])
+    message = "there is no inventory.yml here, and no inventories/ with one in it"
+    help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
+    raise FilesWrong([Problem("arguments.no-inventory", message, None, help)])
+
+
+def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> str:
+    from runbook.report.inventory import explained, graph, listing
+
+    if arguments.action == "graph":
+        return graph.text(found)
+    if arguments.action == "explain":
+        return explained.text(found, origins, arguments.node, arguments.key)
+    nodes = select(arguments.limit, found) if arguments.limit is not None else found.nodes
+    return listing.as_json(found, nodes) if arguments.output == "json" else listing.text(found, nodes)
+
+
+class _Anything(Mapping[str, str]):
+    """An environment in which every variable is set; to no value that anybody would see."""
+
+    def __getitem__(self, key: str) -> str:
+        return f"the value of {key}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0

@@ -1,0 +1,128 @@
+"""`runbook render`: load → plan → scripts → a folder, or what would change in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from runbook.checks import CHECKS
+from runbook.cli.run import inventory_path
+from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.rendered import ENDINGS, Change, Writer, changes
+from runbook.engine.scripts import NodeFiles, node_files
+from runbook.load.extra import parse_extra
+from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.playbook import load_playbook
+from runbook.load.shells import with_shell
+from runbook.load.shipped import find_playbook
+from runbook.model.errors import FilesWrong, Problem
+from runbook.report.diff import unified
+from runbook.report.fold import fold
+
+K = TypeVar("K")
+
+STARTS = {
+    "sh": "sh {path}",
+    "bat": "{path}",
+    "ps1": "powershell -NoProfile -ExecutionPolicy Bypass -File {path}",
+}
+
+
+def render(arguments: argparse.Namespace) -> int:
+    extra = parse_extra(arguments.extra_vars)
+    playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
+    inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    if arguments.shell:
+        inventory = with_shell(inventory, origins, arguments.shell)
+    plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))
+    made = node_files(plan, origins)
+    warn(plan)
+    # Who names a shell may want another one's scripts beside these; else scripts for other shells are out of date.
+    endings = (f".{arguments.shell}",) if arguments.shell else ENDINGS
+    out = Path(arguments.out)
+    try:
+        found = changes(out, made, endings=endings)
+        if arguments.diff:
+            show(found)
+        else:
+            write(out, made, found)
+    except BrokenPipeError:
+        raise  # whoever read the diff has seen enough
+    except OSError as error:
+        where = error.filename2 or error.filename or out
+        raise FilesWrong([Problem("arguments.out", f"--out {out}: {where}: {error.strerror}")]) from None
+    return 0
+
+
+def warn(plan: Plan) -> None:
+    windows = [node.name for node in plan.inventory.nodes if node.windows]
+    if windows and plan.inventory.rendezvous.backend == "nccl":
+        sys.stderr.write(
+            f"warning: {plan.inventory.source} names the backend nccl, and PyTorch has none for Windows "
+            f"({fold(windows)}): use `backend: gloo`\n"
+        )
+
+
+def show(found: Iterable[Change]) -> None:
+    """What would change, as a diff on stdout; how much, on stderr."""
+    kinds: Counter[str] = Counter()
+    for change in found:
+        after = change.after.data if change.after else None
+        sys.stdout.writelines(unified(change.path, change.before, after, change.secret))
+        kinds[change.kind] += 1
+    sys.stdout.flush()
+    sys.stderr.write(f"{counted(kinds)}; nothing is written\n")
+
+
+def write(out: Path, made: Sequence[NodeFiles], found: Iterable[Change]) -> None:
+    kinds: Counter[str] = Counter()
+    removed: dict[str, None] = {}
+    writer = Writer(out)
+    for change in found:
+        writer.apply(change)
+        kinds[change.kind] += 1
+        if change.after is None:
+            removed[change.path.name] = None
+    for names, nodes in grouped(made, lambda one: (one.launch, *sorted(one.files.keys() - {one.launch}))).items():
+        sys.stdout.write(f"{out / fold(nodes)}: {', '.join(names)}\n")
+    sys.stdout.write(f"{counted(kinds)}\n")
+    if removed:
+        sys.stdout.write(f"removed, left by an earlier rendering: {', '.join(removed)}\n")
+    sys.stdout.write(how_to_start(out, made))
+
+
+def grouped(made: Iterable[NodeFiles], key: Callable[[NodeFiles], K]) -> dict[K, list[str]]:
+    """The names of the nodes for which `key` is the same."""
+    groups: dict[K, list[str]] = {}
+    for one in made:
+        groups.setdefault(key(one), []).append(one.node.name)
+    return groups
+
+
+def counted(kinds: Counter[str]) -> str:
+    """Such as `2 files new, 1 changed, 3 as before`."""
+    parts = [f"{kinds[kind]:,} {kind}" for kind in ("new", "changed", "as before", "removed") if kinds[kind]]
+    return f"files: {', '.join(parts)}"
+
+
+def how_to_start(out: Path, made: Sequence[NodeFiles]) -> str:
+    if len(made) == 1:
+        return f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}\n"
+    commands = grouped(made, lambda one: command(one, Path(one.launch)))
+    if len(commands) == 1:
+        return f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}\n"
+    lines = [f"  {fold(nodes)}: {line}\n" for line, nodes in commands.items()]
+    return "".join(["copy each folder to its node, and there, in that folder:\n", *lines])
+
+
+def command(one: NodeFiles, path: Path) -> str:
+    """What to type; for a script without a job, with a program that it could start as every rank."""
+    shown = str(path)
+    if one.node.windows:
+        shown = shown.replace("/", "\\")
+        shown = shown if "\\" in shown else f".\\{shown}"
+    return STARTS[one.node.shell].format(path=shown) + (" python train.py" if one.takes_command else "")

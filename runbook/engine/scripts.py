@@ -1,0 +1,120 @@
+"""The files of every node for a plan: a script for each stage that starts ranks, and what has to lie beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from runbook.engine.blame import blamed
+from runbook.engine.plan import Plan, PlannedStage
+from runbook.launch.job import Job
+from runbook.launch.launchers import STARTS_ITS_RANKS, CannotLaunch, program_words
+from runbook.launch.naming import LAUNCH
+from runbook.launch.quote import CannotQuote
+from runbook.launch.ranks import Seating, seating
+from runbook.launch.recipe import Recipe
+from runbook.launch.render import launch_recipe, ranks_recipe
+from runbook.launch.script import write
+from runbook.load.origins import Origins
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Node
+
+SCRIPT_MODE = 0o700
+FILE_MODE = 0o600
+
+Seated = tuple[PlannedStage, Seating]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """`secret`: it holds values that nobody may see."""
+
+    data: bytes
+    mode: int = FILE_MODE
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given."""
+
+    node: Node
+    launch: str
+    takes_command: bool
+    files: Mapping[str, File]
+
+
+def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
+    """The files of every node of the plan. Raises FilesWrong with everything that no script can do or carry."""
+    problems: dict[Problem, None] = {}
+    stages: list[Seated] = []
+    whole = seating(plan.inventory)
+    for stage in plan.stages:
+        if not stage.starts_ranks or stage.skip is not None:
+            continue
+        found = _cannot_start(stage)
+        problems.update(dict.fromkeys(found))
+        if not found:
+            stages.append((stage, whole if stage.inventory is plan.inventory else seating(stage.inventory)))
+    made: list[NodeFiles] = []
+    for node in plan.inventory.nodes:
+        files: dict[str, File] = {}
+        launch, takes_command = "", False
+        for recipe, job in _recipes(plan, stages, whole, node):
+            try:
+                script = write(recipe, node.shell)
+            except CannotQuote as error:
+                problems.update(dict.fromkeys(blamed(error, recipe, node, job, origins)))
+                continue
+            for name, data in script.files.items():
+                files[name] = File(data, SCRIPT_MODE) if name == script.name else File(data, secret=True)
+            if recipe.name == LAUNCH:
+                launch, takes_command = script.name, recipe.command is None
+            elif job is None:
+                files["rank.py"] = RANK_PROGRAM
+        if not problems:  # else nothing will be written: only look for more
+            made.append(NodeFiles(node, launch, takes_command, files))
+    if problems:
+        raise FilesWrong(list(problems))
+    return made
+
+
+RANK_PROGRAM = File(resources.files("runbook.node").joinpath("rank.py").read_bytes())
+
+
+def _recipes(plan: Plan, stages: Sequence[Seated], whole: Seating, node: Node) -> Iterator[tuple[Recipe, Job | None]]:
+    """One a stage that starts ranks on the node. The first job's is `launch`; without one that takes any command."""
+    launched = False
+    for stage, seats in stages:
+        seat = seats.seats.get(node.name)
+        if seat is None:
+            continue
+        if isinstance(stage.work, Job):
+            name = stage.script if launched else LAUNCH
+            yield launch_recipe(seats, seat, stage.work, name=name, made_from=plan.sources), stage.work
+            launched = True
+        else:
+            yield ranks_recipe(seats, seat, name=stage.script, made_from=plan.sources), None
+    if not launched:
+        yield launch_recipe(whole, whole.seats[node.name], None, name=LAUNCH, made_from=plan.sources), None
+
+
+def _cannot_start(stage: PlannedStage) -> list[Problem]:
+    """Why the stage's launcher cannot do what is asked of it."""
+    job = stage.work
+    if not isinstance(job, Job) or job.launcher not in STARTS_ITS_RANKS:
+        return []
+    if any(node.windows for node in stage.inventory.nodes):
+        message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
+        help = (
+            "its rendezvous needs libuv, and USE_LIBUV=0 does not reach it; `launcher: direct` starts every rank itself"
+        )
+        return [Problem("playbook.launcher-on-windows", message, job.span("launcher"), help)]
+    for command in dict.fromkeys(program.command for program in job.programs.values()):
+        try:
+            program_words(job.launcher, command)
+        except CannotLaunch as error:
+            help = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
+            return [Problem("playbook.launcher-program", str(error), job.span("command", 0), help)]
+    return []

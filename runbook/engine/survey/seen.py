@@ -1,0 +1,24 @@
+"""One host of a survey, judged: what the inventory will say of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.checks.ibstat import Port
+from runbook.engine.survey.addresses import Place
+from runbook.engine.survey.ask import Told
+from runbook.engine.survey.devices import Gpus
+from runbook.engine.survey.pythons import Python
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One host, judged."""
+
+    told: Told
+    name: str
+    place: Place
+    gpus: Gpus
+    python: Python | None
+    ports: Sequence[Port]

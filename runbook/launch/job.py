@@ -1,0 +1,139 @@
+"""A `launch:` stage for the nodes it starts on: command, environment and workdir, every template in them filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.launch.ranks import Seat, Seating
+from runbook.load.templating import as_text, fill, is_template, names_used
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.inventory import EnvValue
+from runbook.model.playbook import Place, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the stage starts as every rank of one node. The launcher has no part in it yet."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, EnvValue]
+    workdir: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`programs` go by the node's name; nodes whose values do not differ share one."""
+
+    stage: Stage
+    launcher: str  # direct | torchrun | torch.distributed.launch | jax
+    programs: Mapping[str, Program]
+    retries: int = 0
+    start_timeout_s: float | None = None
+
+    def span(self, *place: str | int) -> Span | None:
+        """Where in the playbook the value at `place` stands, or at least its stage."""
+        return self.stage.launch_spans.get(place, self.stage.span)
+
+
+def node_facts(seat: Seat) -> dict[str, object]:
+    """What templates may say about the node they are filled for."""
+    return {
+        "node": seat.node.name,
+        "address": seat.node.address,
+        "python": seat.node.python,
+        "node_rank": seat.node_rank,
+        "first_rank": seat.ranks[0].rank,
+        "ranks_here": len(seat.ranks),
+        "gpus_here": len(seat.node.gpus),
+    }
+
+
+def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_above: Mapping[str, object]) -> Job:
+    """The job of a `launch` stage. Raises FilesWrong with every template that cannot be filled.
+
+    Weakest first, templates see: `facts` of the cluster, facts of the node, the node's `vars`, and `set_above` them:
+    the playbook's vars and `-e`.
+    """
+    given: Mapping[str, Any] = stage.launch
+    blank = Program(tuple(given["command"]), given["env"], given["workdir"])
+    programs = _Filling(stage, blank).programs(seating, facts, set_above)
+    return Job(stage, given["launcher"], programs, given["retries"], given["start_timeout_s"])
+
+
+class _Filling:
+    """Fills one program in for all its nodes. Only words with a template cost time, and most of those only once."""
+
+    def __init__(self, stage: Stage, blank: Program) -> None:
+        self._stage = stage
+        self._blank = blank
+        self._problems: dict[Problem, list[str]] = {}
+
+    def programs(
+        self, seating: Seating, facts: Mapping[str, object], set_above: Mapping[str, object]
+    ) -> dict[str, Program]:
+        templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
+        seats = list(seating.seats.values())
+        of_nodes = {name for seat in seats for name in (*seat.node.vars, *node_facts(seat))} - set_above.keys()
+        own = {place: text for place, text in templates.items() if names_used(text) & of_nodes}
+        first = {**facts, **node_facts(seats[0]), **seats[0].node.vars, **set_above}
+        shared = self._filled({place: text for place, text in templates.items() if place not in own}, first, "")
+        same = _put(self._blank, shared)
+        made: dict[str, Program] = {}
+        for seat in seats:
+            if not own:
+                made[seat.node.name] = same
+                continue
+            variables = {**facts, **node_facts(seat), **seat.node.vars, **set_above}
+            made[seat.node.name] = _put(same, self._filled(own, variables, seat.node.name))
+        if self._problems:
+            raise FilesWrong([_on(problem, nodes, len(seats)) for problem, nodes in self._problems.items()])
+        return made
+
+    def _filled(self, texts: Mapping[Place, str], variables: Mapping[str, object], node: str) -> dict[Place, str]:
+        found: dict[Place, str] = {}
+        for place, text in texts.items():
+            span = self._stage.launch_spans.get(place, self._stage.span)
+            try:
+                found[place] = _word(fill(text, variables, span), text, span)
+            except FilesWrong as wrong:
+                for problem in wrong.problems:
+                    self._problems.setdefault(problem, []).append(node)
+        return found
+
+
+def _texts(program: Program) -> dict[Place, str]:
+    texts: dict[Place, str] = {("command", index): word for index, word in enumerate(program.command)}
+    texts |= {("env", name): value for name, value in program.env.items() if isinstance(value, str)}
+    if program.workdir is not None:
+        texts["workdir",] = program.workdir
+    return texts
+
+
+def _put(program: Program, found: Mapping[Place, str]) -> Program:
+    if not found:
+        return program
+    return Program(
+        tuple(found.get(("command", index), word) for index, word in enumerate(program.command)),
+        {name: found.get(("env", name), value) for name, value in program.env.items()},
+        found.get(("workdir",), program.workdir),
+    )
+
+
+def _word(value: object, text: str, span: Span | None) -> str:
+    """A template's value as a program gets it: text, or a number as it is written."""
+    if isinstance(value, str | int | float):
+        return str(as_text(value))
+    kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
+    help = "a program gets text: join a list, for example {{ sizes | join(',') }}"
+    raise FilesWrong([Problem("template.not-text", f"`{text}` gives {kind}", span, help)])
+
+
+def _on(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
+    """The problem, with the nodes that have it where others do not."""
+    if len(nodes) == all_nodes or "" in nodes:
+        return problem
+    first, *more = nodes
+    where = first if not more else f"{first} and {len(more):,} more node{'s' if len(more) > 1 else ''}"
+    return Problem(problem.id, f"{problem.message} (on {where})", problem.span, problem.help)

@@ -1,0 +1,117 @@
+"""What each launcher makes of a job: the processes of a node, their command, and what they must not inherit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.launch.environment import rank_environment
+from runbook.launch.ranks import Seat, Seating
+from runbook.launch.recipe import Process
+from runbook.model.inventory import EnvValue
+
+STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
+"""Launchers of which one process a node starts the ranks. Torch's official wheels for Windows cannot run them."""
+
+FOREIGN = ("TORCHELASTIC_", "PET_")
+"""Beginnings of names that belong to another torchrun: a rank that inherits them waits for that one's store, and a
+torchrun takes them for its own options."""
+
+_SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
+_PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
+
+
+class CannotLaunch(ValueError):
+    """The launcher cannot start this command; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`environment` is what all ranks of the node share."""
+
+    environment: Mapping[str, EnvValue]
+    processes: tuple[Process, ...]
+    command: tuple[str, ...] | None
+    unset: tuple[str, ...]
+
+
+def start(
+    launcher: str, seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], command: tuple[str, ...] | None
+) -> Start:
+    """How `launcher` starts `command` on the node of `seat`. Raises CannotLaunch."""
+    if launcher in STARTS_ITS_RANKS:
+        if command is None:
+            raise CannotLaunch(f"{launcher} needs to know the command")
+        kept = {key: value for key, value in environment.items() if key not in _SET_BY_TORCHRUN}
+        words = (*_launcher_words(launcher, seating, seat, environment, command), *program_words(launcher, command))
+        return Start(kept, (Process(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
+    if command is not None and command[0].endswith(".py"):
+        command = (seat.node.interpreter, *command)
+    processes = tuple(Process(rank.local_rank, rank_environment(rank)) for rank in seat.ranks)
+    if launcher == "jax":
+        environment, processes = _jax(seating, seat, environment, processes)
+    return Start(environment, processes, command, ())
+
+
+def _launcher_words(
+    launcher: str, seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], command: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A static rendezvous: c10d would order the nodes as they arrive, and rank 0 could be anywhere."""
+    named = command[0] if _PYTHON.fullmatch(command[0]) and re.search(r"[/\\]", command[0]) else None
+    # Releases before torch 2 know the underscores only, and torch.distributed.launch is for what was written then.
+    module, dash = ("torch.distributed.run", "-") if launcher == "torchrun" else ("torch.distributed.launch", "_")
+    options = {
+        "nnodes": str(len(seating.seats)),
+        "nproc-per-node": str(len(seat.ranks)),
+        "node-rank": str(seat.node_rank),
+        "master-addr": _plain(environment.get("MASTER_ADDR"), seating.address),
+        "master-port": _plain(environment.get("MASTER_PORT"), str(seating.inventory.rendezvous.port)),
+    }
+    words = [f"--{name.replace('-', dash)}={value}" for name, value in options.items()]
+    return (named or seat.node.interpreter, "-m", module, *words)
+
+
+def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The job's command as a torch launcher takes it: a script, `-m` and a module, or any program with --no-python.
+
+    Raises CannotLaunch.
+    """
+    if command[0].endswith(".py"):
+        return command
+    if _PYTHON.fullmatch(command[0]):
+        words = command[1:]
+        while words[:1] == ("-u",):  # both launchers give it to Python anyway
+            words = words[1:]
+        if len(words) > 1 and words[0] == "-m":
+            return words
+        if words and not words[0].startswith("-"):
+            return words
+    if launcher == "torchrun":
+        return ("--no-python", *command)
+    shown = " ".join(command[:3]) + (" …" if len(command) > 3 else "")
+    raise CannotLaunch(f"{launcher} starts a Python script or a module, with no options of Python's own, not `{shown}`")
+
+
+def _jax(
+    seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], processes: tuple[Process, ...]
+) -> tuple[Mapping[str, EnvValue], tuple[Process, ...]]:
+    """jax.distributed reads the coordinator and its own devices; the program passes it RANK and WORLD_SIZE itself.
+
+    CUDA_VISIBLE_DEVICES already renumbers the node's GPUs from 0, and JAX counts among these.
+    """
+    address = _plain(environment.get("MASTER_ADDR"), seating.address)
+    port = _plain(environment.get("MASTER_PORT"), str(seating.inventory.rendezvous.port))
+    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if seat.node.gpus:
+        processes = tuple(
+            Process(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})
+            for one in processes
+        )
+    return {"JAX_COORDINATOR_ADDRESS": coordinator, **environment}, processes
+
+
+def _plain(value: EnvValue | None, default: str) -> str:
+    """What a user set by hand counts here as well; a secret stays out of the command line."""
+    return value if isinstance(value, str) else default

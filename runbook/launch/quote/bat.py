@@ -1,0 +1,221 @@
+"""Literals of cmd.exe, and of the C runtime that takes a command line apart after it.
+
+Everything stands in double quotes, which keep `& | < > ^ ( )` and spaces; `%` is doubled; `!` is nothing special,
+since the script turns delayed expansion off. A double quote would end the quotes, and nothing undoes that: refused.
+
+ASCII only: cmd reads a batch file in the code page of its console. `chcp 65001` in the file is no way out: where there
+is no console (a service, an SSH login without a terminal) it fails, and under Wine, where we test, it changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, shown
+
+MAX_LINE = 8191
+"""cmd takes no longer line, before and after it has put the variables in."""
+
+ROOM_FOR_A_FOLDER = 260
+"""What is kept free in a line for each folder or program that is only known on the machine (MAX_PATH)."""
+
+OWN_NAMES = frozenset("CD CMDCMDLINE CMDEXTVERSION DATE ERRORLEVEL HIGHESTNUMANODENUMBER RANDOM TIME".split())
+"""Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
+
+_STARTS_WITH_CMD = re.compile(r"@|\(|(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
+_OWN, _HERE, _HOME = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
+
+
+class Bat(Literal):
+    """Text that is safe in a batch file."""
+
+    __slots__ = ()
+
+
+def plain(value: object) -> str:
+    """The text of a value as it stands between double quotes."""
+    text = one_line(value)
+    if '"' in text:
+        raise CannotQuote('contains a double quote ("), which a .bat cannot carry: use `shell: ps1`', text)
+    if not (text.isascii() and text.isprintable()):
+        for character in text:
+            if not character.isascii():
+                reason = f"contains {character!a}, and a .bat carries only ASCII, since cmd reads it in the console's code page"
+                raise CannotQuote(f"{reason}: use `shell: ps1`", text)
+            if not character.isprintable() and character != "\t":
+                raise CannotQuote(f"contains the control character {character!a}, which a .bat cannot carry", text)
+    return text.replace("%", "%%")
+
+
+def word(value: object) -> Bat:
+    """One argument of a program: backslashes before the closing quote are doubled, as the C runtime wants them."""
+    return _quoted(plain(value))
+
+
+def argument(value: object) -> Bat:
+    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    text = one_line(value)
+    # Both folders end with a backslash here; the dot keeps it from reaching the closing quote.
+    if text.startswith("./"):
+        return _quoted(f"{_HERE}{_path(text[2:]) or '.'}")
+    return _quoted(f"{_HOME}{_path(text[2:]) or '.'}") if text.startswith("~/") else word(text)
+
+
+def place(value: object) -> Bat:
+    """A path, for cmd's own commands, of which only `~/` means something."""
+    return Bat(f'"{_place(one_line(value))}"')
+
+
+def folder(value: object) -> Bat:
+    """Where to work: absolute, under the home folder, or else beside the script."""
+    return Bat(f'"{_folder(one_line(value))}"')
+
+
+def beside(value: object) -> Bat:
+    """A file beside the script."""
+    return Bat(f'"{_HERE}{plain(value)}"')
+
+
+def programs(value: object) -> Bat:
+    """The files that this program can be: with `.exe` and `.com` where the word has no such ending."""
+    text = one_line(value)
+    if text.lower().endswith((".bat", ".cmd")):
+        reason = "is a batch file, and cmd would read its arguments a second time, past all quoting: name the program"
+        raise CannotQuote(f"{reason} that it starts, and do in `activate:` what it prepares", text)
+    if set(text) & set('*?<>|"') or not text:
+        raise CannotQuote('is no name for a program on Windows: it is empty or has one of * ? < > | "', text)
+    endings = ("",) if text.lower().endswith((".exe", ".com")) else (".exe", ".com")
+    path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
+    return Bat(" ".join(f'"{path}{ending}"' for ending in endings))
+
+
+def has_folder(value: object) -> bool:
+    """Whether the program is named with its folder, so that PATH has no say."""
+    return any(separator in str(value) for separator in "/\\:")
+
+
+def name(value: object) -> Bat:
+    """The name of an environment variable."""
+    text = checked_name(value)
+    if text.upper() in OWN_NAMES or text.lower().startswith("_runbook_"):
+        raise CannotQuote("is a variable of cmd's or of the script's own: give yours another name", text)
+    return Bat(text)
+
+
+def setting(key: object, value: object) -> Bat:
+    """The statement that puts one variable into the environment. An empty value would remove it: refused."""
+    if str(value) == "":
+        instead = "for no GPU at all write -1" if str(key).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
+        raise CannotQuote(f"is nothing, and cmd removes a variable that is set to nothing: {instead}", "")
+    made = f'set "{name(key)}={plain(value)}"'
+    if len(made) > MAX_LINE:
+        reason = f"makes a line of {len(made)} characters, and cmd takes {MAX_LINE} at most: use `shell: ps1`"
+        raise CannotQuote(reason, str(value))
+    return Bat(made)
+
+
+def cleared(key: object) -> Bat:
+    """What `set` takes to remove a variable."""
+    return Bat(f'"{name(key)}="')
+
+
+def sentence(key: object, value: object) -> Bat:
+    """The statement that keeps a sentence for people in a variable of the script: what a .bat cannot carry is a `?`."""
+    kept = re.sub(r"[^\x20-\x7e]", "?", str(value)).replace('"', "'")
+    return Bat(f'set "{checked_name(key)}={plain(kept)}"')
+
+
+def number(value: object) -> Bat:
+    """A whole number as it stands."""
+    return Bat(int(str(value)))
+
+
+def label(value: object) -> Bat:
+    """A place in the script to go to."""
+    text = str(value)
+    if not re.fullmatch(r"[a-z][a-z-]*", text):
+        raise ValueError(f"{text!r} is no label of ours")
+    return Bat(text)
+
+
+def own_file(value: object) -> Bat:
+    """The name of a file of ours, which has nothing to quote."""
+    text = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise ValueError(f"{text!r} is no file name of ours")
+    return Bat(text)
+
+
+def comment(value: object) -> Bat:
+    """Text for people after `rem` or `echo`, where cmd still looks for `%`, `^`, `&` and their like."""
+    return Bat(re.sub(r"[^A-Za-z0-9_ .,:;/\\@{}=+*\[\]~'#$-]", "?", str(value)))
+
+
+def line(value: object) -> Bat:
+    """A line that the user wrote to be run as it stands: `activate`.
+
+    A batch file that is started without `call` does not come back, so `call` is put before whatever does not start
+    with a command of cmd's own.
+    """
+    text = one_line(value)
+    if not text.isascii():
+        raise CannotQuote("is not ASCII, which is all that a .bat carries: use `shell: ps1`", text)
+    return Bat(text if _STARTS_WITH_CMD.match(text) else f"call {text}")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuses names that are one and the same on Windows."""
+    seen: dict[str, str] = {}
+    for one in names:
+        other = seen.setdefault(one.upper(), one)
+        if other != one:
+            raise CannotQuote(f"is the same variable as {other} on Windows, which does not tell case apart", one)
+
+
+def encode(text: str) -> bytes:
+    """The script's bytes: CRLF, ASCII, no BOM. A line that cmd would cut is refused."""
+    for one in text.split("\n"):
+        if len(one) + ROOM_FOR_A_FOLDER * (one.count(_OWN) + one.count(_HOME)) > MAX_LINE:
+            raise CannotQuote(
+                f"makes a line that is too long: cmd takes {MAX_LINE} characters at most, with its folders put in; "
+                "use `shell: ps1`",
+                one[:40],
+            )
+    return text.replace("\n", "\r\n").encode("ascii")
+
+
+def _quoted(inner: str) -> Bat:
+    backslashes = len(inner) - len(inner.rstrip("\\"))
+    return Bat(f'"{inner}{backslashes * chr(92)}"')
+
+
+def _place(text: str) -> str:
+    return f"{_HOME}{_path(text[2:])}" if text.startswith(("~/", "~\\")) else _path(text)
+
+
+def _folder(text: str) -> str:
+    if text == "~":
+        return _HOME
+    return _place(text) if _ABSOLUTE.match(text) else f"{_HERE}{_path(text.removeprefix('./'))}"
+
+
+def _path(text: str) -> str:
+    return plain(text).replace("/", "\\")
+
+
+DIALECT = Dialect(
+    Bat,
+    {
+        one.__name__: one
+        for one in (
+            *(word, argument, place, folder, beside, programs, has_folder),
+            *(name, setting, cleared, sentence, number, label, own_file, comment, line),
+        )
+    },
+    setting,
+    check_names,
+    nothing_to_check,
+    encode,
+)

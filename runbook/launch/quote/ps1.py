@@ -1,0 +1,114 @@
+"""Literals of PowerShell, Windows PowerShell 5.1 and 7 alike: single quotes, doubled inside, typographic ones too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line, printable
+from runbook.launch.quote.bat import check_names
+
+QUOTES = "'\u2018\u2019\u201a\u201b"
+"""PowerShell ends a single-quoted string at any of these."""
+
+MAX_UNITS = 32_766
+"""Windows carries no longer variable and no longer command line, in UTF-16 units."""
+
+_QUOTE = re.compile(f"([{QUOTES}])")
+_ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
+
+
+class Ps1(Literal):
+    """Text that is safe in PowerShell."""
+
+    __slots__ = ()
+
+
+def word(value: object) -> Ps1:
+    """One string, whatever is in it."""
+    text = one_line(value)
+    if _units(text) > MAX_UNITS:
+        raise CannotQuote(f"is longer than {MAX_UNITS} characters: Windows hands no program such a word", text)
+    return Ps1("'" + _QUOTE.sub(r"\1\1", text) + "'")
+
+
+def argument(value: object) -> Ps1:
+    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    text = one_line(value)
+    return Ps1(f"($runbookHere + {word(_path(text[1:]))})") if text.startswith("./") else _home(text)
+
+
+def place(value: object) -> Ps1:
+    """A path of which only `~/` means something."""
+    text = one_line(value)
+    return _home(f"~/{text[2:]}") if text.startswith("~\\") else _home(text)
+
+
+def folder(value: object) -> Ps1:
+    """Where to work: absolute, under the home folder, or else beside the script."""
+    text = one_line(value)
+    if text == "~":
+        return Ps1("$HOME")
+    return place(text) if _ABSOLUTE.match(text) else argument(f"./{text.removeprefix('./')}")
+
+
+def name(value: object) -> Ps1:
+    """The name of an environment variable."""
+    return Ps1(checked_name(value))
+
+
+def setting(key: object, value: object) -> Ps1:
+    """The statement that puts one variable into the environment. An empty value would remove it: refused."""
+    if str(value) == "":
+        instead = "for no GPU at all write -1" if str(key).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
+        raise CannotQuote(f"is nothing, and PowerShell removes a variable that is set to nothing: {instead}", "")
+    return Ps1(f"$env:{name(key)} = {word(value)}")
+
+
+def number(value: object) -> Ps1:
+    """A whole number as it stands."""
+    return Ps1(int(str(value)))
+
+
+def comment(value: object) -> Ps1:
+    """Text inside a comment."""
+    return Ps1(printable(value))
+
+
+def line(value: object) -> Ps1:
+    """A line that the user wrote to be run as it stands: `activate`."""
+    return Ps1(one_line(value))
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuses a command that Windows would not start. Counts as if every word needed all the quoting there is."""
+    length = sum(_units(one) + one.count('"') + one.count("\\") + 3 for one in words)
+    if length > MAX_UNITS:
+        raise CannotQuote(f"makes a command line of {length} characters, and Windows takes {MAX_UNITS} at most", words[0])
+
+
+def encode(text: str) -> bytes:
+    """The script's bytes: CRLF, and UTF-8 with a BOM, without which PowerShell 5.1 reads the ANSI code page."""
+    return text.replace("\n", "\r\n").encode("utf-8-sig")
+
+
+def _home(text: str) -> Ps1:
+    return Ps1(f"($HOME + {word(_path(text[1:]))})") if text.startswith("~/") else word(text)
+
+
+def _path(text: str) -> str:
+    return text.replace("/", "\\")
+
+
+def _units(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+
+
+DIALECT = Dialect(
+    Ps1,
+    {one.__name__: one for one in (word, argument, place, folder, name, setting, number, comment, line)},
+    setting,
+    check_names,
+    check_command,
+    encode,
+)

@@ -1,0 +1,95 @@
+"""Literals of a POSIX shell (sh, dash, bash, ksh): single quotes carry everything but NUL."""
+
+from __future__ import annotations
+
+import shlex
+
+from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, printable
+
+MAX_BYTES = 131_071
+"""Linux hands no program an argument or a `NAME=value` with more bytes than this (MAX_ARG_STRLEN)."""
+
+OWN_NAMES = frozenset(
+    """BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE
+    BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OLDPWD
+    OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()
+)
+"""Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
+
+
+class Sh(Literal):
+    """Text that is safe in a POSIX shell."""
+
+    __slots__ = ()
+
+
+def word(value: object) -> Sh:
+    """One word, whatever is in it."""
+    text = one_line(value)
+    if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
+        raise CannotQuote(f"is longer than {MAX_BYTES} bytes: Linux hands no program such a word", text)
+    return Sh(shlex.quote(text))
+
+
+def argument(value: object) -> Sh:
+    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    text = one_line(value)
+    return Sh(f'"$runbook_here"/{_rest(text[2:])}') if text.startswith("./") else place(text)
+
+
+def place(value: object) -> Sh:
+    """A path of which only `~/` means something."""
+    text = one_line(value)
+    return Sh(f'"$HOME"/{_rest(text[2:])}') if text.startswith("~/") else word(text)
+
+
+def folder(value: object) -> Sh:
+    """Where to work: absolute, under the home folder, or else beside the script."""
+    text = one_line(value)
+    if text == "~":
+        return Sh('"$HOME"')
+    return place(text) if text.startswith(("/", "~/")) else argument(f"./{text.removeprefix('./')}")
+
+
+def name(value: object) -> Sh:
+    """The name of an environment variable."""
+    text = checked_name(value)
+    if text in OWN_NAMES or text.startswith("runbook_"):
+        raise CannotQuote("is a variable of the shell's or of the script's own: give yours another name", text)
+    return Sh(text)
+
+
+def setting(key: object, value: object) -> Sh:
+    """The statement that puts one variable into the environment."""
+    if len(str(value)) > MAX_BYTES // 5 and len(f"{key}={one_line(value)}".encode()) > MAX_BYTES:
+        raise CannotQuote(f"is, with its name, longer than {MAX_BYTES} bytes: Linux hands on no more", str(value))
+    return Sh(f"export {name(key)}={word(value)}")
+
+
+def comment(value: object) -> Sh:
+    """Text inside a comment."""
+    return Sh(printable(value))
+
+
+def line(value: object) -> Sh:
+    """A line that the user wrote to be run as it stands: `activate`."""
+    return Sh(one_line(value))
+
+
+def encode(text: str) -> bytes:
+    """The script's bytes: LF, UTF-8, no BOM."""
+    return text.encode()
+
+
+def _rest(path: str) -> str:
+    return word(path) if path else ""
+
+
+DIALECT = Dialect(
+    Sh,
+    {one.__name__: one for one in (word, argument, place, folder, name, setting, comment, line)},
+    setting,
+    nothing_to_check,
+    nothing_to_check,
+    encode,
+)

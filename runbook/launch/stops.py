@@ -1,0 +1,68 @@
+"""Why a launch script stops before it starts anything: exit code, event and sentence, one table for the three shells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.launch.activation import Activation
+from runbook.launch.quote import printable
+from runbook.launch.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """`event` is what runbook reads, `says` what a person reads. Exit codes are documented and do not change."""
+
+    code: int
+    event: str
+    says: str
+
+
+CODES: Mapping[str, int] = {
+    "workdir-missing": 90,
+    "activation-failed": 91,
+    "program-missing": 92,
+    "environment-missing": 93,
+    "address-unresolved": 94,
+    "address-loopback": 95,
+    # 96 is what the controller's first word to a node ends with when it finds no Python there.
+    "port-taken": 97,
+    "python-missing": 98,
+    "secrets-missing": 99,
+}
+
+
+def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, Stop]:
+    """The stops of one script, with its own names in their sentences."""
+    node = recipe.node
+    program = recipe.command[0] if recipe.command else "that name"
+    sentences = {
+        "workdir-missing": f"{node} has no folder {recipe.workdir}: make it, or correct `workdir:`",
+        "activation-failed": f"{node} could not run the activate line `{recipe.activate}`: "
+        "run it there by hand, and mend what it names or `activate:` itself",
+        "program-missing": f"{node} has no program {program}: "
+        "install it, or name another one in `command:`, `python:` or `activate:`",
+        "environment-missing": f"{node} has no {activation.needs}, which `activate:` asks for: "
+        f"{'install' if activation.conda else 'make'} it, or correct the line",
+        "secrets-missing": f"{node} has no readable {secrets_file(recipe, shell)} beside this script: copy both",
+    }
+    if recipe.guards:
+        see = "sudo ss -ltnp" if shell == "sh" else "netstat -ano"
+        address, port, python = recipe.guards.address, recipe.guards.port, recipe.guards.python
+        sentences |= {
+            "address-unresolved": f"{node} cannot resolve MASTER_ADDR {address}: "
+            "correct `rendezvous: {address: ...}`, or add the name to DNS or to the hosts file",
+            "address-loopback": f"MASTER_ADDR {address} is {node} itself by its loopback address, where no other node "
+            "can come: take it out of the hosts file, or put an IP address into `rendezvous: {address: ...}`",
+            "port-taken": f"port {port} cannot be had on {node}: "
+            f"end the program that holds it (see `{see}`), or choose another one in `rendezvous: {{port: ...}}`",
+            "python-missing": f"{python} does not run on {node}, and so nobody could look at name and port: "
+            "install it, or correct `python:`",
+        }
+    return {event: Stop(code, event, printable(sentences[event])) for event, code in CODES.items() if event in sentences}
+
+
+def secrets_file(recipe: Recipe, shell: str) -> str:
+    """The file beside the script that holds the secrets."""
+    return f"{recipe.name}.env" if shell == "sh" else f"{recipe.name}.env.{shell}"

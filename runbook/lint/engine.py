@@ -1,0 +1,148 @@
+"""Files in, findings out: each file read once, every rule asked, silences and settings heard last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.lint.echoes import without_echoes
+from runbook.lint.files import Found, find_files
+from runbook.lint.finding import Finding, Report, finding_of, in_order
+from runbook.lint.named_inventory import named_inventory
+from runbook.lint.reading import Read, Reading
+from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
+from runbook.lint.settings import Settings, SettingsOf
+from runbook.lint.silences import apply, silences_in, unused_silence
+from runbook.lint.subject import InventoryFile, PlaybookFile
+from runbook.load.collector import collector_paused
+from runbook.load.document import Document, source_lines
+from runbook.model.errors import FilesWrong, Problem, Span
+
+
+class RuleFailed(Exception):
+    """A rule raised, whatever stood in the file: a bug of ours, told with the rule and the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    files: tuple[Found, ...]
+    settings: tuple[Settings, ...]
+    excluded: tuple[str, ...]
+
+
+def lint(paths: Sequence[str]) -> Report:
+    """Everything about these files and folders. Raises FilesWrong when there is nothing to look at."""
+    with collector_paused():
+        settings_of = SettingsOf()
+        chosen = _chosen(find_files(paths), settings_of)
+        reading = Reading()
+        reads = [reading.read(found.path, named=found.named) for found in chosen.files]
+        ours = [read for read, found in zip(reads, chosen.files, strict=True) if read.kind or found.named]
+        notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
+        if not ours:
+            raise FilesWrong([_nothing(len(notes), chosen)])
+        findings = [finding for read in ours for finding in _by_rules(read)]
+        findings += _of_all(ours, reading)
+        left = _heard(findings, ours, settings_of)
+        left += [finding_of(problem, read.document.path) for read in ours for problem in _of_loading(read)]
+        for settings in chosen.settings:
+            left += [finding_of(problem, settings.source) for problem in settings.problems]
+        notes += [f"{path}: excluded" for path in chosen.excluded]
+        texts = {read.document.path: read.document for read in ours}
+        secret = [finding.span for finding in left if finding.rule.id.startswith("secret.")]
+        return Report(in_order(left), tuple(texts), tuple(notes), _Lines(texts, secret))
+
+
+def _chosen(found: Sequence[Found], settings_of: SettingsOf) -> _Chosen:
+    excluded = [one for one in found if settings_of(one.path).excludes(one.path)]
+    return _Chosen(
+        tuple(one for one in found if one not in excluded),
+        tuple({settings.source: settings for one in found if (settings := settings_of(one.path)).source}.values()),
+        tuple(one.path for one in excluded),
+    )
+
+
+def _nothing(foreign: int, chosen: _Chosen) -> Problem:
+    looked = [f"{foreign} are neither inventories nor playbooks"] * bool(foreign)
+    if chosen.excluded:
+        looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
+    help = "an inventory has `nodes:`, a playbook has `stages:`"
+    return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
+
+
+def _by_rules(read: Read) -> list[Finding]:
+    """What the rules find in one file by itself."""
+    file = read.document.path
+    problems: list[Problem] = []
+    if read.kind is not None and read.document.data is not None:
+        problems += _asked(DOCUMENT_RULES, file, read.document)
+    if isinstance(read.subject, InventoryFile):
+        problems += _asked(INVENTORY_RULES, file, read.subject)
+    elif isinstance(read.subject, PlaybookFile):
+        problems += _asked(PLAYBOOK_RULES, file, read.subject)
+    return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
+
+
+def _of_all(reads: Sequence[Read], reading: Reading) -> list[Finding]:
+    """What files say of each other."""
+    inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
+    playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
+    file = reads[0].document.path
+    problems = list(_asked(TOGETHER_RULES, file, inventories, playbooks))
+    problems += _asked([named_inventory], file, [read for read in reads if read.kind == "playbook"], reads, reading)
+    return [finding_of(problem, file) for problem in problems]
+
+
+def _asked(rules: Iterable[Callable[..., Iterable[Problem]]], file: str, *about: object) -> Iterator[Problem]:
+    for rule in rules:
+        try:
+            yield from rule(*about)
+        except Exception as error:
+            raise RuleFailed(f"the rule {rule.__module__}.{rule.__name__} failed on {file}: {error!r}") from error
+
+
+def _of_loading(read: Read) -> tuple[Problem, ...]:
+    """What keeps the file from being used: no silence reaches it."""
+    return read.problems if read.problems or read.kind else (_no_kind(read.document),)
+
+
+def _no_kind(document: Document) -> Problem:
+    message = "this is neither an inventory nor a playbook"
+    help = "an inventory has `nodes:`, a playbook has `stages:`"
+    return Problem("file.kind", message, document.span(), help)
+
+
+def _heard(findings: Iterable[Finding], reads: Sequence[Read], settings_of: SettingsOf) -> list[Finding]:
+    """What silences and settings leave, and what is wrong with the silences."""
+    by_file: dict[str, list[Finding]] = {read.document.path: [] for read in reads}
+    for finding in findings:
+        by_file.setdefault(finding.span.file, []).append(finding)
+    left: list[Finding] = []
+    for read in reads:
+        file = read.document.path
+        silences, problems = silences_in(read.document)
+        kept, unused = apply(silences, by_file.pop(file))
+        ignored = settings_of(file).ignored(file)
+        left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
+        left += [finding_of(problem, file) for problem in problems]
+        if not read.problems:  # of a file that could not be read in full nobody knows what else would be found
+            left += [finding_of(unused_silence(silence), file) for silence in unused]
+    return left + [finding for others in by_file.values() for finding in others]
+
+
+class _Lines:
+    """The lines of a file for showing findings in, without the secrets that were found: CI's logs are read by many."""
+
+    def __init__(self, documents: Mapping[str, Document], secret: Iterable[Span]) -> None:
+        self._documents = documents
+        self._secret: dict[str, list[Span]] = {}
+        for span in secret:
+            self._secret.setdefault(span.file, []).append(span)
+
+    def __call__(self, file: str) -> Sequence[str]:
+        lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
+        for span in self._secret.get(file, ()):
+            line = lines[span.line - 1]
+            start, end = span.column - 1, span.column - 1 + span.length
+            lines[span.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
+        return lines

@@ -1,0 +1,86 @@
+"""Files read as far as they can be read; an inventory that several playbooks name is read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.lint.kinds import Kind, kind_of
+from runbook.lint.subject import InventoryFile, PlaybookFile
+from runbook.load.document import Document, read_document
+from runbook.load.inventory import examine_inventory
+from runbook.load.playbook import examine_playbook
+from runbook.model.errors import Problem
+
+
+class _AnyVariable(Mapping[str, str]):
+    """Where lint runs, secrets are not set: `{env: NAME}` stands for some text, whatever NAME is."""
+
+    def __getitem__(self, name: str) -> str:
+        return "secret"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+ENVIRON = _AnyVariable()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it."""
+
+    document: Document
+    kind: Kind | None
+    problems: tuple[Problem, ...]
+    subject: InventoryFile | PlaybookFile | None = None
+
+
+class Reading:
+    """Every file of one lint, by its real path."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Read] = {}
+
+    def read(self, path: str, *, named: bool = True, kind: Kind | None = None) -> Read:
+        """`named` and `kind` are for a file that is read the first time: what it has to be, if that is known."""
+        real = os.path.realpath(path)
+        if real not in self._read:
+            document = read_document(path)
+            kind = kind or kind_of(document, named=named)
+            self._read[real] = self._examined(document, kind)
+        return self._read[real]
+
+    def _examined(self, document: Document, kind: Kind | None) -> Read:
+        if kind == "inventory":
+            inventory = examine_inventory(document, environ=ENVIRON)
+            if inventory.draft is None or inventory.origins is None:
+                return Read(document, kind, inventory.problems)
+            file = InventoryFile(document, inventory.draft, inventory.origins, inventory.wrong)
+            return Read(document, kind, inventory.problems, file)
+        if kind == "playbook":
+            from runbook.checks import CHECKS  # inventories alone need none of them
+
+            playbook = examine_playbook(document, checks=CHECKS, environ=ENVIRON)
+            if playbook.draft is None:
+                return Read(document, kind, playbook.problems)
+            named = inventory_named(document)
+            there = self.read(named, kind="inventory").subject if named and Path(named).is_file() else None
+            of_it = there if isinstance(there, InventoryFile) else None
+            return Read(
+                document, kind, playbook.problems, PlaybookFile(document, playbook.draft, of_it, playbook.wrong)
+            )
+        return Read(document, None, document.problems)
+
+
+def inventory_named(playbook: Document) -> str | None:
+    """The path of the inventory that a playbook names, as `run` finds it: relative to the playbook's own folder."""
+    name = playbook.data.get("inventory") if isinstance(playbook.data, dict) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        return None
+    return os.path.normpath(Path(playbook.path).parent / name)

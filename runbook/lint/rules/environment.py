@@ -1,0 +1,70 @@
+"""Every variable that a file sets, judged where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_names import name_faults
+from runbook.lint.rules.environment_values import value_faults
+from runbook.lint.rules.environment_written import Setting, of_inventory, of_playbook
+from runbook.lint.subject import InventoryFile, PlaybookFile
+from runbook.lint.variables.table import known
+from runbook.load.document import Document, Keys
+from runbook.model.errors import Problem
+
+_SUGGESTIONS = 50  # a file with more unknown names than this has another trouble than their spelling
+
+
+def written_in_inventory(file: InventoryFile) -> Iterator[Problem]:
+    settings = list(of_inventory(file.document))
+    if all(node.windows for node in file.inventory.nodes):  # there `nccl_debug` and `NCCL_DEBUG` are one
+        settings = [setting for setting in settings if setting.name.upper() == setting.name]
+    yield from _judged(file.document, settings, file.wrong)
+    yield from _empty(file, settings)
+
+
+def written_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
+    yield from _judged(file.document, of_playbook(file.document), file.wrong)
+
+
+def problem_at(document: Document, fault: Fault, keys: Keys) -> Problem:
+    span = document.key_span(*keys) if fault.of_name else document.span(*keys)
+    return Problem(f"env.{fault.id}", fault.message, span, fault.help)
+
+
+def _judged(document: Document, settings: Iterable[Setting], wrong: Collection[Keys]) -> Iterator[Problem]:
+    """Each name and each value is judged once, however often it is written."""
+    of_names: dict[str, tuple[Fault, ...]] = {}
+    of_values: dict[tuple[str, str], tuple[Fault, ...]] = {}
+    unknown = 0
+    for setting in settings:
+        name, text = setting.name, setting.text
+        faults = of_names.get(name)
+        if faults is None:
+            unknown += name not in known()
+            faults = of_names[name] = tuple(name_faults(name, suggest=unknown <= _SUGGESTIONS))
+        if text is not None:
+            about_value = of_values.get((name, text))
+            if about_value is None:
+                about_value = of_values[name, text] = tuple(value_faults(name, text))
+            faults = faults + about_value if about_value else faults
+        for fault in faults:
+            if fault.of_name or setting.keys not in wrong:
+                yield problem_at(document, fault, setting.keys)
+
+
+def _empty(file: InventoryFile, settings: Iterable[Setting]) -> Iterator[Problem]:
+    """An empty value takes a weaker level's away; where there is none it does nothing, and something was forgotten."""
+    network, infiniband = file.inventory.network, file.inventory.infiniband
+    given = {setting.name for setting in settings if setting.text != ""}
+    given |= {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} if network.interface else set()
+    given |= {"NCCL_IB_HCA"} if infiniband is not None and infiniband.hca else set()
+    for setting in settings:
+        variable = known().get(setting.name)
+        if setting.text != "" or variable is None or setting.name in given or variable.reader not in ("NCCL", "gloo"):
+            continue
+        if variable.never or any(fault.id == "bad-choice" for fault in value_faults(setting.name, "")):
+            continue
+        message = f"`{setting.name}` is empty, which is the same as not set"
+        yield problem_at(file.document, Fault("empty-value", message, "write its value, or leave it out"), setting.keys)

@@ -1,0 +1,121 @@
+"""Names of environment variables: unknown, misspelt, never read by anything, renamed, gone, or runbook's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_spelling import closest, is_slip_of
+from runbook.lint.variables.table import Variable, known
+
+_CLOSED = (
+    "NCCL_",
+    "GLOO_",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+    "TORCH_GLOO_",
+    "TORCH_DIST_",
+    "TORCH_DISTRIBUTED_",
+    "TORCH_ELASTIC_",
+    "TORCHELASTIC_",
+    "JAX_",
+)
+"""Families of which the table has every name, as of its date."""
+
+_OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_")
+"""Families with names of many other programs: only a slip of the pen can be told from these."""
+
+_PLUGINS = re.compile(
+    r"NCCL_(OFI|TESTS|GPUDIRECTTCPX|FASTRAK|SHIMNET|GIB|TUNER|UCX|SHARP|IBEXT|INSPECTOR|PROFILE|PROFILER|PLUGIN|EFA|"
+    r"CXI|LIBFABRIC|RDMA|MSCCL|MSCCLPP|CTRAN|DYNAMIC)_"
+    r"|NCCL_(NET|TUNER|PROFILER|ENV|GIN|RMA)_PLUGIN_"
+    r"|NCCL_(HOME|DIR|ROOT|ROOT_DIR|PATH|VERSION|INSTALL_PATH|LIB|LIBRARY|LIBRARIES|INCLUDE|INCLUDES|INCLUDE_DIR|"
+    r"INCLUDE_DIRS|LIB_DIR|LIBRARY_PATH)$"
+)
+"""Read by plugins of NCCL, by its test programs and by builds: not NCCL's own, and nobody has a full list."""
+
+OLDEST_NCCL = (2, 14, 3)
+"""What PyTorch 2.0 brought, the oldest that runbook works with: what was gone by then works for nobody."""
+
+
+def name_faults(name: str, *, suggest: bool = True) -> Iterator[Fault]:
+    """Without `suggest` no similar name is looked for: that takes milliseconds a name."""
+    variable = known().get(name)
+    if variable is not None:
+        yield from _of_known(variable)
+    elif name.startswith("PET_"):
+        message = f"`{name}` is a flag of torchrun in disguise: it would change a launch without anybody seeing it"
+        yield _by_hand(message, "leave it out: runbook gives torchrun every flag that it needs")
+    elif name != name.upper() and (name.upper() in known() or name.upper().startswith(_CLOSED)):
+        message = f"`{name}` is read by nothing: names of variables are upper case"
+        yield Fault("wrong-case", message, f"write `{name.upper()}`", of_name=True)
+    else:
+        yield from _of_unknown(name, suggest=suggest)
+
+
+def _of_known(variable: Variable) -> Iterator[Fault]:
+    name = variable.name
+    if variable.set_by_runbook:
+        place = f"say it with {variable.use}, and leave this out" if variable.use else "leave it out"
+        yield _by_hand(f"`{name}` is set by runbook for every rank, and this would give all of them one value", place)
+    elif variable.never:
+        message = f"there is no `{name}`: no release of {variable.reader} ever read it"
+        yield Fault("never-existed", message, variable.use, of_name=True)
+    elif variable.removed or variable.last:
+        yield _gone(variable)
+    elif variable.deprecated and variable.use and variable.use in known() and variable.reader != "NCCL":
+        message = f"`{name}` is an old name: {variable.reader} renamed it in {variable.deprecated}"
+        yield Fault("renamed-variable", message, f"write `{variable.use}`", of_name=True)
+    elif variable.deprecated:
+        message = f"`{name}` is deprecated since {variable.reader} {variable.deprecated}"
+        yield Fault("deprecated-variable", message, _instead(variable), of_name=True)
+
+
+def _gone(variable: Variable) -> Fault:
+    if variable.removed:
+        version, when = variable.removed, f"since {variable.reader} {variable.removed}"
+    else:
+        version, when = variable.last or "", f"after {variable.reader} {variable.last}"
+    message = f"`{variable.name}` is read by nothing {when}"
+    return Fault(
+        "removed-variable" if _release(version) <= OLDEST_NCCL else "deprecated-variable",
+        message,
+        _instead(variable),
+        of_name=True,
+    )
+
+
+def _instead(variable: Variable) -> str:
+    successor = known().get(variable.use or "")
+    if successor is None:
+        return variable.use or "leave it out"
+    young = successor.since is not None and _release(successor.since) > OLDEST_NCCL
+    return f"use `{successor.name}`" + (f" ({variable.reader} {successor.since} and newer)" if young else "")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall("[0-9]+", version))
+
+
+def _by_hand(message: str, help: str) -> Fault:
+    return Fault("set-by-runbook", message, help, of_name=True)
+
+
+def _of_unknown(name: str, *, suggest: bool) -> Iterator[Fault]:
+    ours = name.startswith((*_CLOSED, *_OPEN)) or is_slip_of("NCCL", name.partition("_")[0])
+    if not ours:
+        return
+    near, slip = closest(name) if suggest else (None, False)
+    if near is not None and slip:
+        message = f"there is no variable `{name}`"
+        yield Fault("misspelt-variable", message, f"did you mean `{near}`?", of_name=True)
+    elif name.startswith(_CLOSED) and not _PLUGINS.match(name):
+        message = f"`{name}` is in no list of what {_readers(name)} reads"
+        yield Fault("unknown-variable", message, f"did you mean `{near}`?" if near else None, of_name=True)
+
+
+def _readers(name: str) -> str:
+    if name.startswith("JAX_"):
+        return "JAX"
+    return "gloo" if name.startswith("GLOO_") else "PyTorch" if name.startswith("TORCH") else "NCCL"

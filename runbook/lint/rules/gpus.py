@@ -1,0 +1,158 @@
+"""GPUs and processes: no device twice, counts that a machine can have, and the backend that they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runbook.lint.rules.written import all_trusted, each, named, node_span, places, said, trusted, wrote
+from runbook.lint.subject import InventoryFile
+from runbook.model.errors import Problem
+from runbook.model.inventory import Node
+
+_MOST_GPUS = 16  # in one machine: an HGX-2; ours and most have 8
+_MOST_PROCESSES = 512  # twice the cores of a large machine
+_BACKEND = ("rendezvous", "backend")
+
+
+def shared_gpu(file: InventoryFile) -> Iterator[Problem]:
+    """Two names for one machine are fine as long as they share no GPU. A gloo job may share one on purpose."""
+    if wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "gloo":
+        return
+    pairs: dict[str, tuple[Node, int, str]] = {}
+    for where, nodes in _machines(trusted(file, "address", "connection", "gpus", "shell")):
+        owners: dict[int, Node] = {}
+        for node in nodes:
+            for gpu in node.gpus:
+                owner = owners.setdefault(gpu, node)
+                if owner is not node:
+                    pairs.setdefault(node.name, (owner, gpu, where))
+    second = [node for node in file.inventory.nodes if node.name in pairs]
+    for span, some in places(file, second, "gpus"):
+        owner, gpu, where = pairs[some[0].name]
+        message = f"{named([owner, *some])} are one machine ({where}), and share its GPU {gpu}"
+        help = "give each node devices of its own, for example `gpus: [0, 1]` and `gpus: [2, 3]`"
+        yield Problem("inventory.shared-gpu", message, span, help)
+
+
+def _machines(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
+    """Machines that go by several names: nodes at one address, and all that are this machine."""
+    first: dict[str, Node] = {}
+    several: dict[str, list[Node]] = {}
+    for node in nodes:
+        local = node.connection == "local"
+        where = "connection: local" if local else node.address.lower()
+        one = first.setdefault(where, node)
+        if one is not node:
+            several.setdefault(where, [one]).append(node)
+    yield from several.items()
+
+
+def gpus_per_node(file: InventoryFile) -> Iterator[Problem]:
+    many = [node for node in trusted(file, "gpus") if len(node.gpus) > _MOST_GPUS]
+    for span, nodes in places(file, many, "gpus"):
+        message = f"{len(nodes[0].gpus)} GPUs on {each(nodes)}: no machine has that many"
+        yield Problem("inventory.gpus-per-node", message, span, "`gpus` counts those of one node, not of the cluster")
+
+
+def gpus_from_one(file: InventoryFile) -> Iterator[Problem]:
+    """`[8]` and `[1, 2, …, 8]`: counts, or devices counted from 1."""
+    odd = [node for node in trusted(file, "gpus") if node.gpus and 0 not in node.gpus and max(node.gpus) in (8, 16)]
+    for span, nodes in places(file, odd, "gpus"):
+        highest = max(nodes[0].gpus)
+        message = (
+            f"the list names GPU {highest}, and devices are counted from 0: the last of {highest} is {highest - 1}"
+        )
+        count = len(nodes[0].gpus)
+        help = (
+            f"for {highest} GPUs write `gpus: {highest}`"
+            if count in (1, highest)
+            else f"counted from 0 these are {[gpu - 1 for gpu in nodes[0].gpus]}"
+        )
+        yield Problem("inventory.gpus-from-one", message, span, help)
+
+
+def some_without_gpus(file: InventoryFile) -> Iterator[Problem]:
+    """Forgotten on a few nodes: then the backend silently becomes gloo for all."""
+    if "backend" in _rendezvous(file) or not said(file, "rendezvous", "backend"):
+        return
+    if not all_trusted(file, "gpus", "shell"):
+        return
+    without = [node for node in file.inventory.nodes if not node.gpus]
+    if not without or len(without) == len(file.inventory.nodes) or any(node.windows for node in file.inventory.nodes):
+        return
+    message = f"{named(without)} {_has(without)} no GPUs and the others have: so the job's backend is gloo, not nccl"
+    help = "give these nodes `gpus`; or say so with `rendezvous: {backend: gloo}`"
+    yield Problem("inventory.some-without-gpus", message, node_span(file, without[0]), help)
+
+
+def nccl_without_gpus(file: InventoryFile) -> Iterator[Problem]:
+    if not _nccl(file):
+        return
+    without = [node for node in trusted(file, "gpus") if not node.gpus and not node.windows]
+    if without:
+        message = f"nccl runs on GPUs, and {named(without)} {_has(without)} none"
+        help = "give every node its `gpus`, or write `backend: gloo`"
+        yield Problem("inventory.nccl-without-gpus", message, file.document.span(*_BACKEND), help)
+
+
+def nccl_on_windows(file: InventoryFile) -> Iterator[Problem]:
+    if not _nccl(file):
+        return
+    windows = [node for node in trusted(file, "shell") if node.windows]
+    if windows:
+        message = f"torch for Windows has no nccl, and {named(windows)} {_are(windows)} Windows"
+        help = "write `backend: gloo`, or leave it out"
+        yield Problem("inventory.nccl-on-windows", message, file.document.span(*_BACKEND), help)
+
+
+def gloo_on_gpus(file: InventoryFile) -> Iterator[Problem]:
+    """Written over a default that would be nccl. On one machine that is how people try things out."""
+    inventory = file.inventory
+    if not wrote(file, *_BACKEND) or inventory.rendezvous.backend != "gloo" or len(inventory.nodes) == 1:
+        return
+    if not all_trusted(file, "gpus", "shell", "connection") or inventory.one_machine:
+        return
+    if all(node.gpus and not node.windows for node in inventory.nodes):
+        message = "every node has GPUs, and gloo passes their data through main memory and TCP"
+        help = "write `backend: nccl`, or leave it out"
+        yield Problem("inventory.gloo-on-gpus", message, file.document.span(*_BACKEND), help)
+
+
+def unused_processes(file: InventoryFile) -> Iterator[Problem]:
+    """A default for the CPU nodes among others is of use; one that reaches only nodes with GPUs is not."""
+    nodes = trusted(file, "gpus", "processes")
+    overruled = [node for node in nodes if node.gpus and node.processes != 1]
+    if not overruled:
+        return
+    used = {span for span, _ in places(file, [node for node in nodes if not node.gpus], "processes")}
+    for span, some in places(file, overruled, "processes"):
+        if span not in used:
+            message = f"`processes` counts CPU ranks, and {named(some)} {_has(some)} GPUs: one rank each"
+            yield Problem("inventory.unused-processes", message, span, "remove it, or the `gpus`")
+
+
+def many_processes(file: InventoryFile) -> Iterator[Problem]:
+    many = [node for node in trusted(file, "processes") if not node.gpus and node.processes > _MOST_PROCESSES]
+    for span, nodes in places(file, many, "processes"):
+        message = f"{nodes[0].processes} ranks on {each(nodes)}: no machine has so many cores"
+        yield Problem(
+            "inventory.many-processes", message, span, "`processes` counts the ranks of one node, not of the job"
+        )
+
+
+def _nccl(file: InventoryFile) -> bool:
+    return wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "nccl"
+
+
+def _rendezvous(file: InventoryFile) -> dict[str, object]:
+    data = file.document.data
+    given = data.get("rendezvous") if isinstance(data, dict) else None
+    return given if isinstance(given, dict) else {}
+
+
+def _has(nodes: Sequence[Node]) -> str:
+    return "has" if len(nodes) == 1 else "have"
+
+
+def _are(nodes: Sequence[Node]) -> str:
+    return "is" if len(nodes) == 1 else "are"

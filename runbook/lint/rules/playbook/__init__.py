@@ -1,0 +1,1 @@
+"""Rules about playbooks: their stages, one by one and planned, and their variables."""

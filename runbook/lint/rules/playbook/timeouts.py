@@ -1,0 +1,48 @@
+"""Times of a stage that contradict each other, and a tag that means something elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runbook.checks.base import Check
+from runbook.launch.job import Job
+from runbook.lint.staging import Staged
+from runbook.model.errors import Problem
+from runbook.model.units import seconds_text
+
+
+def timeouts(staged: Staged) -> Iterator[Problem]:
+    timeout = staged.stage.timeout_s
+    work = staged.planned.work if staged.planned else None
+    if timeout is None or work is None:
+        return
+    shown = seconds_text(timeout)
+    where = staged.span("timeout")
+    if isinstance(work, Job):
+        start = work.start_timeout_s
+        if start is not None and start > timeout:
+            message = f"the launch may take {seconds_text(start)} to meet, and {shown} in all"
+            help = "`timeout` is for the whole program, `start_timeout` for the time until its ranks have met"
+            yield Problem("playbook.start-timeout-above-timeout", message, where, help)
+        return
+    budget, stall = _seconds(work, "budget"), _seconds(work, "stall")
+    if budget is not None and timeout < budget:
+        message = f"the timeout of {shown} comes before the stage's own budget of {seconds_text(budget)} is used up"
+        help = "leave `timeout` out: it is then the budget and what joining may take on top"
+        yield Problem("playbook.timeout-below-budget", message, where, help)
+    if stall is not None and timeout < stall:
+        message = f"the timeout of {shown} comes before {seconds_text(stall)} of silence count as a stall"
+        help = "a stall names the rank that is behind, a timeout does not: make `stall` shorter"
+        yield Problem("playbook.stall-above-timeout", message, where, help)
+
+
+def ansible_tag(staged: Staged) -> Iterator[Problem]:
+    if "never" in staged.stage.tags:
+        message = "the tag `never` keeps no stage from running, as it would in Ansible"
+        help = "leave the stage out with --skip-tags, or remove the tag"
+        yield Problem("playbook.ansible-tag", message, staged.span("tags"), help)
+
+
+def _seconds(work: Check, name: str) -> float | None:
+    value = getattr(work, name, None)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,143 @@
+"""What of an inventory was read as its author wrote it, and where: for rules that judge by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TypeVar
+
+from runbook.lint.subject import InventoryFile
+from runbook.load.document import Keys
+from runbook.load.schema import schema
+from runbook.model.errors import Span
+from runbook.model.inventory import Node
+
+Fault = TypeVar("Fault")
+
+
+def wrote(file: InventoryFile, *keys: str) -> bool:
+    """Whether the file gives a value there, and a sound one."""
+    return keys in file.document.spans and keys not in file.wrong
+
+
+def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
+    """The nodes of which nothing was found wrong that these keys (`gpus`, `ssh`) depend on.
+
+    A key that nobody knows may be any key misspelt. What is left out has been complained about already.
+    """
+    nodes = file.inventory.nodes
+    if not file.wrong:
+        return nodes
+    if any(_spoils_all(keys, names) for keys in file.wrong):
+        return ()
+    entries = {keys[:2] for keys in file.wrong if keys[:1] == ("nodes",) and _touches(keys[2:], names)}
+    groups = {keys[1] for keys in file.wrong if keys[:1] == ("groups",) and _touches(keys[3:], names)}
+    return [node for node in nodes if file.origins.entry(node.name) not in entries and groups.isdisjoint(node.groups)]
+
+
+def all_trusted(file: InventoryFile, *names: str) -> bool:
+    """Whether the nodes are all there, and all to be trusted."""
+    lost = any(len(keys) == 2 and keys[0] in ("nodes", "groups") for keys in file.wrong)
+    return not lost and len(trusted(file, *names)) == len(file.inventory.nodes)
+
+
+def said(file: InventoryFile, block: str, name: str) -> bool:
+    """Whether `name` of a block of the top level is what the author wrote, or left out on purpose."""
+    known = schema("inventory")["properties"]
+    inside = known[block]["properties"]
+    for keys in file.wrong:
+        if not keys or keys[0] not in known or keys == (block,):
+            return False
+        if keys[0] == block and (keys[1] == name or keys[1] not in inside):
+            return False
+    return True
+
+
+def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
+    """Each place that gives these nodes a value for the key, once, with the nodes that have it from there.
+
+    Where nobody wrote a value, the place is the node's own key.
+    """
+    found: dict[Span | None, list[Node]] = {}
+    for node in nodes:
+        span = file.origins.span(node.name, *key) or node_span(file, node)
+        found.setdefault(span, []).append(node)
+    yield from found.items()
+
+
+def faulty(
+    file: InventoryFile, key: tuple[str, ...], fault: Callable[[str, str], Fault | None]
+) -> Iterator[tuple[Span | None, list[Node], str, Fault]]:
+    """Each place that gives nodes a text with a fault, those nodes, the text, and the fault.
+
+    `fault` judges a text for a shell; it is asked once for each pair, however many nodes share them.
+    """
+    known: dict[tuple[str, str], Fault | None] = {}
+    wrong: dict[tuple[str, str], list[Node]] = {}
+    read = _TEXTS[key]
+    for node in trusted(file, key[0], "shell"):
+        text = read(node)
+        if text is None:
+            continue
+        pair = (text, node.shell)
+        if pair not in known:
+            known[pair] = fault(text, node.shell) or None
+        if known[pair] is not None:
+            wrong.setdefault(pair, []).append(node)
+    for pair, nodes in wrong.items():
+        found = known[pair]
+        if found is not None:
+            yield from ((span, some, pair[0], found) for span, some in places(file, nodes, *key))
+
+
+def node_span(file: InventoryFile, node: Node) -> Span | None:
+    """The place of the node's name among the `nodes:`."""
+    return file.document.key_span(*file.origins.entry(node.name))
+
+
+def level(file: InventoryFile, node: Node, *key: str) -> str | None:
+    """Which level gave the value: `defaults`, `group rack1`, `node`; None if nobody did."""
+    return next((one.level for one in file.origins.candidates(node.name, key) if one.wins), None)
+
+
+def named(nodes: Sequence[Node], most: int = 3) -> str:
+    """`node-a`, `node-b` and 4 more."""
+    names = [f"`{node.name}`" for node in nodes]
+    if len(names) > most + 1:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+_TEXTS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
+    ("activate",): lambda node: node.activate,
+    ("python",): lambda node: node.python,
+    ("workdir",): lambda node: node.workdir,
+    ("ssh", "key"): lambda node: node.ssh.key,
+    ("ssh", "user"): lambda node: node.ssh.user,
+    ("ssh", "host"): lambda node: node.ssh.host,
+    ("address",): lambda node: node.address,
+}
+
+
+def each(nodes: Sequence[Node]) -> str:
+    """`node-a`, or each of several."""
+    return named(nodes) if len(nodes) == 1 else f"each of {named(nodes)}"
+
+
+@cache
+def _node_keys() -> frozenset[str]:
+    return frozenset(schema("inventory")["$defs"]["node"]["properties"])
+
+
+def _touches(inside: Keys, names: Sequence[str]) -> bool:
+    """Whether a wrong value at `inside` a node's settings leaves doubt about these keys."""
+    return not inside or inside[0] in names or inside[0] not in _node_keys()
+
+
+def _spoils_all(keys: Keys, names: Sequence[str]) -> bool:
+    """A misspelt `defaults`, or a group whose members are in doubt, may have been meant for any node."""
+    if keys[:1] == ("defaults",):
+        return _touches(keys[1:], names)
+    if len(keys) < 2:
+        return keys in ((), ("nodes",), ("groups",)) or keys[0] not in schema("inventory")["properties"]
+    return keys[0] == "groups" and keys[2:3] != ("defaults",)

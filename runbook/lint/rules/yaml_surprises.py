@@ -1,0 +1,81 @@
+"""Plain scalars that stay text here and become something else in other YAML readers, which follow YAML 1.1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from runbook.lint.scalars import scalars
+from runbook.load.document import Document
+from runbook.model.errors import Problem, Span
+
+_SUSPECT = re.compile(
+    r"(?![0-9]+\.[0-9]+\.)[-+]?[.0-9][0-9a-fA-F_.xb:+ TtZ-]*|[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"
+    r"|[yY](?:es|ES)|[nN][oO]|[oO](?:[nN]|ff|FF)|True|TRUE|False|FALSE|Null|NULL"
+)
+"""What the resolver is worth asking about, which takes longer than this; no IP address is."""
+_RESOLVER: Any = yaml.resolver.Resolver()
+_ANCHOR = re.compile(r"&\S+\s+")
+
+
+def yaml_surprises(document: Document) -> Iterator[Problem]:
+    lines = document.lines
+    for text, span in _suspects(document):
+        if span is not None and _is_plain(text, span, lines):
+            yield from _surprise(text, span)
+
+
+def unused_anchors(document: Document) -> Iterator[Problem]:
+    for anchor in document.anchors:
+        if not anchor.used:
+            message = f"the anchor `&{anchor.name}` is never used"
+            help = f"refer to it with `*{anchor.name}` or `<<: *{anchor.name}`, or remove it"
+            yield Problem("yaml.unused-anchor", message, anchor.span, help)
+
+
+def _suspects(document: Document) -> Iterator[tuple[str, Span | None]]:
+    """Values and keys."""
+    for keys, value in scalars(document):
+        if isinstance(value, str) and _SUSPECT.fullmatch(value):
+            yield value, document.span(*keys)
+    for keys in document.key_spans:
+        if _SUSPECT.fullmatch(str(keys[-1])):
+            yield str(keys[-1]), document.key_span(*keys)
+
+
+def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
+    """Whether it stands there without quotes, with or without an anchor before it."""
+    shown = lines[span.line - 1][span.column - 1 :]
+    anchor = _ANCHOR.match(shown)
+    return shown.startswith(text, anchor.end() if anchor else 0)
+
+
+def _surprise(text: str, span: Span) -> Iterator[Problem]:
+    tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
+    quoted = f'"{text}" in quotes'
+    if tag == "bool":
+        meant = str(yaml.SafeLoader.bool_values[text.lower()]).lower()
+        help = f"write {meant} if you mean it, otherwise {quoted}"
+        yield Problem("yaml.truth-word", f"`{text}` is {meant} to other YAML readers, and text here", span, help)
+    elif tag == "null":
+        help = f"write null if you mean nothing, otherwise {quoted}"
+        yield Problem("yaml.null-word", f"`{text}` is nothing to other YAML readers, and text here", span, help)
+    elif tag == "timestamp":
+        yield Problem("yaml.date", f"`{text}` is a date to other YAML readers, and text here", span, f"write {quoted}")
+    elif tag in ("int", "float"):
+        message = f"`{text}` is {_number(text)} to other YAML readers, and text here"
+        octal = re.fullmatch(r"[-+]?0[0-7_]+", text)
+        id = "yaml.base-60" if ":" in text else "yaml.octal" if octal else "yaml.odd-number"
+        help = f"write {quoted}" if id != "yaml.odd-number" else f"write a plain number, or {quoted}"
+        yield Problem(id, message, span, help)
+
+
+def _number(text: str) -> str:
+    """What YAML 1.1 reads."""
+    try:
+        return str(yaml.safe_load(text))
+    except (ValueError, OverflowError):
+        return "a number"

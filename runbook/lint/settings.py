@@ -1,0 +1,207 @@
+"""What a team does not want to hear: `.runbook-lint.yml`, or `[tool.runbook.lint]` in pyproject.toml.
+
+The nearest of them counts, from a file's own folder upwards. Globs are relative to the folder of the settings, and
+their `*` also crosses folders.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from runbook.lint.catalogue import rules
+from runbook.lint.scalars import scalars
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.document import Keys, mapping_problem, read_document
+from runbook.model.errors import Problem, Span
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+YAML_FILE = ".runbook-lint.yml"
+TOML_FILE = "pyproject.toml"
+KEYS = ("ignore", "exclude", "per_file")
+
+PlaceOf = Callable[[Keys, str], Span]  # of a setting, or of a word in its value
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`source` is the file they stand in, empty when there is none; `folder` is what globs are relative to."""
+
+    source: str = ""
+    folder: str = ""
+    ignore: frozenset[str] = frozenset()
+    exclude: tuple[str, ...] = ()
+    per_file: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def excludes(self, path: str) -> bool:
+        return any(self._fits(glob, path) for glob in self.exclude)
+
+    def ignored(self, path: str) -> frozenset[str]:
+        """The rules that are not told about this file."""
+        return self.ignore.union(*(ids for glob, ids in self.per_file.items() if self._fits(glob, path)))
+
+    def _fits(self, glob: str, path: str) -> bool:
+        """The glob of a file, of its name alone, or of a folder it lies in."""
+        relative = Path(os.path.relpath(path, self.folder or os.curdir)).as_posix()
+        parts = relative.split("/")
+        wholes = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+        wanted = glob.removeprefix("./").rstrip("/")
+        return any(fnmatchcase(whole, wanted) for whole in wholes) or (
+            "/" not in wanted and fnmatchcase(parts[-1], wanted)
+        )
+
+
+class SettingsOf:
+    """The settings that hold for a file. Each folder is looked into once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, Settings] = {}
+
+    def __call__(self, path: str) -> Settings:
+        return self._of_folder(Path(os.path.normpath(Path(path).absolute())).parent)
+
+    def _of_folder(self, folder: Path) -> Settings:
+        if folder not in self._known:
+            found = _settings_in(str(folder))
+            if found is None and folder.parent != folder:
+                found = self._of_folder(folder.parent)
+            self._known[folder] = found or Settings()
+        return self._known[folder]
+
+
+def _settings_in(folder: str) -> Settings | None:
+    yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
+    from_toml = _from_toml(toml_file, folder) if toml_file.is_file() else None
+    if not os.path.lexists(yaml_file):
+        return from_toml
+    settings = _from_yaml(yaml_file, folder)
+    if from_toml is None:
+        return settings
+    message = f"there are settings in {TOML_FILE} of this folder as well, and these here win"
+    problem = Problem("settings.two-files", message, Span(settings.source, 1, 1), "keep one of the two")
+    return replace(settings, problems=(*settings.problems, problem))
+
+
+def _from_yaml(path: Path, folder: str) -> Settings:
+    shown = _shown(path)
+    document = read_document(shown)
+    first = Span(shown, 1, 1)
+    if document.data is None:
+        if document.text and not re.sub(r"(?m)#.*$", "", document.text).strip():
+            return Settings(shown, folder)  # all of it commented out
+        return Settings(shown, folder, problems=document.problems)
+    if not isinstance(document.data, dict):
+        problem = mapping_problem(document, "a file of settings")
+        return Settings(shown, folder, problems=(problem,) if problem else ())
+
+    def place(keys: Keys, word: str) -> Span:
+        for item, value in scalars(document):
+            if word and value == word and item[:-1] == keys:
+                keys = item
+        return document.key_span(*keys) or first
+
+    return _checked(document.data, place, shown, folder, document.problems)
+
+
+def _from_toml(path: Path, folder: str) -> Settings | None:
+    """None where the file has no such table, or is broken and does not look as if it had one."""
+    shown = _shown(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        data = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError):
+        return None  # other tools will say so; nothing shows that it is about us
+    except tomllib.TOMLDecodeError as error:
+        if "tool.runbook" not in text:
+            return None
+        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        last = text.splitlines() or [""]
+        span = Span(shown, int(at[1]), int(at[2])) if at else Span(shown, len(last), max(1, len(last[-1])))
+        return Settings(shown, folder, problems=(Problem("settings.syntax", f"this is not TOML: {error}", span),))
+    tool = data.get("tool")
+    ours = tool.get("runbook") if isinstance(tool, dict) else None
+    if not isinstance(ours, dict) or "lint" not in ours:
+        return None
+    lines = text.splitlines()
+    return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
+
+
+def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
+    """Looked for in the text after the table's heading, one word after the other: TOML readers give no places."""
+    number = next((number for number, line in enumerate(lines) if re.search(r"tool\.runbook", line)), 0)
+    span = Span(file, number + 1, 1, max(1, len(lines[number]) if lines else 1))
+    for wanted in [str(key) for key in keys] + [word] * bool(word):
+        for at in range(number, len(lines)):
+            column = lines[at].find(wanted)
+            if column >= 0 and not lines[at].lstrip().startswith("#"):
+                number, span = at, Span(file, at + 1, column + 1, len(wanted))
+                break
+    return span
+
+
+def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tuple[Problem, ...]) -> Settings:
+    found = _Checked(place)
+    if not isinstance(data, dict):
+        found.problem((), "wrong-type", "the settings are a mapping with ignore, exclude and per_file")
+        data = {}
+    for key in data:
+        if key not in KEYS:
+            found.problem((key,), "unknown-key", f"there is no setting `{key}`", did_you_mean(key, KEYS))
+    per_file = data.get("per_file") or {}
+    if not isinstance(per_file, dict):
+        found.problem(("per_file",), "wrong-type", "`per_file` is a mapping from globs to lists of rules")
+        per_file = {}
+    return Settings(
+        source,
+        folder,
+        found.rules(data.get("ignore"), ("ignore",)),
+        tuple(found.texts(data.get("exclude"), ("exclude",))),
+        {glob: found.rules(ids, ("per_file", glob)) for glob, ids in per_file.items()},
+        (*problems, *found.problems),
+    )
+
+
+class _Checked:
+    def __init__(self, place: PlaceOf) -> None:
+        self._place = place
+        self.problems: list[Problem] = []
+
+    def problem(self, keys: Keys, id: str, message: str, help: str | None = None, word: str = "") -> None:
+        self.problems.append(Problem(f"settings.{id}", message, self._place(keys, word), help))
+
+    def texts(self, value: object, keys: Keys) -> list[str]:
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.problem(keys, "wrong-type", f"`{keys[0]}` takes a list of texts", "for example [a, b]")
+            return []
+        return [str(item) for item in value]
+
+    def rules(self, value: object, keys: Keys) -> frozenset[str]:
+        sound = set()
+        for id in self.texts(value, keys):
+            if id not in rules():
+                help = did_you_mean(id, rules()) or "`runbook explain` lists all rules"
+                self.problem(keys, "unknown-rule", f"there is no rule `{id}`", help, id)
+            elif rules()[id].always:
+                self.problem(keys, "refused", f"`{id}` cannot be silenced", "mend what it says", id)
+            else:
+                sound.add(id)
+        return frozenset(sound)
+
+
+def _shown(path: Path) -> str:
+    """Relative where it lies below this folder, as the files that are linted are shown."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.pardir) else relative

@@ -1,0 +1,106 @@
+"""`# noqa: RULE, RULE`: at the end of a line for that line, on a line of its own for the next one that says something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from runbook.lint.catalogue import rules
+from runbook.lint.finding import Finding
+from runbook.lint.scalars import Comments
+from runbook.load.didyoumean import did_you_mean
+from runbook.load.document import Document
+from runbook.model.errors import Problem, Span
+
+_NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """`line` is the one it speaks of; `span` is where the rule's id stands in the comment."""
+
+    rule: str
+    line: int
+    span: Span
+
+
+def silences_in(document: Document) -> tuple[list[Silence], list[Problem]]:
+    """Silences of rules that can be silenced, and what is wrong with the others."""
+    if document.data is None or "noqa" not in document.text.lower():
+        return [], []
+    silences: list[Silence] = []
+    problems: list[Problem] = []
+    lines = document.lines
+    comments = Comments(document)
+    for number, line in enumerate(lines, start=1):
+        for noqa in _NOQA.finditer(line):
+            if not comments.begins(number, noqa.start() + 1):
+                continue
+            about = number if line[: noqa.start()].strip() else _next_line(lines, number)
+            ids = list(_ids(noqa))
+            if not ids:
+                span = Span(document.path, number, noqa.start() + 1, len(noqa.group().rstrip()))
+                message = "this silences nothing: it does not say which rule"
+                problems.append(Problem("silence.bare", message, span, "write `# noqa: RULE`, with the rule's id"))
+            for id, start in ids:
+                span = Span(document.path, number, start + 1, len(id))
+                problem = _fault(id, span)
+                if problem is None:
+                    silences.append(Silence(id, about, span))
+                else:
+                    problems.append(problem)
+    return silences, problems
+
+
+def apply(silences: Iterable[Silence], findings: Collection[Finding]) -> tuple[list[Finding], list[Silence]]:
+    """The findings that are left, and the silences that silenced none."""
+    silenced = {(silence.rule, silence.line) for silence in silences}
+    left: list[Finding] = []
+    used: set[tuple[str, int]] = set()
+    for finding in findings:
+        which = (finding.rule.id, finding.span.line)
+        if which in silenced and not finding.rule.always:
+            used.add(which)
+        else:
+            left.append(finding)
+    return left, [silence for silence in silences if (silence.rule, silence.line) not in used]
+
+
+def unused_silence(silence: Silence) -> Problem:
+    message = f"`{silence.rule}` finds nothing on line {silence.line}"
+    return Problem("silence.unused", message, silence.span, "remove it, or it will hide the next mistake")
+
+
+def _ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
+    """Ids with their columns from 0: the first word, and after it what a comma joins or what is one. What follows is
+    the reason, for people."""
+    if noqa["colon"] is None:
+        return
+    joined = True
+    for word in re.finditer(r",|[^\s,]+", noqa["said"]):
+        if word.group() == ",":
+            joined = True
+        elif joined or word.group() in rules():
+            yield word.group(), noqa.start("said") + word.start()
+            joined = False
+        else:
+            return
+
+
+def _fault(id: str, span: Span) -> Problem | None:
+    if id not in rules():
+        help = did_you_mean(id, rules()) or "`runbook explain` lists all rules"
+        return Problem("silence.unknown-rule", f"there is no rule `{id}`", span, help)
+    if rules()[id].always:
+        return Problem("silence.refused", f"`{id}` cannot be silenced", span, "mend what it says")
+    return None
+
+
+def _next_line(lines: list[str], number: int) -> int:
+    """The first line after `number` that is neither empty nor only a comment."""
+    for after in range(number, len(lines)):
+        text = lines[after].strip()
+        if text and not text.startswith("#"):
+            return after + 1
+    return number

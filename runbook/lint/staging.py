@@ -1,0 +1,153 @@
+"""The stages of a playbook, each planned as `run` would plan it: by the engine's own planner, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from runbook.checks import CHECKS
+from runbook.engine.plan import Choice, PlannedStage, make_plan
+from runbook.launch.ranks import narrow
+from runbook.lint.subject import PlaybookFile
+from runbook.load.document import Keys
+from runbook.load.patterns import select
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.inventory import Inventory, Node, Rendezvous
+from runbook.model.playbook import Expect, Playbook, Stage
+
+_EIGHT = tuple(range(8))
+_ANY_CLUSTER = Inventory(
+    "", (Node("a", "a", gpus=_EIGHT), Node("b", "b", gpus=_EIGHT)), Rendezvous("a", "a", backend="nccl")
+)
+"""Stands for the inventory that `-i` will bring; what is said about stages must not depend on it."""
+_OF_ANY_CLUSTER = {
+    "playbook.bad-argument",
+    "playbook.unknown-argument",
+    "template.forbidden",
+    "template.not-a-condition",
+    "template.syntax",
+    "template.undefined",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staged:
+    """One stage; `keys` is where it stands. `planned` is None where it could not be planned.
+
+    `cluster` holds the nodes it will run on: None where no inventory tells, or the stage is skipped there.
+    """
+
+    file: PlaybookFile
+    stage: Stage
+    keys: Keys
+    planned: PlannedStage | None
+    cluster: Inventory | None
+
+    def span(self, *keys: str | int) -> Span | None:
+        return self.file.document.span(*self.keys, *keys)
+
+    def sound(self, *keys: str) -> bool:
+        """Whether nothing was wrong at this place of the stage, nor inside it."""
+        place = (*self.keys, *keys)
+        return not any(wrong[: len(place)] == place for wrong in self.file.wrong)
+
+
+def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
+    """Every stage, and what the planner says against them."""
+    problems: list[Problem] = []
+    cluster = _cluster(file, problems)
+    known = cluster is not None
+    places = {file.document.span(*keys): keys for keys in _stage_keys(file)}
+    staged: list[Staged] = []
+    for stage in file.playbook.stages:
+        keys = places.get(stage.span, ("stages",))
+        planning = _Planning(file, stage, keys, cluster or _ANY_CLUSTER)
+        planned = planning.planned(patterns=known)
+        problems += [problem for problem in planning.problems if known or _of_any(problem, stage)]
+        runs = planned is not None and planned.skip is None
+        staged.append(Staged(file, stage, keys, planned, planned.inventory if planned and known and runs else None))
+    return staged, [_helpful(problem) for problem in problems if _meant(problem, file)]
+
+
+def _stage_keys(file: PlaybookFile) -> list[Keys]:
+    data = file.document.data
+    stages = data.get("stages") if isinstance(data, Mapping) else None
+    return [("stages", index) for index in range(len(stages))] if isinstance(stages, list) else []
+
+
+def _cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
+    """The inventory's nodes that the playbook is for; None where they are not known."""
+    if file.inventory is None or not file.inventory.facts_known or ("nodes",) in file.wrong:
+        return None
+    inventory = file.inventory.inventory
+    try:
+        return narrow(inventory, select(file.playbook.nodes, inventory, file.document.span("nodes")))
+    except FilesWrong as wrong:
+        problems.extend(wrong.problems)
+        return None
+
+
+class _Planning:
+    """Plans the parts of one stage one by one, so that each problem has the place of its part, and all are found."""
+
+    def __init__(self, file: PlaybookFile, stage: Stage, keys: Keys, cluster: Inventory) -> None:
+        self.problems: list[Problem] = []
+        self._file = file
+        self._stage = stage
+        self._keys = keys
+        self._cluster = cluster
+
+    def planned(self, *, patterns: bool) -> PlannedStage | None:
+        stage = self._stage
+        pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
+        condition = self._plan(_condition_alone(stage, self._span("when")))
+        if stage.kind == "check" and stage.check not in CHECKS:
+            return None
+        where = self._span({"shell": "shell", "check": "with"}.get(stage.kind, "launch"))
+        work = self._plan(replace(stage, nodes=pattern, when=None, expect=Expect(), span=where))
+        if work is None or condition is None or (patterns and stage.nodes and pattern is None):
+            return None
+        return replace(work, skip=condition.skip)
+
+    def _selects(self, pattern: str | None) -> bool:
+        if pattern is None:
+            return False
+        try:
+            select(pattern, self._cluster, self._span("nodes"))
+        except FilesWrong as wrong:
+            self.problems.extend(wrong.problems)
+            return False
+        return True
+
+    def _plan(self, stage: Stage) -> PlannedStage | None:
+        playbook = Playbook(self._file.playbook.name, (stage,), vars=self._file.playbook.vars)
+        try:
+            return make_plan(playbook, self._cluster, Choice()).stages[-1]
+        except FilesWrong as wrong:
+            self.problems.extend(wrong.problems)
+            return None
+
+    def _span(self, key: str) -> Span | None:
+        return self._file.document.span(*self._keys, key)
+
+
+def _condition_alone(stage: Stage, span: Span | None) -> Stage:
+    """A stage with the same `when:` and nothing else that could be wrong."""
+    return Stage(stage.name, "check", check="ping", when=stage.when, span=span)
+
+
+def _of_any(problem: Problem, stage: Stage) -> bool:
+    """Whether it holds for every inventory: a launch's variables may be those of its nodes."""
+    return problem.id in _OF_ANY_CLUSTER and not (problem.id == "template.undefined" and stage.kind == "launch")
+
+
+def _meant(problem: Problem, file: PlaybookFile) -> bool:
+    """A variable whose value was found wrong is not undefined as well."""
+    return problem.id != "template.undefined" or file.sound("vars")
+
+
+def _helpful(problem: Problem) -> Problem:
+    if problem.id != "template.undefined":
+        return problem
+    more = "a variable that -e will bring needs a default here all the same: add it to `vars:`"
+    return replace(problem, help=f"{problem.help}\n{more}" if problem.help else more)

@@ -1,0 +1,79 @@
+"""What an inventory of another kind says, in our words: hosts with our keys, and what has no place in ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.load.write import Settings
+from runbook.model.errors import FilesWrong, Problem, Span
+
+HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
+"""What each kind is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that was not carried over, and the line where it stands. Never holds a secret."""
+
+    says: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine, where it was first named, and its settings in our keys."""
+
+    name: str
+    span: Span
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All of one file. Hosts stand in the order in which they were first named: that of their ranks."""
+
+    kind: str
+    source: str
+    hosts: tuple[Host, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_settings: Mapping[str, Settings] = field(default_factory=dict)
+    remarks: tuple[Remark, ...] = ()
+
+
+class Lines:
+    """The lines of a file, numbered; makes the error that shows one of them."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+
+    def span(self, number: int, part: str = "") -> Span:
+        """Where `part` stands on a line; the whole line if it is not to be found."""
+        line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+        column = line.find(part) if part else -1
+        if column < 0:
+            part, column = line.strip(), len(line) - len(line.lstrip())
+        return Span(self.file, number, column + 1, max(1, len(part)))
+
+    def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
+        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
+
+
+LOGIN = re.compile(r"[^-\s]\S*")
+"""A login name as our schema wants it."""
+
+_SECRET_NAME = re.compile(
+    r"(?i)(^|[_-])(pass|pw|pwd)([_-]|$)|passw(or)?d|passphrase|secret|(^|[_-])token$|credential|(api|private|access|auth)_?key$"
+)
+_SECRET_TEXT = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a value must not be copied: by what it is called, or by what it looks like."""
+    if isinstance(value, Mapping):
+        return any(is_secret(str(key), inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return any(is_secret(name, inner) for inner in value)
+    return _SECRET_NAME.search(name) is not None or (isinstance(value, str) and _SECRET_TEXT.search(value) is not None)

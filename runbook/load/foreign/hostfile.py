@@ -1,0 +1,107 @@
+"""Hostfiles: `host slots=8` of DeepSpeed and Open MPI, `host:8` of MPICH and Intel MPI, a host a line of PBS.
+
+A host on several lines has the slots of all of them together, as Open MPI counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from runbook.load.address import address_fault, is_ip, strip_brackets
+from runbook.load.foreign.found import HOSTFILE, LOGIN, Found, Host, Lines, Remark, is_secret
+from runbook.load.ranges import expand
+from runbook.load.write import Setting
+
+MOST_SLOTS = 1024
+SLOTS = ("slots", "count", "cpu")
+USERS = ("user", "username", "user_name", "user-name")
+NO_PLACE = {
+    **dict.fromkeys(("max_slots", "max-slots", "slots_max", "slots-max"), "a node has as many ranks as GPUs"),
+    "ifname": "the interface of the job goes into `network: {interface: …}`",
+}
+_COUNTED = re.compile(r"(?P<host>.+?):(?P<slots>[0-9]+)")
+
+
+@dataclass
+class _Seen:
+    line: int
+    slots: int = 0
+    counted: bool = False
+    user: str | None = None
+
+
+def read_hostfile(text: str, file: str) -> Found:
+    """Raises FilesWrong at the first line that is none of a hostfile's."""
+    lines = Lines(text, file)
+    seen: dict[str, _Seen] = {}
+    remarks: list[Remark] = []
+    for number, raw in enumerate(lines.lines, 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        name, *words = re.sub(r"\s*=\s*", "=", line).split()
+        user, name, slots = _host(lines, number, name)
+        for word in words:
+            key, equals, value = word.partition("=")
+            value = value.strip("\"'")
+            if not equals:
+                help = "a line is a host and then `slots=8`, or `host:8`; a rankfile (`rank 0=host slot=1`) is none"
+                raise lines.wrong(number, word, "hostfile-syntax", f"`{word}` is no `name=value`", help)
+            if key in SLOTS:
+                slots = _count(lines, number, word, value)
+            elif key in USERS:
+                user = _user(lines, number, value)
+            else:
+                why = NO_PLACE.get(key, "this has no place in our inventory")
+                shown = key if is_secret(key, value) else word
+                remarks.append(Remark(f"{name}: {shown}: {why}", number))
+        try:
+            names = expand(name)
+        except ValueError as error:
+            raise lines.wrong(number, name, "range", str(error)) from None
+        for one in names:
+            host = seen.setdefault(one, _Seen(number))
+            host.slots += 1 if slots is None else slots
+            host.counted |= slots is not None or host.line != number
+            host.user = user or host.user
+            if host.slots > MOST_SLOTS:
+                raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_SLOTS} slots by now")
+    if not seen:
+        raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
+    hosts = tuple(_node(lines, name, host) for name, host in seen.items())
+    return Found(HOSTFILE, file, hosts, remarks=tuple(remarks))
+
+
+def _host(lines: Lines, number: int, word: str) -> tuple[str | None, str, int | None]:
+    """User, host and slots of `user@host:8`."""
+    user, at, name = word.rpartition("@")
+    slots = None
+    if not is_ip(name) and (counted := _COUNTED.fullmatch(name)):
+        name, slots = counted["host"], _count(lines, number, word, counted["slots"])
+    name = strip_brackets(name)
+    fault = address_fault(re.sub(r"\[[0-9,-]*\]", "0", name))
+    if fault is not None:
+        raise lines.wrong(number, word, "bad-host", *fault)
+    return _user(lines, number, user) if at else None, name, slots
+
+
+def _user(lines: Lines, number: int, text: str) -> str:
+    if LOGIN.fullmatch(text):
+        return text
+    raise lines.wrong(number, text, "bad-user", f"`{text}` is no login name", "it is one word and begins with no `-`")
+
+
+def _count(lines: Lines, number: int, word: str, value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_SLOTS:
+        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is no number of slots from 0 to {MOST_SLOTS}")
+    return int(value)
+
+
+def _node(lines: Lines, name: str, host: _Seen) -> Host:
+    settings: dict[Setting, object] = {}
+    if host.counted:
+        settings["gpus",] = host.slots
+    if host.user:
+        settings["ssh", "user"] = host.user
+    return Host(name, lines.span(host.line, name), settings)

@@ -1,0 +1,62 @@
+"""Values as YAML on one line, which every YAML reader takes for what they are: ours, and those of YAML 1.1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from runbook.load.document import plain_scalar
+
+_BARE = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
+_BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
+_RESOLVER: Any = yaml.resolver.Resolver()
+_TEXT = "tag:yaml.org,2002:str"
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+
+
+def flow(value: object) -> str:
+    """A scalar, `[a, b]` or `{key: value}`. Raises ValueError for what our reader could not read back."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(str(key))}: {flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return scalar(value)
+
+
+def scalar(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        text = re.sub(r"^(-?[0-9]+)e", r"\1.0e", repr(value))
+        if isinstance(plain_scalar(text), str):  # inf, nan, a thousand digits
+            raise ValueError(f"{text} cannot be written as a number")
+        return text
+    text = str(value)
+    if not _BARE.fullmatch(text) or not isinstance(plain_scalar(text), str) or _means_more(text):
+        return '"' + "".join(map(_escaped, text)) + '"'
+    return text
+
+
+def _means_more(text: str) -> bool:
+    """Whether some YAML takes the bare text for a truth, a number or a date: `no`, `0644`, `1_000`, `1e3`, `0o7`."""
+    if _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT or _BASED.fullmatch(text):
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

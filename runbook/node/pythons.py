@@ -1,0 +1,105 @@
+"""Which Pythons a node has in the usual places, and which of them have torch. Nothing is imported, nothing is written.
+
+Argument, JSON: {"seconds": how long to look}. Says {"pythons": [{"path", "version", "torch", "cuda", "hip"}, ...],
+"unfinished": how many candidates were not asked or did not answer in time}.
+"""
+
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import sys
+import time
+
+from tool import find, run, say
+
+MOST = 60
+ONE_S = 8
+
+CONDA = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda", ".conda")
+PLACES = (
+    ["~/%s/bin/python" % name for name in CONDA]
+    + ["~/%s/envs/*/bin/python" % name for name in CONDA]
+    + ["/opt/%s/bin/python" % name for name in CONDA]
+    + ["/opt/%s/envs/*/bin/python" % name for name in CONDA]
+    + [
+        "/opt/*/bin/python",
+        "/opt/*/*/bin/python",
+        "/venv/bin/python",
+        "/venv/*/bin/python",
+        "/workspace/*/bin/python",
+        "~/*/bin/python",
+        "~/.*/bin/python",
+        "~/*/.venv/bin/python",
+        "~/*/venv/bin/python",
+        "~/.virtualenvs/*/bin/python",
+        "~/.local/share/virtualenvs/*/bin/python",
+        "~/.pyenv/versions/*/bin/python",
+        "/usr/local/bin/python3*",
+        "/usr/bin/python3*",
+    ]
+)
+
+PROBE = """
+import sys
+sys.path[:] = [p for p in sys.path if p]
+import importlib.util, json, os, re
+said = {"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "torch": None}
+spec = importlib.util.find_spec("torch")
+for folder in list((spec and spec.submodule_search_locations) or []):
+    try:
+        text = open(os.path.join(folder, "version.py")).read()
+    except OSError:
+        continue
+    for name, key in (("__version__", "torch"), ("cuda", "cuda"), ("hip", "hip")):
+        match = re.search(r"^%s\\b[^=\\n]*= *['\\"]([^'\\"]+)" % name, text, re.M)
+        said[key] = match.group(1) if match else None
+print(json.dumps(said))
+"""
+
+
+def candidates():
+    paths = [find("python3"), find("python")]
+    for place in PLACES:
+        paths += sorted(glob.glob(os.path.expanduser(place)))
+    found = []
+    for path in paths:
+        # Beside an interpreter lie programs of its packages: python3-config, python3.11-gdb.
+        fits = path and path not in found and re.match(r"python[0-9.]*$", os.path.basename(path))
+        if fits and os.path.isfile(path) and os.access(path, os.X_OK):
+            found.append(path)
+    return found
+
+
+def ask(path):
+    """What this interpreter says of itself; None if it says nothing that we know."""
+    result = run([path, "-B", "-c", PROBE], ONE_S)
+    try:
+        said = json.loads((result.get("out") or "").strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
+    said["path"] = path
+    return said if isinstance(said.get("version"), str) else None
+
+
+def look(arguments):
+    deadline = time.monotonic() + arguments["seconds"]
+    paths = candidates()
+    pool = concurrent.futures.ThreadPoolExecutor(6)
+    asked = [pool.submit(ask, path) for path in paths[:MOST]]
+    done, late = concurrent.futures.wait(asked, timeout=max(0.1, deadline - time.monotonic()))
+    for future in late:
+        future.cancel()
+    pool.shutdown(wait=False)
+    pythons, seen = [], set()
+    for future in asked:
+        said = future.result() if future in done else None
+        if said and (said["prefix"], said["version"]) not in seen:  # /usr/bin/python3 and python3.11 are one
+            seen.add((said["prefix"], said["version"]))
+            pythons.append(said)
+    return {"pythons": pythons, "unfinished": len(late) + len(paths[MOST:])}
+
+
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

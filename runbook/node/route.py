@@ -1,0 +1,72 @@
+"""How this node gets to others: the address and interface it would use, and whether a TCP connection comes about.
+
+Argument, JSON: {"targets": [{"peer": str, "address": str, "port": int}]}. Says {"targets": [{... "source": address or
+null, "interface": name or null, "answer": "open", "refused", or why there was none}]}.
+"""
+
+import concurrent.futures
+import ipaddress
+import json
+import socket
+import sys
+
+from tool import read, say
+
+CONNECT_S = 3
+
+
+def source(address):
+    """The address this node would send from: the kernel tells it for a UDP socket, and no packet is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, 9))
+            return sock.getsockname()[0].partition("%")[0]
+    except OSError:
+        return None
+
+
+def interface_of(address):
+    """The interface of an IPv6 address, for nodes without iproute2; IPv4's are known by then."""
+    try:
+        wanted = ipaddress.ip_address(address).packed.hex()
+    except ValueError:
+        return None
+    for line in (read("/proc/net/if_inet6") or "").splitlines():
+        words = line.split()
+        if len(words) == 6 and words[0] == wanted:
+            return words[5]
+    return None
+
+
+def answer(address, port):
+    """A refusal comes from the host as well: it can be reached."""
+    try:
+        socket.create_connection((address, port), CONNECT_S).close()
+    except ConnectionRefusedError:
+        return "refused"
+    except socket.timeout:
+        return "no answer within %d s" % CONNECT_S
+    except OSError as error:
+        return error.strerror or str(error)
+    return "open"
+
+
+def look_at(target):
+    address = target["address"]
+    from_here = source(address)
+    return dict(
+        target,
+        source=from_here,
+        interface=interface_of(from_here) if from_here else None,
+        answer=answer(address, target["port"]),
+    )
+
+
+def look(arguments):
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        return {"targets": list(pool.map(look_at, arguments["targets"]))}
+
+
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

@@ -1,0 +1,59 @@
+"""What `inventory init` writes down of a node, besides what `reach` and `ibstat` tell: quick facts only.
+
+Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface: Mbit/s},
+"nvidia_devices": how many GPUs the driver shows in /proc, or null}.
+"""
+
+import json
+import os
+import re
+import sys
+
+from tool import read, say
+
+NVIDIA = "/proc/driver/nvidia/gpus"
+
+
+def login():
+    """sshd tells every session its four corners: client address and port, our address and port."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return [words[2], int(words[3])] if len(words) == 4 and words[3].isdigit() else None
+
+
+def system():
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', read("/etc/os-release") or "", re.MULTILINE)
+    return match.group(1) if match else sys.platform
+
+
+def speeds():
+    found = {}
+    try:
+        names = os.listdir("/sys/class/net")
+    except OSError:
+        return found
+    for name in names:
+        speed = read("/sys/class/net/%s/speed" % name)  # unreadable where the link is down, -1 where nobody knows
+        if speed and speed.isdigit() and int(speed) > 0:
+            found[name] = int(speed)
+    return found
+
+
+def nvidia_devices():
+    try:
+        return len(os.listdir(NVIDIA))
+    except OSError:
+        return None
+
+
+def look(_arguments):
+    return {
+        "login": login(),
+        "system": system(),
+        "shell": os.environ.get("SHELL"),
+        "speeds": speeds(),
+        "nvidia_devices": nvidia_devices(),
+    }
+
+
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

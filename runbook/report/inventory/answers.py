@@ -1,0 +1,205 @@
+"""What holds on a node for every key people ask about, given or derived, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from runbook.launch.environment import node_environment
+from runbook.launch.ranks import Seat, seating
+from runbook.load.document import Keys
+from runbook.load.origins import Candidate, Origins
+from runbook.model.errors import Span
+from runbook.model.inventory import Inventory, Node
+from runbook.report.inventory.listing import gpus, span_of
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One candidate: the level that gives it, its text as it stands there, and where."""
+
+    level: str
+    text: str
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`given` is weakest first and its last one wins; where it is empty, `why` says what made the value."""
+
+    key: str
+    value: str
+    given: tuple[Given, ...] = ()
+    why: str = ""
+
+
+Ask = Callable[[], Answer]
+"""Worked out when called: of 10,000 nodes one key is asked, not all of each."""
+
+
+class Answers:
+    def __init__(self, inventory: Inventory, origins: Origins) -> None:
+        self._inventory = inventory
+        self._origins = origins
+        self._lines = origins.document.lines
+        self._seating = seating(inventory)
+
+    def about(self, node: Node) -> dict[str, Ask]:
+        """Every key of the node, in the order in which people read them."""
+        seat = self._seating.seats[node.name]
+        asks: dict[str, Ask] = {"ranks": partial(self._ranks, seat), "groups": partial(self._groups, node)}
+        for name, value, otherwise in _node_values(node):
+            key = tuple(name.split("."))
+            if value is not None or otherwise or self._origins.candidates(node.name, key):
+                asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT)
+        for name, value, otherwise in self._job_values():
+            asks[name] = partial(self._top, tuple(name.split(".")), value, otherwise)
+        for name, env in node_environment(self._seating, seat).items():
+            asks[f"env.{name}"] = partial(self._env, node, name, env)
+        for name, var in node.vars.items():
+            asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
+        return asks
+
+    def _ranks(self, seat: Seat) -> Answer:
+        where = f"node {seat.node_rank} of {len(self._seating.seats)}, {len(seat.ranks)} of {self._seating.world_size} ranks"
+        return Answer("ranks", span_of(seat.ranks[0].rank, seat.ranks[-1].rank), why=where)
+
+    def _groups(self, node: Node) -> Answer:
+        return Answer(
+            "groups",
+            ", ".join(node.groups) or "-",
+            why="the groups whose `nodes:` name it" if node.groups else "no group names it",
+        )
+
+    def _key(self, node: Node, key: Keys, value: object, otherwise: str) -> Answer:
+        given = tuple(map(self._given, self._origins.candidates(node.name, key)))
+        return Answer(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
+
+    def _job_values(self) -> Iterator[tuple[str, object, str]]:
+        """What the job has, whichever the node: key, value, and what made it if nobody set it."""
+        inventory = self._inventory
+        yield "rendezvous.master", inventory.rendezvous.master, "the first node"
+        yield "rendezvous.address", inventory.rendezvous.address, f"the address of {inventory.rendezvous.master}"
+        yield "rendezvous.port", inventory.rendezvous.port, DEFAULT
+        yield "rendezvous.backend", inventory.rendezvous.backend, self._backend
+        yield "network.interface", inventory.network.interface, "not set: NCCL and gloo choose by themselves"
+        ports = ", ".join(span_of(low, high) for low, high in inventory.network.ports)
+        yield "network.ports", ports or None, "not set: only the rendezvous port is checked"
+        if inventory.infiniband is not None:
+            yield "infiniband.hca", inventory.infiniband.hca, "not set: NCCL takes every active port"
+            yield "infiniband.min_rate_gbps", inventory.infiniband.min_rate_gbps, "not set: any rate will do"
+
+    @cached_property
+    def _backend(self) -> str:
+        windows = next((node.name for node in self._inventory.nodes if node.windows), None)
+        if windows:
+            return f"default: {windows} is a Windows node, and NCCL is not to be had there"
+        without = next((node.name for node in self._inventory.nodes if not node.gpus), None)
+        return f"default: {without} has no GPUs" if without else "default: every node has GPUs"
+
+    def _top(self, keys: Keys, value: object, otherwise: str) -> Answer:
+        found = self._at_top(keys)
+        return Answer(".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise)
+
+    def _at_top(self, keys: Keys, level: str = "inventory") -> Given | None:
+        """What the document itself says at these keys."""
+        data: Any = self._origins.document.data
+        for key in keys:
+            if not isinstance(data, Mapping) or key not in data:
+                return None
+            data = data[key]
+        return self._given(Candidate(data, self._origins.document.span(*keys), level, wins=False))
+
+    def _env(self, node: Node, name: str, value: object) -> Answer:
+        """A variable of the node's ranks: what a level gives wins over what is derived."""
+        given = tuple(map(self._given, self._origins.candidates(node.name, ("env", name))))
+        derived, why = self._derived(name)
+        candidates = (derived, *given) if derived else given
+        return Answer(f"env.{name}", str(value), candidates, "" if candidates else why)
+
+    def _derived(self, name: str) -> tuple[Given | None, str]:
+        """Where a variable comes from that nobody needs to set: a key of the inventory, or a sentence."""
+        sources: dict[str, Keys] = {
+            "MASTER_PORT": ("rendezvous", "port"),
+            "NCCL_SOCKET_IFNAME": ("network", "interface"),
+            "GLOO_SOCKET_IFNAME": ("network", "interface"),
+            "NCCL_IB_HCA": ("infiniband", "hca"),
+        }
+        if name == "MASTER_ADDR":
+            return self._master_address()
+        if name in sources:
+            keys = sources[name]
+            found = self._at_top(keys, ".".join(map(str, keys)))
+            return found, f"default of {'.'.join(map(str, keys))}"
+        return None, {
+            "WORLD_SIZE": "all ranks of the inventory",
+            "LOCAL_WORLD_SIZE": "the ranks of this node",
+            "NODE_RANK": "the node's place in rank order",
+            "GROUP_RANK": "the node's place in rank order",
+            "RUNBOOK_BACKEND": "rendezvous.backend",
+            "CUDA_VISIBLE_DEVICES": "gpus",
+            "OMP_NUM_THREADS": "as torchrun sets it where a node has several ranks",
+        }.get(name, DEFAULT)
+
+    def _master_address(self) -> tuple[Given | None, str]:
+        inventory = self._inventory
+        if len(inventory.nodes) == 1:
+            return None, "a job of one node dials itself over loopback"
+        found = self._at_top(("rendezvous", "address"), "rendezvous.address")
+        if found:
+            return found, ""
+        master = inventory.rendezvous.master
+        addresses = self._origins.candidates(master, ("address",))
+        if not addresses:
+            return None, f"the name of {master}, which has no address"
+        return Given(f"address of {master}", self._seating.address, addresses[-1].span), ""
+
+    def _given(self, candidate: Candidate) -> Given:
+        value, span = candidate.value, candidate.span
+        if isinstance(value, Mapping) and set(value) == {"env"}:
+            return Given(candidate.level, f"*** (from {value['env']} of this machine)", span)
+        if isinstance(value, str) or span is None or isinstance(value, Mapping | list):
+            return Given(candidate.level, _text(value), span)
+        # As it was typed: 1.50 stays 1.50.
+        typed = self._lines[span.line - 1][span.column - 1 : span.column - 1 + span.length]
+        return Given(candidate.level, typed, span)
+
+
+def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
+    """A node's own keys with their values, and what holds where nobody set one; empty: then the key is left out."""
+    ssh = node.ssh
+    yield "address", node.address, "the node's name"
+    yield "connection", node.connection, DEFAULT
+    reached = node.connection == "ssh"
+    for name, value, otherwise in (
+        ("host", ssh.host or node.address, "the address"),
+        ("user", ssh.user, "as ssh would: ~/.ssh/config, else yours"),
+        ("port", ssh.port, "as ssh would: ~/.ssh/config, else 22"),
+        ("key", ssh.key, "as ssh would: the agent's, and ~/.ssh/config"),
+        ("jump", ssh.jump, "as ssh would: ~/.ssh/config, else none"),
+        ("host_keys", ssh.host_keys, DEFAULT),
+        ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT),
+    ):
+        yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
+    yield "python", node.python, DEFAULT
+    yield "shell", node.shell, DEFAULT
+    yield "activate", node.activate, DEFAULT
+    yield "workdir", node.workdir, DEFAULT
+    yield "gpus", gpus(node), DEFAULT
+    yield "processes", None if node.gpus else node.processes, ""
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+    return str(value)

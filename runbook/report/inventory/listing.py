@@ -1,0 +1,170 @@
+"""`inventory list`: a line a node, or a line for all neighbours that are alike where there are many; or all as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from runbook.launch.ranks import Seat, dialled_address, seating
+from runbook.model.inventory import Inventory, Node
+from runbook.report.fold import fold
+from runbook.report.values import plain
+
+FOLDED_FROM = 41  # nodes; as many lines still fit on a screen
+WIDEST = 40  # columns of folded addresses
+HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
+
+
+def text(inventory: Inventory, nodes: Sequence[Node]) -> str:
+    seats = seating(inventory).seats
+    chosen = [seats[node.name] for node in nodes]
+    groups = [[seat] for seat in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
+    rows = [_row(same) for same in groups]
+    table = [HEADINGS, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
+    used = [column for column in range(len(HEADINGS)) if column < 4 or any(row[column] for row in rows)]
+    lines = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in table]
+    return f"{headline(inventory)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
+
+
+def headline(inventory: Inventory) -> str:
+    gpus = sum(len(node.gpus) for node in inventory.nodes)
+    where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
+    on = f" on {_count(gpus, 'GPU')}" if gpus == inventory.world_size else f", {_count(gpus, 'GPU')}" if gpus else ""
+    return (
+        f"{inventory.name} ({inventory.source}): {_count(len(inventory.nodes), 'node')}, "
+        f"{_count(inventory.world_size, 'rank')}{on}; {inventory.rendezvous.backend}, ranks dial {where}"
+    )
+
+
+def span_of(first: int, last: int) -> str:
+    """Ranks from one to another: `8-15`, or `8` alone."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def gpus(node: Node) -> str:
+    """`8`, `[0,2]`, or `cpu` with how many ranks there are, if it is not one."""
+    if not node.gpus:
+        return "cpu" if node.processes == 1 else f"cpu x {node.processes}"
+    if node.gpus == tuple(range(len(node.gpus))):
+        return str(len(node.gpus))
+    return "[" + ", ".join(map(str, node.gpus)) + "]"
+
+
+def login(node: Node, host: str | None = None) -> str:
+    """How to log in beyond the address: user, other host, port, jump host; what is left out is ssh's own choice."""
+    if node.connection == "local":
+        return "this machine"
+    ssh = node.ssh
+    host = host or ssh.host
+    at = f"@{host}" if host and host != node.address else ""
+    who = f"{ssh.user or ''}{at}" + (f":{ssh.port}" if ssh.port and at else f" port {ssh.port}" if ssh.port else "")
+    return (who + (f" via {ssh.jump}" if ssh.jump else "")).strip()
+
+
+def as_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
+    """One document with everything resolved; secrets are `***`."""
+    seats = seating(inventory).seats
+    document = {
+        "version": 1,
+        "name": inventory.name,
+        "source": inventory.source,
+        "world_size": inventory.world_size,
+        "rendezvous": {
+            "master": inventory.rendezvous.master,
+            "address": inventory.rendezvous.address,
+            "dialled": dialled_address(inventory.rendezvous, len(inventory.nodes)),
+            "port": inventory.rendezvous.port,
+            "backend": inventory.rendezvous.backend,
+        },
+        "network": {
+            "interface": inventory.network.interface,
+            "ports": [list(pair) for pair in inventory.network.ports],
+        },
+        "infiniband": inventory.infiniband
+        and {"hca": inventory.infiniband.hca, "min_rate_gbps": inventory.infiniband.min_rate_gbps},
+        "env": inventory.env,
+        "nodes": [_as_json(seats[node.name]) for node in nodes],
+        "groups": inventory.groups,
+    }
+    return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
+
+
+def _as_json(seat: Seat) -> dict[str, object]:
+    node = seat.node
+    ssh = node.ssh
+    return {
+        "name": node.name,
+        "node_rank": seat.node_rank,
+        "ranks": [seat.ranks[0].rank, seat.ranks[-1].rank],
+        "address": node.address,
+        "connection": node.connection,
+        "ssh": {
+            "host": ssh.host or node.address,
+            "user": ssh.user,
+            "port": ssh.port,
+            "key": ssh.key,
+            "jump": ssh.jump,
+            "host_keys": ssh.host_keys,
+            "connect_timeout_s": ssh.connect_timeout_s,
+        },
+        "python": node.python,
+        "shell": node.shell,
+        "activate": node.activate,
+        "workdir": node.workdir,
+        "gpus": node.gpus,
+        "processes": node.processes,
+        "env": node.env,
+        "vars": node.vars,
+        "groups": node.groups,
+    }
+
+
+def _alike(seats: Sequence[Seat]) -> Iterator[list[Seat]]:
+    """Neighbours in rank order that differ in name, address and ssh host only."""
+
+    def kind(numbered: tuple[int, Seat]) -> object:
+        place, seat = numbered
+        node = seat.node
+        ssh = (node.ssh.user, node.ssh.port, node.ssh.jump, node.ssh.host is None)
+        # Where a pattern left nodes out, ranks do not go on from one to the next.
+        return gpus(node), node.shell, node.connection, node.groups, ssh, seat.node_rank - place
+
+    for _, group in groupby(enumerate(seats), key=kind):
+        yield [seat for _, seat in group]
+
+
+def _row(same: Sequence[Seat]) -> tuple[str, ...]:
+    nodes = [seat.node for seat in same]
+    first = nodes[0]
+    hosts = [node.ssh.host for node in nodes if node.ssh.host]
+    return (
+        span_of(same[0].ranks[0].rank, same[-1].ranks[-1].rank),
+        fold(node.name for node in nodes),
+        _short([node.address for node in nodes]),
+        gpus(first),
+        first.shell,
+        login(first, _short(hosts) if len(nodes) > 1 and hosts else None),
+        ",".join(first.groups),
+    )
+
+
+def _short(addresses: Sequence[str]) -> str:
+    folded = fold(addresses)
+    return folded if len(addresses) == 1 or len(folded) <= WIDEST else f"{addresses[0]} … {addresses[-1]}"
+
+
+def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) -> str:
+    notes = []
+    if len(nodes) < len(inventory.nodes):
+        notes.append(f"{_count(len(nodes), 'node')} of {len(inventory.nodes)}")
+    if len(rows) < len(nodes):
+        notes.append(
+            "nodes that are alike share a line, and `gpus` is what each of them has: -l shows some, -o json each"
+        )
+    return "".join(f"\n{note}\n" for note in notes)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,94 @@
+"""Windows, as far as Wine is Windows: runs batch files with the real rules of its cmd and says what programs got."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("dump.c")
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """What one program was started with."""
+
+    folder: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Wine:
+    """A prefix of its own, and its server, which `close` ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefix = folder / "prefix"
+        self.dump = folder / "dump.exe"
+        self.prefix.mkdir()
+        subprocess.run(["x86_64-w64-mingw32-gcc", "-municode", "-O1", "-s", "-o", self.dump, SOURCE], check=True)
+        self._environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "WINEPREFIX": str(self.prefix),
+            "WINEDEBUG": "-all",
+            "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",  # it asks about them in a window otherwise
+        }
+        # A server that stays saves each cmd two seconds; it must not inherit the pipes that we read.
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["wineserver", "-p"], env=self._environ, timeout=60, check=True, **quiet)
+        subprocess.run(["wine", "cmd", "/c", "exit"], env=self._environ, timeout=180, check=True, **quiet)
+
+    def close(self) -> None:
+        subprocess.run(["wineserver", "-k"], env=self._environ, timeout=60, check=False)
+
+    @property
+    def home(self) -> Path:
+        """What %USERPROFILE% is in here."""
+        (user,) = (one for one in (self.prefix / "drive_c/users").iterdir() if one.name != "Public")
+        return user
+
+    def program(self, path: Path) -> Path:
+        """Put the program that dumps what it gets at this place."""
+        shutil.copy(self.dump, path)
+        return path
+
+    def run(self, script: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ended:
+        """`cmd /c SCRIPT` in the script's own folder, where programs dump what they got as well."""
+        environ = {**self._environ, "DUMP_FOLDER": windows(script.parent), **(env or {})}
+        for _ in range(3):
+            done = subprocess.run(
+                ["wine", "cmd", "/c", script.name, *arguments],
+                cwd=script.parent,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=90,
+                check=False,
+            )
+            # Once in some hundred times, on a busy machine, Wine fails to start cmd itself, and says it in these words.
+            if not done.stdout.startswith(b"Application could not be started"):
+                break
+        return Ended(done.returncode, *(one.decode("utf-8", "replace") for one in (done.stdout, done.stderr)))
+
+
+def windows(path: Path) -> str:
+    """The path as Windows programs here write it."""
+    return "Z:" + str(path).replace("/", "\\")
+
+
+def got(folder: Path, program: str = "dump", rank: int | str = 0) -> Got:
+    """What the program of this rank dumped."""
+    data = (folder / f"{program}{rank}").read_bytes().decode()
+    words, _, environment = data.partition("\0\0\1\0")
+    here, *argv = words.split("\0")
+    return Got(here, argv, dict(entry.partition("=")[::2] for entry in environment.split("\0") if entry[1:]))

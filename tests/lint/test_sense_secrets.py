@@ -1,0 +1,152 @@
+"""Secrets are found by format, by name and on command lines; and nothing that lint says repeats one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.lint.engine import lint
+from runbook.lint.finding import Report
+from runbook.lint.formats import FORMATS
+from runbook.lint.rules.secret_formats import holds_secret, known_tokens, names_secret, stands_for_one
+
+LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
+
+
+def lint_text(text: str, tmp_path: Path) -> Report:
+    file = tmp_path / "file.yml"
+    file.write_text(text, encoding="utf-8")
+    return lint([str(file)])
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "AKIA" + "ABCDEFGHIJKLMNOP",
+        "ghp_" + LETTERS[:36],
+        "github_pat_" + LETTERS[:60],
+        "glpat-" + LETTERS[:20],
+        "hf_" + LETTERS[:34],
+        "sk-" + LETTERS[:48],
+        "sk-proj-" + LETTERS[:48],
+        "sk-ant-api03-" + LETTERS[:60],
+        "xoxb-" + LETTERS[:30],
+        "AIza" + LETTERS[:35],
+        "nvapi-" + LETTERS[:60],
+        "dckr_pat_" + LETTERS[:27],
+        ".".join(["eyJ" + LETTERS[:20], "eyJ" + LETTERS[:30], LETTERS[:40]]),
+    ],
+)
+@pytest.mark.parametrize("place", ["env: {X: %s}", "# %s", "vars: {note: 'was %s, revoked'}"])
+def test_a_token_is_known_by_its_format(token: str, place: str, tmp_path: Path) -> None:
+    text = (place % token).replace("vars", "defaults: {vars").replace(
+        "'}", "'}}"
+    ) + "\nnodes: {node-a: {address: 10.0.0.1}}\n"
+    report = lint_text(text, tmp_path)
+    assert [finding.rule.id for finding in report.findings] == ["secret.token"]
+    (span,) = [finding.span for finding in report.findings]
+    assert text.splitlines()[span.line - 1][span.column - 1 :][: span.length] == token
+    assert token not in report.findings[0].message + (report.findings[0].help or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "task-0123456789-abcdefghijklmnopqrstuvwxyz",
+        "sk-learn",
+        "hf_hub",
+        "hf_" + "models/bert",
+        "/data/AKIA",
+        "meta-llama/Llama-3.1-8B",
+    ],
+)
+def test_other_words_are_no_tokens(text: str) -> None:
+    assert list(known_tokens(text)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["DB_PASSWORD", "password", "dbPassword", "db-passwd", "SSH_PASSPHRASE", "ansible_become_pass"]
+)
+def test_a_password_may_be_any_word(name: str) -> None:
+    assert holds_secret(name, "hunter2")
+    assert not holds_secret(name, "$PASSWORD")
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "hfToken", "WANDB_API_KEY", "apiKey", "AWS_SECRET_ACCESS_KEY", "client-secret"]
+)
+def test_a_token_looks_like_one(name: str) -> None:
+    assert holds_secret(name, "a1b2c3d4e5f6a7b8c9d0")
+    assert not holds_secret(name, "/run/secrets/token")
+    assert not holds_secret(name, "<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "max_tokens",
+        "TOKEN_FILE",
+        "PASSWORD_FILE",
+        "sort_key",
+        "key",
+        "PWD",
+        "pass",
+        "KEYRING",
+        "",
+        "_",
+    ],
+)
+def test_names_of_something_else(name: str) -> None:
+    assert names_secret(name) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["***", "xxx", "<token>", "$TOKEN", "${TOKEN}", "%TOKEN%", "{{ token }}", "changeme", "your-token", "none"]
+)
+def test_what_stands_for_a_secret(text: str) -> None:
+    assert stands_for_one(text)
+
+
+@pytest.mark.parametrize(
+    ("stage", "secrets"),
+    [
+        ("{launch: {command: [train.py, --db-password, hunter2]}}", ["hunter2"]),
+        ("{launch: {command: [train.py, --password=hunter2]}}", ["--password=hunter2"]),
+        ("{launch: {command: [train.py, --password, --verbose]}}", []),
+        ("{launch: {command: [train.py, --password-file, hunter2, --max-tokens, 4096, --tokenizer, gpt2]}}", []),
+        ("{launch: {command: [train.py], env: {DB_PASSWORD: hunter2}}}", ["hunter2"]),
+        ("{shell: curl --password hunter2 -O x.example}", ["hunter2"]),
+        ("{shell: DB_PASSWORD=hunter2 ./fetch}", ["hunter2"]),
+        ("{shell: ./fetch --password $PASSWORD --token-file ~/.token}", []),
+        ("{shell: sshpass -p hunter2 ssh node-b true}", ["hunter2"]),
+        ("{shell: sshpass -e ssh node-b true}", []),
+        ("{shell: git clone https://ada:hunter2@git.example/x}", ["hunter2"]),
+        ("{shell: git clone https://ada@git.example/x && git clone ssh://git@git.example:22/a:b@c}", []),
+    ],
+)
+def test_commands(stage: str, secrets: list[str], tmp_path: Path) -> None:
+    text = f"stages:\n  - {stage}\n"
+    report = lint_text(text, tmp_path)
+    spans = [finding.span for finding in report.findings if finding.rule.id.startswith("secret.")]
+    assert [text.splitlines()[span.line - 1][span.column - 1 :][: span.length] for span in spans] == secrets
+
+
+def test_nothing_that_is_printed_shows_a_secret(tmp_path: Path) -> None:
+    token = "hf_" + LETTERS[:34]
+    report = lint_text(
+        f"""# {token}
+env: {{DB_PASSWORD: hunter2, HF_TOKEN: {token}, NCCL_DEBG: INFO}}
+nodes: {{node-a: {{address: 10.0.0.1}}}}
+""",
+        tmp_path,
+    )
+    ids = [finding.rule.id for finding in report.findings if finding.rule.id.startswith("secret.")]
+    assert ids == ["secret.token", "secret.value", "secret.token"]
+    for name, write in FORMATS.items():
+        shown = write(report)
+        assert "NCCL_DEBG" in shown, name
+        assert "hunter2" not in shown, name
+        assert token not in shown, name
