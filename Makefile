@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lab-packages bench clean help
+.PHONY: demo test check test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
@@ -14,7 +14,7 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/runbook run playbooks/two_node_allreduce.yml
 
-test: $(VENV)/.dev lab-packages check
+test: $(VENV)/.dev test-packages check
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -23,15 +23,16 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.bench lab-packages
+bench: $(VENV)/.bench test-packages
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py
 
-# The lab's Debian packages, when we may install them; without them its tests are skipped and say so.
-lab-packages: $(VENV)/.dev
-	@missing="$$($(BIN)/python tests/lab/needs.py)"; \
+# Debian packages of the lab and of the shells that scripts are tried in (cmd.exe under Wine), when we may install them;
+# without them these tests are skipped and say so.
+test-packages: $(VENV)/.dev
+	@missing="$$($(BIN)/python tests/lab/needs.py; $(BIN)/python tests/launch/needs.py)"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	elif [ -n "$$missing" ]; then echo "the lab's tests will be skipped; they need: $$missing"; fi
+	elif [ -n "$$missing" ]; then echo "some tests will be skipped; they need:" $$missing; fi
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

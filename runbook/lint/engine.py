@@ -49,7 +49,8 @@ def lint(paths: Sequence[str]) -> Report:
             left += [finding_of(problem, settings.source) for problem in settings.problems]
         notes += [f"{path}: excluded" for path in chosen.excluded]
         texts = {read.document.path: read.document for read in ours}
-        secret = [finding.span for finding in left if finding.rule.id.startswith("secret.")]
+        # Of a silenced one as well: another finding may stand on its line.
+        secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
         return Report(in_order(left), tuple(texts), tuple(notes), _Lines(texts, secret))
 
 

@@ -17,7 +17,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(PARTS), action="append", help="one part of it; may be repeated")
-    parser.add_argument("--rounds", type=int, metavar="N", help="measure everything N times (default: 5, 3 and 15)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="measure everything N times (default: each part's own)")
     parser.add_argument("--hosts", type=int, default=32, metavar="N", help="hosts of the fleet (default: 32)")
     arguments = parser.parse_args()
     return measure_all(arguments.only or list(PARTS), rounds=arguments.rounds, hosts=arguments.hosts)

@@ -111,7 +111,9 @@ def test_two_runs_give_the_same_bytes_whatever_the_order_of_the_paths(
 def test_a_name_that_is_not_text_can_be_told(project: Path, output: str) -> None:
     Path(os.fsdecode(b"inventories/\xff.yml")).write_text(BAD)
     command = [sys.executable, "-m", "runbook", "lint", "-o", output, "inventories"]
-    done = subprocess.run(command, capture_output=True, cwd=project, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, cwd=project, env={**os.environ, "PYTHONIOENCODING": "utf-8"}, check=False
+    )
     assert (done.returncode, done.stderr) == (1, b"")
     shown = {"text": "\N{REPLACEMENT CHARACTER}".encode(), "sarif": b"%FF"}.get(output, b"\\udcff")
     assert b"inventories/" + shown + b".yml" in done.stdout

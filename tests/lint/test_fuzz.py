@@ -189,8 +189,8 @@ def test_damaged_text_never_breaks_lint(data: st.DataObject) -> None:
 @given(st.sampled_from(places(INVENTORY)), WEIRD)
 def test_a_value_that_loading_refuses_brings_no_findings_about_its_default(place: tuple[Any, ...], value: Any) -> None:
     """What else is found then was found in the sound file as well, or stands at the place itself."""
-    if not place:
-        return
+    if not place or isinstance(value, dict):
+        return  # a mapping in place of `defaults` really takes its keys away
     wrong = copy.deepcopy(INVENTORY)
     around: Any = wrong
     for key in place[:-1]:
