@@ -60,7 +60,9 @@ def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, Stop]
             "python-missing": f"{python} does not run on {node}, and so nobody could look at name and port: "
             "install it, or correct `python:`",
         }
-    return {event: Stop(code, event, printable(sentences[event])) for event, code in CODES.items() if event in sentences}
+    return {
+        event: Stop(code, event, printable(sentences[event])) for event, code in CODES.items() if event in sentences
+    }
 
 
 def secrets_file(recipe: Recipe, shell: str) -> str:

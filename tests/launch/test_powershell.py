@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +110,9 @@ def test_every_value_is_one_literal_with_the_right_content(values: list[str]) ->
     root = parsed(files["launch.ps1"])
     assert {name: value for name, value in assigned(root).items() if name not in ("RANK", "LOCAL_RANK")} == env
     listed = next(
-        node for node in nodes(root) if node.type == "assignment_expression" and text_of(node).startswith("$runbookWords = @(\r\n")
+        node
+        for node in nodes(root)
+        if node.type == "assignment_expression" and text_of(node).startswith("$runbookWords = @(\r\n")
     )
     assert literals(listed) == ["python", *argv]
     if secret:
@@ -139,7 +140,12 @@ def test_eight_thousand_characters_and_what_windows_cannot_hold() -> None:
         {},
         {"activate": "conda activate train", "guards": GUARDS},
         {"activate": ". C:\\venv\\Scripts\\Activate.ps1", "guards": GUARDS},
-        {"workdir": "~/it's here", "processes": ranks(4), "unset": ("RANK",), "unset_prefixes": ("PET_", "TORCHELASTIC_")},
+        {
+            "workdir": "~/it's here",
+            "processes": ranks(4),
+            "unset": ("RANK",),
+            "unset_prefixes": ("PET_", "TORCHELASTIC_"),
+        },
         {"command": None, "processes": ranks(2), "guards": Guards("C:/py/python.exe", "10.0.0.1", None, False)},
         {"environment": {"TOKEN": Secret("x", "T")}, "workdir": "D:\\data", "command": ("./x", "~/y", "./a b\\")},
         {"node": "node\n漢", "made_from": ("it's #> 'here'\r\n$(exit)",)},
@@ -220,7 +226,21 @@ def test_a_program_takes_the_command_line_apart_into_the_same_words(texts: list[
 
 def test_and_so_does_a_real_windows_program(wine: Wine, tmp_path: Path) -> None:
     """Without any shell: Wine hands the line to the C runtime as CreateProcess would."""
-    words = ["", "a b", 'say "hi"', "x\\", "x y\\\\", '\\"', '\\\\" \\', "%PATH%", "^&|<>", "it's", "\u2019漢 🚀", "--%", "'"]
+    words = [
+        "",
+        "a b",
+        'say "hi"',
+        "x\\",
+        "x y\\\\",
+        '\\"',
+        '\\\\" \\',
+        "%PATH%",
+        "^&|<>",
+        "it's",
+        "\u2019漢 🚀",
+        "--%",
+        "'",
+    ]
     words += ['"', '""', "\t", "a=b;c,d", "\\\\host\\share\\", "x" * 8000]
     wine.program(tmp_path / "dump.exe")
     launcher = tmp_path / "caller.c"

@@ -15,7 +15,9 @@ import pytest
 
 from runbook.launch.probe import PROBE
 
-PYTHONS = sorted({sys.executable, *(str(path) for path in Path("/usr/bin").glob("python3.?*") if path.name[8:].isdecimal())})
+PYTHONS = sorted(
+    {sys.executable, *(str(path) for path in Path("/usr/bin").glob("python3.?*") if path.name[8:].isdecimal())}
+)
 
 
 @pytest.fixture

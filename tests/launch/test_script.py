@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -27,11 +28,7 @@ from .recipes import TEXT, put, ranks, recipe, written
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 EACH_SHELL = pytest.mark.parametrize("shell", SHELLS)
 PYTHON = (sys.executable, "-S")
-DUMP = (
-    "import json, os, sys\n"
-    "code = sys.argv[1:], {k: v for k, v in os.environb.items()}, os.getcwdb()\n"
-    "open(os.environ.get('DUMP', '/dev/stdout'), 'w').write(ascii(([os.fsencode(a) for a in code[0]], code[1], code[2])))\n"
-)
+DUMP = "import os, sys\nprint(([os.fsencode(word) for word in sys.argv[1:]], dict(os.environb), os.getcwdb()))\n"
 
 
 def run(shell: str, path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -46,13 +43,15 @@ def messages(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line.partition("runbook ")[2]) for line in done.stdout.split("\n") if line.startswith("\x1e")]
 
 
-def dumped(shell: str, folder: Path, *words: str, rank: int = 0, locale: str = "C.UTF-8", **options: Any) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
+def dumped(
+    shell: str, folder: Path, *words: str, rank: int = 0, locale: str = "C.UTF-8", **options: Any
+) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
     """The arguments, environment and folder of the program of a rank."""
     (folder / "dump.py").write_text(DUMP)
     path = written(folder, "sh", command=(*PYTHON, "./dump.py", *words), **options)
     done = run(shell, path, str(rank), LC_ALL=locale)
     assert (done.returncode, done.stderr) == (0, "")
-    argv, env, cwd = eval(done.stdout, {"__builtins__": {}})  # noqa: S307  bytes that our own program wrote
+    argv, env, cwd = ast.literal_eval(done.stdout)
     return argv, env, cwd
 
 
@@ -84,7 +83,14 @@ def test_places_in_the_command(tmp_path: Path) -> None:
     folder.mkdir()
     argv, _, cwd = dumped("sh", folder, "./data file", "~/in home", "~", "a/./b", "./", "~/")
     here = str(folder)
-    assert [one.decode() for one in argv] == [f"{here}/data file", f"{here}/in home", "~", "a/./b", f"{here}/", f"{here}/"]
+    assert [one.decode() for one in argv] == [
+        f"{here}/data file",
+        f"{here}/in home",
+        "~",
+        "a/./b",
+        f"{here}/",
+        f"{here}/",
+    ]
     assert cwd.decode() == here
 
 
@@ -105,7 +111,12 @@ def test_the_exit_code_is_passed_on(shell: str, code: int, tmp_path: Path) -> No
 
 @EACH_SHELL
 def test_every_rank_runs_and_the_first_that_failed_is_the_exit_code(shell: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "sh", processes=ranks(4, first=3), command=("sh", "-c", 'echo $RANK; exit $((RANK == 4 ? 7 : RANK == 5 ? 9 : 0))'))
+    path = written(
+        tmp_path,
+        "sh",
+        processes=ranks(4, first=3),
+        command=("sh", "-c", "echo $RANK; exit $((RANK == 4 ? 7 : RANK == 5 ? 9 : 0))"),
+    )
     done = run(shell, path)
     assert (done.returncode, sorted(done.stdout.split())) == (7, ["3", "4", "5", "6"])
 
@@ -146,7 +157,9 @@ time.sleep(60)
 @EACH_SHELL
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(shell: str, number: signal.Signals, count: int, tmp_path: Path) -> None:
+def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
+    shell: str, number: signal.Signals, count: int, tmp_path: Path
+) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     path = written(tmp_path, "sh", processes=ranks(count), command=(*PYTHON, "./stubborn.py"))
     with subprocess.Popen([shell, str(path)], cwd=tmp_path) as process:
@@ -176,7 +189,7 @@ def test_without_a_command_the_arguments_are_it(shell: str, tmp_path: Path) -> N
 
 @EACH_SHELL
 def test_what_another_launcher_left_is_gone(shell: str, tmp_path: Path) -> None:
-    _, env, _ = (tmp_path / "dump.py").write_text(DUMP), {}, ""
+    (tmp_path / "dump.py").write_text(DUMP)
     path = written(
         tmp_path,
         "sh",
@@ -185,8 +198,13 @@ def test_what_another_launcher_left_is_gone(shell: str, tmp_path: Path) -> None:
         unset=("LOCAL_WORLD_SIZE", "NEVER_THERE"),
         unset_prefixes=("TORCHELASTIC_", "PET_", "NOBODY_HAS_"),
     )
-    inherited = {"TORCHELASTIC_RUN_ID": "a\nPETER=x\nPET_X=y", "PET_NNODES": "2 $(id)", "LOCAL_WORLD_SIZE": "8", "PETER": "stays"}
-    _, env, _ = eval(run(shell, path, "0", **inherited).stdout, {"__builtins__": {}})  # noqa: S307
+    inherited = {
+        "TORCHELASTIC_RUN_ID": "a\nPETER=x\nPET_X=y",
+        "PET_NNODES": "2 $(id)",
+        "LOCAL_WORLD_SIZE": "8",
+        "PETER": "stays",
+    }
+    _, env, _ = ast.literal_eval(run(shell, path, "0", **inherited).stdout)
     left = {name: env[name] for name in env if name.startswith((b"TORCHEL", b"PET", b"LOCAL_W", b"NOBODY", b"NEVER"))}
     assert left == {b"PET_OWN": b"kept", b"PETER": b"stays"}
 
@@ -261,14 +279,18 @@ def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp
 @EACH_SHELL
 def test_an_activation_that_reads_gets_nothing_and_the_rank_gets_it_all(shell: str, tmp_path: Path) -> None:
     path = written(tmp_path, "sh", activate="cat", command=("cat",))
-    done = subprocess.run([shell, str(path), "0"], input="for the rank\n", capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        [shell, str(path), "0"], input="for the rank\n", capture_output=True, text=True, timeout=20, check=False
+    )
     assert done.stdout == "for the rank\n"
 
 
 @EACH_SHELL
 @pytest.mark.parametrize("name", ["here", "code", "pids", "name", "self", "start"])
 def test_no_name_of_the_users_is_the_scripts_own(shell: str, name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "sh", environment={name: "/no/such"}, processes=ranks(2), activate="true", command=("printenv", name))
+    path = written(
+        tmp_path, "sh", environment={name: "/no/such"}, processes=ranks(2), activate="true", command=("printenv", name)
+    )
     done = run(shell, path)
     assert (done.returncode, done.stdout.split()) == (0, ["/no/such", "/no/such"])
 
@@ -312,7 +334,9 @@ def test_a_script_without_its_secrets_does_not_start(shell: str, tmp_path: Path)
         ({"unset": ("A B",)}, ("unset", "A B")),
     ],
 )
-def test_what_a_script_cannot_carry_is_refused_with_its_place(shell: str, options: dict[str, Any], place: tuple[str, ...]) -> None:
+def test_what_a_script_cannot_carry_is_refused_with_its_place(
+    shell: str, options: dict[str, Any], place: tuple[str, ...]
+) -> None:
     (refused,) = complaints(recipe(**options), shell)
     assert refused.place == place
     assert "hush" not in str(refused)

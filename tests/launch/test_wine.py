@@ -121,7 +121,9 @@ def test_the_exit_code_is_passed_on(wine: Wine, folder: Path, code: int) -> None
 
 
 def test_every_rank_runs_and_the_first_that_failed_is_the_exit_code(wine: Wine, folder: Path) -> None:
-    path = written(folder, "bat", processes=ranks(4, first=3), environment={"A": "100% &"}, command=("./dump.exe", "a b"))
+    path = written(
+        folder, "bat", processes=ranks(4, first=3), environment={"A": "100% &"}, command=("./dump.exe", "a b")
+    )
     for codes, expected in (({}, 0), ({5: 7, 6: 9}, 7), ({6: 255}, 255), ({3: 1, 4: 2, 5: 3, 6: 4}, 1)):
         for file in folder.glob("dump[0-9]"):
             file.unlink()
@@ -162,7 +164,9 @@ def test_what_another_launcher_left_is_gone(wine: Wine, folder: Path) -> None:
     )
     wine.run(path, env={"TORCHELASTIC_RUN_ID": "a=b c", "PET_NNODES": "2", "LOCAL_WORLD_SIZE": "8", "PETER": "stays"})
     env = got(folder).env
-    left = {name: value for name, value in env.items() if name.startswith(("TORCHEL", "PET", "LOCAL_W", "NOBODY", "NEVER"))}
+    left = {
+        name: value for name, value in env.items() if name.startswith(("TORCHEL", "PET", "LOCAL_W", "NOBODY", "NEVER"))
+    }
     assert left == {"PET_OWN": "kept", "PETER": "stays"}
 
 
@@ -209,7 +213,9 @@ def test_a_program_that_cmd_would_take_apart_is_refused(folder: Path, program: s
         written(folder, "bat", command=(program,))
 
 
-@pytest.mark.parametrize("line", ["call no-such.bat", "no-such.bat", "fails.bat", "call fails.bat", "cd /d Q:\\nowhere"])
+@pytest.mark.parametrize(
+    "line", ["call no-such.bat", "no-such.bat", "fails.bat", "call fails.bat", "cd /d Q:\\nowhere"]
+)
 def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line: str) -> None:
     (folder / "fails.bat").write_text("@echo off\r\nset HALF=done\r\nexit /b 3\r\n", newline="")
     done = wine.run(written(folder, "bat", command=("./dump.exe",), activate=line))
@@ -220,7 +226,8 @@ def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line:
 
 
 @pytest.mark.parametrize(
-    "line", ["act.bat", "call act.bat", "@call act.bat", "act", ".\\act.bat", 'set "COLOUR=deep blue"', "CALL act x & ver>nul"]
+    "line",
+    ["act.bat", "call act.bat", "@call act.bat", "act", ".\\act.bat", 'set "COLOUR=deep blue"', "CALL act x & ver>nul"],
 )
 def test_an_activation_that_works_is_seen_by_the_rank(wine: Wine, folder: Path, line: str) -> None:
     (folder / "act.bat").write_text('@set "COLOUR=deep blue"\r\n', newline="")
@@ -278,9 +285,7 @@ def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder
         (3221225781, 98, "./python.exe does not run on node-a"),
     ],
 )
-def test_what_python_answers_stops_the_script(
-    wine: Wine, folder: Path, answer: int, code: int, sentence: str
-) -> None:
+def test_what_python_answers_stops_the_script(wine: Wine, folder: Path, answer: int, code: int, sentence: str) -> None:
     wine.program(folder / "python.exe")
     done = wine.run(guarded(folder), env={"python_EXIT": str(answer)})
     assert (done.code, done.stdout, done.stderr.count("\n")) == (code, "", 1)
@@ -301,7 +306,10 @@ def test_what_the_script_needs_beside_it(wine: Wine, folder: Path) -> None:
     assert (done.code, done.stderr.count("\n")) == (99, 1)
     wine.program(folder / "python.exe")
     path = written(
-        folder, "bat", command=("./dump.exe",), activate="call venv\\activate.bat",
+        folder,
+        "bat",
+        command=("./dump.exe",),
+        activate="call venv\\activate.bat",
         guards=Guards("./python.exe", "127.0.0.1", None, False),
     )
     done = wine.run(path)

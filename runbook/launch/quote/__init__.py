@@ -54,7 +54,9 @@ def one_line(value: object) -> str:
     text = str(value)
     refused = _REFUSED.search(text)
     if refused:
-        what = {"\0": "NUL", "\r": "a carriage return", "\n": "a line break"}.get(refused[0], "half of a surrogate pair")
+        what = {"\0": "NUL", "\r": "a carriage return", "\n": "a line break"}.get(
+            refused[0], "half of a surrogate pair"
+        )
         raise CannotQuote(f"contains {what}, which a launch script cannot carry", text)
     return text
 

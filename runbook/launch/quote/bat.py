@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, shown
+from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""
@@ -20,7 +20,7 @@ MAX_LINE = 8191
 ROOM_FOR_A_FOLDER = 260
 """What is kept free in a line for each folder or program that is only known on the machine (MAX_PATH)."""
 
-OWN_NAMES = frozenset("CD CMDCMDLINE CMDEXTVERSION DATE ERRORLEVEL HIGHESTNUMANODENUMBER RANDOM TIME".split())
+OWN_NAMES = frozenset("CD CMDCMDLINE CMDEXTVERSION DATE ERRORLEVEL HIGHESTNUMANODENUMBER RANDOM TIME".split())  # noqa: SIM905  as people write lists of names
 """Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
 
 _STARTS_WITH_CMD = re.compile(r"@|\(|(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)

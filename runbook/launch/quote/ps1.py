@@ -84,7 +84,9 @@ def check_command(words: Sequence[str]) -> None:
     """Refuses a command that Windows would not start. Counts as if every word needed all the quoting there is."""
     length = sum(_units(one) + one.count('"') + one.count("\\") + 3 for one in words)
     if length > MAX_UNITS:
-        raise CannotQuote(f"makes a command line of {length} characters, and Windows takes {MAX_UNITS} at most", words[0])
+        raise CannotQuote(
+            f"makes a command line of {length} characters, and Windows takes {MAX_UNITS} at most", words[0]
+        )
 
 
 def encode(text: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, printable
 
@@ -12,9 +12,11 @@ MAX_BYTES = 131_071
 OWN_NAMES = frozenset(
     """BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE
     BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OLDPWD
-    OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()
+    OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()  # noqa: SIM905  as people write lists of names
 )
 """Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 
 
 class Sh(Literal):
@@ -28,7 +30,7 @@ def word(value: object) -> Sh:
     text = one_line(value)
     if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
         raise CannotQuote(f"is longer than {MAX_BYTES} bytes: Linux hands no program such a word", text)
-    return Sh(shlex.quote(text))
+    return Sh(text if _PLAIN.match(text) else "'" + text.replace("'", "'\"'\"'") + "'")
 
 
 def argument(value: object) -> Sh:

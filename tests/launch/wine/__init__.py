@@ -44,9 +44,11 @@ class Wine:
             "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",  # it asks about them in a window otherwise
         }
         # A server that stays saves each cmd two seconds; it must not inherit the pipes that we read.
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(["wineserver", "-p"], env=self._environ, timeout=60, check=True, **quiet)
-        subprocess.run(["wine", "cmd", "/c", "exit"], env=self._environ, timeout=180, check=True, **quiet)
+        for command in (["wineserver", "-p"], ["wine", "cmd", "/c", "exit"]):
+            with Path(os.devnull).open("r+") as nothing:
+                subprocess.run(
+                    command, env=self._environ, stdin=nothing, stdout=nothing, stderr=nothing, timeout=180, check=True
+                )
 
     def close(self) -> None:
         subprocess.run(["wineserver", "-k"], env=self._environ, timeout=60, check=False)
