@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from runbook.lint.finding import printable
 from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
@@ -29,7 +30,8 @@ def inventory(arguments: argparse.Namespace) -> int:
 
         return init_inventory(arguments)
     found, origins = load(arguments)
-    sys.stdout.write(shown(arguments, found, origins))
+    text = shown(arguments, found, origins)
+    sys.stdout.write(text if arguments.action == "list" and arguments.output == "json" else printable(text))
     return 0
 
 

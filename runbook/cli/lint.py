@@ -7,6 +7,7 @@ import io
 import sys
 
 from runbook.lint.engine import lint as lint_paths
+from runbook.lint.finding import printable
 from runbook.lint.formats import FORMATS
 
 
@@ -16,6 +17,7 @@ def lint(arguments: argparse.Namespace) -> int:
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
     report = lint_paths(arguments.paths)
     for note in report.notes:
-        sys.stderr.write(f"note: {note}\n")
-    sys.stdout.write(FORMATS[arguments.output](report))
+        sys.stderr.write(f"note: {printable(note)}\n")
+    if sys.stdout is not None:  # closed by the caller, who wants the exit code alone
+        sys.stdout.write(FORMATS[arguments.output](report))
     return 1 if report.findings else 0

@@ -71,9 +71,10 @@ def show(found: Iterable[Change]) -> None:
     """What would change, as a diff on stdout; how much, on stderr."""
     kinds: Counter[str] = Counter()
     for change in found:
-        after = change.after.data if change.after else None
-        sys.stdout.writelines(unified(change.path, change.before, after, change.secret))
         kinds[change.kind] += 1
+        if change.kind != "as before":
+            after = change.after.data if change.after else None
+            sys.stdout.writelines(unified(change.path, change.before, after, change.secret))
     sys.stdout.flush()
     sys.stderr.write(f"{counted(kinds)}; nothing is written\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,13 +21,30 @@ class Process:
 class Guards:
     """What the script looks at before it starts anything, in the words of the inventory.
 
-    `python` is asked to resolve and to bind: no shell can. `port` is None where rank 0 runs elsewhere.
+    `python` is asked first, to resolve and to bind; the job need not use it. `port` is None where rank 0 runs elsewhere.
     """
 
     python: str
     address: str
     port: int | None
     several_nodes: bool
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the address is a name, which has to be resolved."""
+        return self._ip is None
+
+    @property
+    def astray(self) -> bool:
+        """Whether the address is a loopback IP, and several nodes have to meet there."""
+        return self.several_nodes and self._ip is not None and self._ip.is_loopback
+
+    @property
+    def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        try:
+            return ipaddress.ip_address(self.address)
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +55,7 @@ class Recipe:
     starts with `~/` lies in the home folder. None: the words after the script's own name are the command.
     `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited.
     `workdir` is where the command runs; None is beside the script. Without `guards` the program looks for itself.
+    `ranks` is how many ranks of the job run here, which are not always as many processes of the script.
     """
 
     node: str
@@ -51,3 +70,4 @@ class Recipe:
     unset: tuple[str, ...] = ()
     unset_prefixes: tuple[str, ...] = ()
     guards: Guards | None = None
+    ranks: int = 1

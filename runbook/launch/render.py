@@ -23,6 +23,7 @@ def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence
         command=(seat.node.interpreter, "-u", "./rank.py"),
         activate=seat.node.activate,
         unset_prefixes=FOREIGN,
+        ranks=len(seat.ranks),
     )
 
 
@@ -48,6 +49,7 @@ def launch_recipe(seating: Seating, seat: Seat, job: Job | None, *, name: str, m
         workdir=program.workdir if program else None,
         unset=begun.unset,
         unset_prefixes=FOREIGN,
+        ranks=len(seat.ranks),
         guards=Guards(
             python=node.interpreter,
             address=address if isinstance(address, str) else seating.address,

@@ -20,6 +20,7 @@ from runbook.model.secret import Secret
 
 DIALECTS: Mapping[str, Dialect] = {"sh": sh.DIALECT, "bat": bat.DIALECT, "ps1": ps1.DIALECT}
 
+_Attempt = tuple[tuple[str, ...], Callable[[], object], bool]
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
@@ -33,8 +34,17 @@ class Script:
 
 def write(recipe: Recipe, shell: str) -> Script:
     """The script for `shell` (sh, bat or ps1). Raises CannotQuote for the first thing that shell cannot carry."""
-    for complaint in complaints(recipe, shell):
-        raise complaint
+    if not _FILE_NAME.match(recipe.name):
+        raise ValueError(f"{recipe.name!r} cannot be the name of a script")
+    try:
+        for _, attempt, _ in _about_all(recipe, DIALECTS[shell]):
+            attempt()
+        return _written(recipe, shell)  # which quotes every value: looking at each beforehand would do it twice
+    except CannotQuote as refused:
+        raise next(complaints(recipe, shell), refused) from None
+
+
+def _written(recipe: Recipe, shell: str) -> Script:
     dialect = DIALECTS[shell]
     secrets = {key: value for key, value in recipe.environment.items() if isinstance(value, Secret)}
     name, beside = f"{recipe.name}.{shell}", secrets_file(recipe, shell)
@@ -62,8 +72,6 @@ def write(recipe: Recipe, shell: str) -> Script:
 
 def complaints(recipe: Recipe, shell: str) -> Iterator[CannotQuote]:
     """Everything in the recipe that `shell` cannot carry, each with its place. No secret is in what they say."""
-    if not _FILE_NAME.match(recipe.name):
-        raise ValueError(f"{recipe.name!r} cannot be the name of a script")
     dialect = DIALECTS[shell]
     for place, attempt, secret in _attempts(recipe, dialect):
         try:
@@ -75,7 +83,7 @@ def complaints(recipe: Recipe, shell: str) -> Iterator[CannotQuote]:
                 yield CannotQuote(refused.reason, refused.value, place)
 
 
-def _attempts(recipe: Recipe, dialect: Dialect) -> Iterator[tuple[tuple[str, ...], Callable[[], object], bool]]:
+def _attempts(recipe: Recipe, dialect: Dialect) -> Iterator[_Attempt]:
     """Everything that is to be quoted: where it stands, the quoting itself, and whether it is a secret."""
     bound = functools.partial
     filters = dialect.filters
@@ -84,8 +92,6 @@ def _attempts(recipe: Recipe, dialect: Dialect) -> Iterator[tuple[tuple[str, ...
     for process in recipe.processes:
         for key, text in process.environment.items():
             yield ("process", str(process.local_rank), key), bound(dialect.setting, key, text), False
-    for key in (*recipe.unset, *recipe.unset_prefixes):
-        yield ("unset", key), bound(filters["name"], key), False
     for number, word in enumerate(recipe.command or ()):
         yield ("command", str(number)), bound(filters["argument"], word), False
     if recipe.command and "programs" in filters:
@@ -97,6 +103,14 @@ def _attempts(recipe: Recipe, dialect: Dialect) -> Iterator[tuple[tuple[str, ...
     if recipe.guards:
         yield ("address",), bound(filters["word"], recipe.guards.address), False
         yield ("python",), bound(filters.get("programs", filters["argument"]), recipe.guards.python), False
+    yield from _about_all(recipe, dialect)
+
+
+def _about_all(recipe: Recipe, dialect: Dialect) -> Iterator[_Attempt]:
+    """What printing each value does not find: names that are patterns, and what no single value is to blame for."""
+    bound = functools.partial
+    for key in (*recipe.unset, *recipe.unset_prefixes):
+        yield ("unset", key), bound(dialect.filters["name"], key), False
     keys = [*recipe.environment, *(recipe.processes[0].environment if recipe.processes else ())]
     yield ("environment", keys[-1] if keys else ""), bound(dialect.check_names, keys), False
     yield ("command", "0"), bound(dialect.check_command, recipe.command or ()), False
@@ -127,7 +141,9 @@ def _templates(shell: str) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(dialect.filters)
+    # Ten thousand nodes have few different values; secrets do not pass here.
+    remembered = functools.lru_cache(maxsize=4096, typed=True)
+    environment.filters.update({name: remembered(quote) for name, quote in dialect.filters.items()})
     return environment
 
 

@@ -12,7 +12,7 @@ def without_echoes(findings: list[Finding], of_loading: Collection[Problem]) -> 
     """Rules' findings without those about a value that is known to be wrong.
 
     That is one whose YAML was not what its author meant, one that loading refuses, and for what other YAML readers
-    would make of it any error.
+    would make of it any error. A secret is one all the same, and only what is told can be starred.
     """
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}
@@ -21,8 +21,11 @@ def without_echoes(findings: list[Finding], of_loading: Collection[Problem]) -> 
     return [
         finding
         for finding in findings
-        if _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
-        and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+        if finding.rule.id.startswith("secret.")
+        or (
+            _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
+            and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+        )
     ]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.lint.echoes import without_echoes
 from runbook.lint.files import Found, find_files
@@ -11,6 +12,7 @@ from runbook.lint.finding import Finding, Report, finding_of, in_order
 from runbook.lint.named_inventory import named_inventory
 from runbook.lint.reading import Read, Reading
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
+from runbook.lint.rules.secrets import known_formats
 from runbook.lint.settings import Settings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.lint.subject import InventoryFile, PlaybookFile
@@ -21,6 +23,10 @@ from runbook.model.errors import FilesWrong, Problem, Span
 
 class RuleFailed(Exception):
     """A rule raised, whatever stood in the file: a bug of ours, told with the rule and the file."""
+
+
+_FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
+_LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ def lint(paths: Sequence[str]) -> Report:
         texts = {read.document.path: read.document for read in ours}
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
-        return Report(in_order(left), tuple(texts), tuple(notes), _Lines(texts, secret))
+        lines = _Lines(texts, secret)
+        return Report(in_order(map(lines.starred, left)), tuple(texts), tuple(notes), lines)
 
 
 def _chosen(found: Sequence[Found], settings_of: SettingsOf) -> _Chosen:
@@ -75,8 +82,8 @@ def _by_rules(read: Read) -> list[Finding]:
     """What the rules find in one file by itself."""
     file = read.document.path
     problems: list[Problem] = []
-    if read.kind is not None and read.document.data is not None:
-        problems += _asked(DOCUMENT_RULES, file, read.document)
+    if read.kind is not None:
+        problems += _asked(DOCUMENT_RULES if read.document.data is not None else [known_formats], file, read.document)
     if isinstance(read.subject, InventoryFile):
         problems += _asked(INVENTORY_RULES, file, read.subject)
     elif isinstance(read.subject, PlaybookFile):
@@ -137,8 +144,26 @@ class _Lines:
     def __init__(self, documents: Mapping[str, Document], secret: Iterable[Span]) -> None:
         self._documents = documents
         self._secret: dict[str, list[Span]] = {}
+        self._texts: dict[tuple[str, int], set[str]] = {}  # of each line
+        self._few: set[str] = set()
+        lines = {file: document.lines for file, document in documents.items()}
         for span in secret:
             self._secret.setdefault(span.file, []).append(span)
+            start = span.column - 1
+            text = lines[span.file][span.line - 1][start : start + span.length].strip("\"'")
+            if len(text) >= _LEAST:
+                self._texts.setdefault((span.file, span.line), set()).add(text)
+                if len(self._few) < _FEW:
+                    self._few.add(text)
+
+    def starred(self, finding: Finding) -> Finding:
+        """Other rules quote values without knowing that they are secrets; some shorten them."""
+        texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
+        if not texts:
+            return finding
+        longest_first = sorted(texts, key=len, reverse=True)
+        help = finding.help and _starred(finding.help, longest_first)
+        return replace(finding, message=_starred(finding.message, longest_first), help=help)
 
     def __call__(self, file: str) -> Sequence[str]:
         lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
@@ -147,3 +172,11 @@ class _Lines:
             start, end = span.column - 1, span.column - 1 + span.length
             lines[span.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
         return lines
+
+
+def _starred(said: str, secrets: Iterable[str]) -> str:
+    for text in secrets:
+        if text[:_LEAST] in said:
+            shortened = re.escape(text[:_LEAST]) + r"[^\s`…]*…"
+            said = re.sub(shortened, "***…", said.replace(text, "***"))
+    return said

@@ -131,9 +131,14 @@ def _from_toml(path: Path, folder: str) -> Settings | None:
         return Settings(shown, folder, problems=(Problem("settings.syntax", f"this is not TOML: {error}", span),))
     tool = data.get("tool")
     ours = tool.get("runbook") if isinstance(tool, dict) else None
-    if not isinstance(ours, dict) or "lint" not in ours:
+    if not isinstance(ours, dict) or not ours:
         return None
     lines = text.splitlines()
+    if "lint" not in ours:
+        key = next(iter(ours))
+        help = did_you_mean(key, ("lint",)) or "settings of lint stand in `[tool.runbook.lint]`"
+        problem = Problem("settings.unknown-key", f"there is no `tool.runbook.{key}`", None, help)
+        return Settings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
     return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
 
 

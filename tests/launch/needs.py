@@ -5,7 +5,10 @@ Run as a program, prints the Debian packages that are missing, one a line, so th
 
 from __future__ import annotations
 
+import os
 import shutil
+
+import pytest
 
 PROGRAMS: dict[str, str] = {
     "dash": "dash",
@@ -20,6 +23,17 @@ PROGRAMS: dict[str, str] = {
 def missing_packages(*programs: str) -> list[str]:
     """Debian packages to install before these programs (all of ours, if none are named) can be had."""
     return sorted({PROGRAMS[name] for name in programs or PROGRAMS if shutil.which(name) is None})
+
+
+def require(*programs: str) -> None:
+    """Skip a test that needs programs which are not here; where CI requires them, it fails."""
+    missing = missing_packages(*programs)
+    if not missing:
+        return
+    reason = f"Debian packages missing: {' '.join(missing)}"
+    if os.environ.get("RUNBOOK_LAB") == "required":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 if __name__ == "__main__":

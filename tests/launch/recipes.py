@@ -11,102 +11,10 @@ from runbook.launch.recipe import Process, Recipe
 from runbook.launch.script import Script, write
 
 FRAGMENTS = [
-    *(
-        "'",
-        '"',
-        "''",
-        '""',
-        "\\",
-        "\\\\",
-        '\\"',
-        '\\\\"',
-        "`",
-        "``",
-        "$",
-        "$$",
-        "$(id)",
-        "`id`",
-        "${HOME}",
-        "$'x'",
-        "$env:PATH",
-    ),
-    *(
-        "%",
-        "%%",
-        "%PATH%",
-        "%~dp0",
-        "%1",
-        "%*",
-        "%%V",
-        "^",
-        "^^",
-        "^&",
-        "!",
-        "!!",
-        "!x!",
-        "!PATH!",
-        "&",
-        "&&",
-        "|",
-        "||",
-    ),
-    *(
-        "<",
-        ">",
-        ">>",
-        "2>nul",
-        ";",
-        ";;",
-        "#",
-        "~",
-        "~/",
-        "*",
-        "?",
-        "[a]",
-        "{a,b}",
-        "(",
-        ")",
-        "@(",
-        "@{",
-        "--%",
-        "-",
-        "--",
-    ),
-    *(
-        "/?",
-        "/c",
-        "=",
-        ",",
-        " ",
-        "  ",
-        "\t",
-        "\n",
-        "\r",
-        "\r\n",
-        "\0",
-        "\x1a",
-        "\x1b",
-        "\x7f",
-        "\x85",
-        "\u00a0",
-        "\u2028",
-    ),
-    *(
-        "\u2018",
-        "\u2019",
-        "\u201a",
-        "\u201b",
-        "\u201c",
-        "\u201d",
-        "\u201e",
-        "\u2013",
-        "\ufeff",
-        "é",
-        "漢",
-        "🚀",
-        "\ud800",
-    ),
-    *("rem ", "exit", "call ", "echo", "a", "B", "7", "train.py", "C:\\x y\\", "\\\\host\\share\\"),
+    *r"""' " '' "" \ \\ \" \\" ` `` $ $$ $(id) `id` ${HOME} $'x' $env:PATH % %% %PATH% %~dp0 %1 %* %%V ^ ^^ ^& ! !! !x! !PATH!
+    & && | || < > >> 2>nul ; ;; # ~ ~/ * ? [a] {a,b} ( ) @( @{ --% - -- /? /c = , rem exit call echo a B 7 train.py
+    C:\x\y\ \\host\share\ ‘ ’ ‚ ‛ “ ” „ – ﻿ é 漢 🚀""".split(),  # noqa: SIM905
+    *(" ", "  ", "\t", "\n", "\r", "\r\n", "\0", "\x1a", "\x1b", "\x7f", "\x85", "\u00a0", "\u2028", "\ud800", "rem "),
 ]
 TEXT = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=6)), min_size=1, max_size=5).map("".join)
 """Anything at all, with what shells find special far more often than chance would have it."""
@@ -123,7 +31,8 @@ def recipe(**options: Any) -> Recipe:
         "processes": ranks(1),
         "command": ("true",),
     }
-    return Recipe(**{**defaults, **options})
+    made = {**defaults, **options}
+    return Recipe(**{"ranks": len(made["processes"]), **made})
 
 
 def ranks(count: int, first: int = 0) -> tuple[Process, ...]:

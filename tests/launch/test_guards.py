@@ -20,7 +20,7 @@ from runbook.launch.script import write
 from runbook.launch.stops import CODES
 from runbook.model.secret import Secret
 
-from .needs import missing_packages
+from .needs import require
 from .recipes import TEXT, ranks, recipe, written
 from .test_script import EACH_SHELL, SHELLS, messages, run
 
@@ -198,9 +198,7 @@ def test_what_an_activate_line_needs(shell: str, line: str, expected: Activation
 
 
 def shellchecked(folder: Path, *paths: Path) -> None:
-    missing = missing_packages("shellcheck")
-    if missing:
-        pytest.skip(f"Debian packages missing: {' '.join(missing)}")
+    require("shellcheck")
     done = subprocess.run(["shellcheck", "--norc", *paths], capture_output=True, text=True, cwd=folder, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 

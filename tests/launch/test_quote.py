@@ -194,6 +194,12 @@ def test_a_batch_file_that_activates_is_called(line: str, written: str) -> None:
     assert bat.line(line) == written
 
 
+@pytest.mark.parametrize(("module", "line"), [(sh, "act \\"), (bat, "act ^"), (bat, "act ^ "), (ps1, "act `")])
+def test_an_activate_line_that_would_go_on_is_refused(module: Any, line: str) -> None:
+    with pytest.raises(CannotQuote, match="next line"):
+        module.line(line)
+
+
 @given(st.text())
 def test_a_comment_stays_on_its_line(text: str) -> None:
     for module in (sh, bat, ps1):

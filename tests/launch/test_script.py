@@ -277,6 +277,13 @@ def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp
 
 
 @EACH_SHELL
+@pytest.mark.parametrize("line", ["set -e", "set -eu", "IFS=0123456789", "set -e; IFS=' :'; set -f"])
+def test_an_activation_cannot_change_how_the_script_works(shell: str, line: str, tmp_path: Path) -> None:
+    command = ("sh", "-c", 'exit "$((RANK == 0 ? 0 : 5 + RANK))"')
+    assert run(shell, written(tmp_path, "sh", processes=ranks(3), activate=line, command=command)).returncode == 6
+
+
+@EACH_SHELL
 def test_an_activation_that_reads_gets_nothing_and_the_rank_gets_it_all(shell: str, tmp_path: Path) -> None:
     path = written(tmp_path, "sh", activate="cat", command=("cat",))
     done = subprocess.run(

@@ -151,6 +151,22 @@ def test_without_a_command_the_arguments_are_it(wine: Wine, folder: Path) -> Non
     assert (done.code, done.stderr) == (42, "")
     assert [got(folder, rank=rank).argv for rank in (0, 1)] == [["a b", "x&y z", "-u"]] * 2
     assert wine.run(path).code == 2
+    (folder / "other.bat").write_text("@dump.exe %1\r\n@exit /b 9\r\n", newline="")
+    assert wine.run(path, "other.bat", "once").code == 9  # a batch file that is not called does not come back
+    assert [got(folder, rank=rank).argv for rank in (0, 1)] == [["once"]] * 2
+
+
+def test_a_network_folder_is_refused(wine: Wine, folder: Path) -> None:
+    for workdir in ("\\\\nas\\jobs", "//nas/jobs"):
+        with pytest.raises(CannotQuote, match="net use"):
+            written(folder, "bat", workdir=workdir)
+    share = f"\\\\.\\unix{folder}".replace("/", "\\")  # the nearest thing to one that there is here
+    caller = folder / "caller.bat"
+    caller.write_text(f'@call "{share}\\launch.bat"\r\n', newline="")
+    for processes in (ranks(1), ranks(2)):
+        written(folder, "bat", command=("./dump.exe",), processes=processes)
+        assert "cmd cannot work in the network folder" in wine.run(caller).stderr
+    assert not (folder / "dump0").exists()
 
 
 def test_what_another_launcher_left_is_gone(wine: Wine, folder: Path) -> None:

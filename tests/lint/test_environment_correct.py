@@ -162,6 +162,8 @@ env:
   XLA_FLAGS: "--xla_gpu_enable_latency_hiding_scheduler=true"
   XLA_PYTHON_CLIENT_MEM_FRACTION: .92
   XLA_PYTHON_CLIENT_PREALLOCATE: false
+  TORCH_NCCL_USE_COMM_NONBLOCKING: 0
+  TORCH_NCCL_NONBLOCKING_TIMEOUT: 600
   NCCL_DEBUG: WARN
 defaults: {gpus: 8}
 nodes:

@@ -297,3 +297,15 @@ def test_the_hook_calls_what_there_is() -> None:
         "docker-compose.yml": False,
     }.items():
         assert bool(re.search(hook["files"], path)) == ours
+
+
+@pytest.mark.parametrize("output", FORMATS)
+def test_no_file_steers_the_terminal(project: Path, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("red\x1b[31m.yml").write_text(
+        'env: {NCCL_DEBUG: "\\e[31mx", NCCL_SOCKET_IFNAME: "eth0\\e[31m, b"}\nnodes: {a: {}}\n'
+    )
+    Path("other\x1b[31m.yml").write_text("services: {}\n")
+    assert main(["lint", "-o", output, "."]) == 1
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "NCCL_DEBUG" in said.out

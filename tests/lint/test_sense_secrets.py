@@ -123,6 +123,11 @@ def test_what_stands_for_a_secret(text: str) -> None:
         ("{shell: ./fetch --password $PASSWORD --token-file ~/.token}", []),
         ("{shell: sshpass -p hunter2 ssh node-b true}", ["hunter2"]),
         ("{shell: sshpass -e ssh node-b true}", []),
+        ("{shell: curl -s -u ada:hunter2 https://git.example}", ["hunter2"]),
+        ("{shell: curl -u $LOGIN https://git.example -u ada:$PASSWORD}", []),
+        ("{shell: \"curl -H 'Authorization: Bearer hunter2hunter2' x.example\"}", ["hunter2hunter2"]),
+        ("{shell: \"curl -H 'Authorization: Bearer $TOKEN' x.example\"}", []),
+        ("{launch: {command: [train.py, --password hunter2]}}", ["hunter2"]),
         ("{shell: git clone https://ada:hunter2@git.example/x}", ["hunter2"]),
         ("{shell: git clone https://ada@git.example/x && git clone ssh://git@git.example:22/a:b@c}", []),
     ],
@@ -150,3 +155,31 @@ nodes: {{node-a: {{address: 10.0.0.1}}}}
         assert "NCCL_DEBG" in shown, name
         assert "hunter2" not in shown, name
         assert token not in shown, name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env: {{NCCL_DEBUG: {token}}}\nnodes: {{node-a: {{}}}}\n",
+        "env: {{NCCL_SOCKET_IFNAME: '{token} '}}\nnodes: {{node-a: {{}}}}\n",
+        "env: {{NCCL_ALGO: {token}{token}}}\nnodes: {{node-a: {{}}}}\n",
+        "nodes: {{{token}: {{adress: 10.0.0.1}}}}\n",
+        "nodes: {{node-a: {{address: 'http://bob:{token}@10.0.0.1'}}}}\n",
+        "stages:\n  - check: {token}\n",
+        "stages:\n  - {{check: ping, timeout: {token}}}\n",
+        "stages:\n  - {{shell: 'watch --token {token}'}}\n",
+        "stages:\n  - {{shell: 'watch --password={token}'}}\n",
+        "stages:\n  - {{launch: {{command: ['python x.py --token {token}']}}}}\n",
+        "stages:\n  - {{launch: {{command: [x.py, '--password {token}']}}}}\n",
+        "vars: {{x: '{{{{ {token} }}}}'}}\nstages:\n  - {{check: ping}}\n",
+        "nodes: {{node-a: {{}}\nenv: {{HF_TOKEN: {token}}}\n",
+    ],
+)
+def test_no_other_rule_quotes_a_secret(text: str, tmp_path: Path) -> None:
+    """Whoever finds fault with a value names it; some values are secrets, whatever else is wrong with them."""
+    token = "hf_" + LETTERS[:34]
+    report = lint_text(text.format(token=token), tmp_path)
+    assert any(finding.rule.id.startswith("secret.") for finding in report.findings)
+    assert any(not finding.rule.id.startswith("secret.") for finding in report.findings)
+    for name, write in FORMATS.items():
+        assert token[:12] not in write(report), name

@@ -81,6 +81,7 @@ def test_the_nearest_settings_count_from_wherever_one_calls(
         ('[tool.runbook.lint]\nexclude = "old"\n', "2 settings.wrong-type"),
         ('[tool.runbook]\nlint = ["yaml.octal"]\n', "1 settings.wrong-type"),
         ('[tool.runbook.lint]\nignore = ["yaml.syntax"]\n', "2 settings.refused"),
+        ('[tool.runbook.lnt]\nignore = ["yaml.octal"]\n', "1 settings.unknown-key"),
         ('[tool.runbook.lint.per_file]\n"a.yml" = ["yaml.octal", "yaml.octl"]\n', "2 settings.unknown-rule"),
     ],
 )

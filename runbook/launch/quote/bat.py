@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line
+from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""
@@ -24,6 +24,9 @@ OWN_NAMES = frozenset("CD CMDCMDLINE CMDEXTVERSION DATE ERRORLEVEL HIGHESTNUMANO
 """Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
 
 _STARTS_WITH_CMD = re.compile(r"@|\(|(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
+_SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
+_READ_AGAIN = re.compile(r"[%^!]|/\?")
+_BATCH = (".bat", ".cmd")
 _ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
 _OWN, _HERE, _HOME = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
 
@@ -60,7 +63,9 @@ def argument(value: object) -> Bat:
     # Both folders end with a backslash here; the dot keeps it from reaching the closing quote.
     if text.startswith("./"):
         return _quoted(f"{_HERE}{_path(text[2:]) or '.'}")
-    return _quoted(f"{_HOME}{_path(text[2:]) or '.'}") if text.startswith("~/") else word(text)
+    if text.startswith("~/"):
+        return _quoted(f"{_HOME}{_path(text[2:]) or '.'}")
+    return Bat(text) if _SWITCH.match(text) else word(text)  # cmd itself, for one, knows its own /c without quotes only
 
 
 def place(value: object) -> Bat:
@@ -70,7 +75,11 @@ def place(value: object) -> Bat:
 
 def folder(value: object) -> Bat:
     """Where to work: absolute, under the home folder, or else beside the script."""
-    return Bat(f'"{_folder(one_line(value))}"')
+    text = one_line(value)
+    if re.match(r"[/\\]{2}", text):
+        reason = "is a network folder, which cmd cannot work in: give it a drive letter (net use), or use `shell: ps1`"
+        raise CannotQuote(reason, text)
+    return Bat(f'"{_folder(text)}"')
 
 
 def beside(value: object) -> Bat:
@@ -79,16 +88,29 @@ def beside(value: object) -> Bat:
 
 
 def programs(value: object) -> Bat:
-    """The files that this program can be: with `.exe` and `.com` where the word has no such ending."""
+    """The files that the command's program can be: a real program before a batch file, as far as the word leaves it open."""
     text = one_line(value)
-    if text.lower().endswith((".bat", ".cmd")):
-        reason = "is a batch file, and cmd would read its arguments a second time, past all quoting: name the program"
-        raise CannotQuote(f"{reason} that it starts, and do in `activate:` what it prepares", text)
-    if set(text) & set('*?<>|"') or not text:
-        raise CannotQuote('is no name for a program on Windows: it is empty or has one of * ? < > | "', text)
-    endings = ("",) if text.lower().endswith((".exe", ".com")) else (".exe", ".com")
-    path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
-    return Bat(" ".join(f'"{path}{ending}"' for ending in endings))
+    return _files(text, ("",) if text.lower().endswith((".exe", ".com", *_BATCH)) else (".exe", ".com", *_BATCH))
+
+
+def interpreters(value: object) -> Bat:
+    """The files that Python can be: real programs only."""
+    text = one_line(value)
+    stem = text[:-4] if text.lower().endswith((".exe", ".com", *_BATCH)) else text
+    return _files(stem, (".exe", ".com"))
+
+
+def read_again(words: Sequence[str]) -> bool:
+    """Whether one of the words would be another after a batch file has handed it on: `call` looks for these once more.
+
+    (Double quotes change as well; no .bat carries them in the first place.)
+    """
+    return any(_READ_AGAIN.search(one) for one in words)
+
+
+def has_place(words: Sequence[str]) -> bool:
+    """Whether the script's folder or the home folder is part of a word."""
+    return any(one.startswith(("./", "~/")) for one in words)
 
 
 def has_folder(value: object) -> bool:
@@ -162,6 +184,8 @@ def line(value: object) -> Bat:
     text = one_line(value)
     if not text.isascii():
         raise CannotQuote("is not ASCII, which is all that a .bat carries: use `shell: ps1`", text)
+    if text.rstrip().endswith("^"):
+        raise CannotQuote("ends with ^, which would take the next line of the script into it", text)
     return Bat(text if _STARTS_WITH_CMD.match(text) else f"call {text}")
 
 
@@ -174,9 +198,16 @@ def check_names(names: Sequence[str]) -> None:
             raise CannotQuote(f"is the same variable as {other} on Windows, which does not tell case apart", one)
 
 
+def check_command(words: Sequence[str]) -> None:
+    """Refuses words that the batch file which is named as the program would change."""
+    if words and words[0].lower().endswith(_BATCH) and read_again(words[1:]):
+        reason = "is a batch file, which would read %, ^, ! and /? in its words a second time: name the program"
+        raise CannotQuote(f"{reason} that it starts, and do in `activate:` what it prepares", words[0])
+
+
 def encode(text: str) -> bytes:
     """The script's bytes: CRLF, ASCII, no BOM. A line that cmd would cut is refused."""
-    for one in text.split("\n"):
+    for one in text.replace(" ^\n", " ").split("\n"):  # a line that goes on counts as one
         if len(one) + ROOM_FOR_A_FOLDER * (one.count(_OWN) + one.count(_HOME)) > MAX_LINE:
             raise CannotQuote(
                 f"makes a line that is too long: cmd takes {MAX_LINE} characters at most, with its folders put in; "
@@ -184,6 +215,13 @@ def encode(text: str) -> bytes:
                 one[:40],
             )
     return text.replace("\n", "\r\n").encode("ascii")
+
+
+def _files(text: str, endings: Sequence[str]) -> Bat:
+    if set(text) & set('*?<>|"') or not text:
+        raise CannotQuote('is no name for a program on Windows: it is empty or has one of * ? < > | "', text)
+    path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
+    return Bat(" ".join(f'"{path}{ending}"' for ending in endings))
 
 
 def _quoted(inner: str) -> Bat:
@@ -210,12 +248,13 @@ DIALECT = Dialect(
     {
         one.__name__: one
         for one in (
-            *(word, argument, place, folder, beside, programs, has_folder),
+            *(word, argument, place, folder, beside, programs, interpreters),
+            *(has_folder, has_place, read_again),
             *(name, setting, cleared, sentence, number, label, own_file, comment, line),
         )
     },
     setting,
     check_names,
-    nothing_to_check,
+    check_command,
     encode,
 )

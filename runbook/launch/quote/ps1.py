@@ -77,7 +77,10 @@ def comment(value: object) -> Ps1:
 
 def line(value: object) -> Ps1:
     """A line that the user wrote to be run as it stands: `activate`."""
-    return Ps1(one_line(value))
+    text = one_line(value)
+    if text.endswith("`"):
+        raise CannotQuote("ends with a backtick, which would take the next line of the script into it", text)
+    return Ps1(text)
 
 
 def check_command(words: Sequence[str]) -> None:

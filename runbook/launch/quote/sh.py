@@ -75,7 +75,10 @@ def comment(value: object) -> Sh:
 
 def line(value: object) -> Sh:
     """A line that the user wrote to be run as it stands: `activate`."""
-    return Sh(one_line(value))
+    text = one_line(value)
+    if text.endswith("\\"):
+        raise CannotQuote("ends with a backslash, which would take the next line of the script into it", text)
+    return Sh(text)
 
 
 def encode(text: str) -> bytes:

@@ -47,9 +47,13 @@ def name_faults(name: str, *, suggest: bool = True) -> Iterator[Fault]:
     elif name.startswith("PET_"):
         message = f"`{name}` is a flag of torchrun in disguise: it would change a launch without anybody seeing it"
         yield _by_hand(message, "leave it out: runbook gives torchrun every flag that it needs")
+    elif name.startswith("RUNBOOK_"):
+        yield _by_hand(f"`{name}` is runbook's own, and a rank would get this value in the place of it", "leave it out")
     elif name != name.upper() and (name.upper() in known() or name.upper().startswith(_CLOSED)):
         message = f"`{name}` is read by nothing: names of variables are upper case"
-        yield Fault("wrong-case", message, f"write `{name.upper()}`", of_name=True)
+        meant = known().get(name.upper())
+        help = next((fault.help for fault in _of_known(meant) if fault.help), None) if meant else None
+        yield Fault("wrong-case", message, help or f"write `{name.upper()}`", of_name=True)
     else:
         yield from _of_unknown(name, suggest=suggest)
 

@@ -11,7 +11,8 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 
 _SLASH = re.compile(r"[/\\]")
-_UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
+UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
+WRITE_OUT = "write it out; `~/` is the home folder"
 _PROGRAMS = frozenset(
     ["python", "python3", "conda", "mamba", "uv", "poetry", "pipenv", "env", "sudo", "docker", "podman", "srun", "exec"]
 )
@@ -47,9 +48,9 @@ def _is(nodes: list[Node]) -> str:
 def not_expanded(file: InventoryFile) -> Iterator[Problem]:
     """They are quoted: no shell ever sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
-        for span, _, text, _ in faulty(file, key, lambda text, _: _UNEXPANDED.search(text)):
+        for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED.search(text)):
             message = f"`{text}` is taken as it stands: no shell replaces anything in it"
-            yield Problem("inventory.not-expanded", message, span, "write it out; `~/` is the home folder")
+            yield Problem("inventory.not-expanded", message, span, WRITE_OUT)
 
 
 def python_not_a_program(file: InventoryFile) -> Iterator[Problem]:

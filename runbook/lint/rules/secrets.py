@@ -7,7 +7,9 @@ points at the secret itself and at nothing more.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 
 from runbook.lint.rules.secret_formats import (
     PRIVATE_KEY,
@@ -30,6 +32,8 @@ _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
 _FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
 _ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
+_HEADER = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
+_LOGIN = re.compile(r"\b(?:curl|wget)\s(?:[^|;&]*\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:([^\s\"'$]+)")
 _TYPED_FOR_A_PROMPT = re.compile(r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s+([^|;&$]+?)\s*\|\s*sudo\s+-\w*S")
 
 
@@ -70,6 +74,10 @@ def secrets_in_commands(document: Document) -> Iterator[Problem]:
                 yield _in_command(name, _part(document, keys, value, start, end))
         elif isinstance(value, list):
             words = [str(word) for word in value]
+            for place, word in enumerate(words):
+                if len(word.split()) > 1:
+                    for name, start, end in _in_line(word):
+                        yield _in_command(name, _part(document, (*keys, place), word, start, end))
             for name, place in _in_words(words):
                 if not _told(words[place]):
                     yield _in_command(name, document.span(*keys, place))
@@ -114,6 +122,10 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
                 yield match[1], *match.span(2)
     for match in _TYPED_FOR_A_PROMPT.finditer(line):
         yield "a prompt", *match.span(match.lastindex or 0)
+    for name, pattern in (("Authorization", _HEADER), ("--user", _LOGIN)):
+        for match in pattern.finditer(line):
+            if not stands_for_one(match[1]) and not _told(match[1]):
+                yield name, *match.span(1)
 
 
 def _in_command(name: str, span: Span | None) -> Problem:
@@ -137,5 +149,15 @@ def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> S
 
 
 def _span(document: Document, found: tuple[int, int]) -> Span:
-    before = split_lines(document.text[: found[0]])
-    return Span(document.path, len(before), len(before[-1]) + 1, found[1] - found[0])
+    starts = _line_starts(document.text)
+    line = bisect_right(starts, found[0])
+    return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
+
+
+@lru_cache(maxsize=1)
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    for line in split_lines(text)[:-1]:
+        end = starts[-1] + len(line)
+        starts.append(end + (2 if text.startswith("\r\n", end) else 1))
+    return starts

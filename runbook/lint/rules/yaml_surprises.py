@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -23,9 +24,11 @@ _ANCHOR = re.compile(r"&\S+\s+")
 
 def yaml_surprises(document: Document) -> Iterator[Problem]:
     lines = document.lines
-    for text, span in _suspects(document):
+    for text, span, is_key in _suspects(document):
         if span is not None and _is_plain(text, span, lines):
-            yield from _surprise(text, span)
+            for problem in _surprise(text, span):
+                number = is_key and problem.id == "yaml.odd-number"
+                yield replace(problem, help=f'write "{text}" in quotes') if number else problem
 
 
 def unused_anchors(document: Document) -> Iterator[Problem]:
@@ -36,14 +39,14 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
             yield Problem("yaml.unused-anchor", message, anchor.span, help)
 
 
-def _suspects(document: Document) -> Iterator[tuple[str, Span | None]]:
-    """Values and keys."""
+def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
+    """Values and keys, and which it is: a key is always text."""
     for keys, value in scalars(document):
         if isinstance(value, str) and _SUSPECT.fullmatch(value):
-            yield value, document.span(*keys)
+            yield value, document.span(*keys), False
     for keys in document.key_spans:
         if _SUSPECT.fullmatch(str(keys[-1])):
-            yield str(keys[-1]), document.key_span(*keys)
+            yield str(keys[-1]), document.key_span(*keys), True
 
 
 def _is_plain(text: str, span: Span, lines: list[str]) -> bool:

@@ -36,6 +36,7 @@ def read_hostfile(text: str, file: str) -> Found:
     lines = Lines(text, file)
     seen: dict[str, _Seen] = {}
     remarks: list[Remark] = []
+    one_a_line = False  # a host stands there once for each of its slots, as mpirun counts them
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
         if not line:
@@ -63,10 +64,14 @@ def read_hostfile(text: str, file: str) -> Found:
         for one in names:
             host = seen.setdefault(one, _Seen(number))
             host.slots += 1 if slots is None else slots
-            host.counted |= slots is not None or host.line != number
+            again = slots is None and host.line != number
+            host.counted |= slots is not None or again
+            one_a_line |= again
             host.user = user or host.user
             if host.slots > MOST_SLOTS:
                 raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_SLOTS} slots by now")
+    for host in seen.values():
+        host.counted |= one_a_line
     if not seen:
         raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
     hosts = tuple(_node(lines, name, host) for name, host in seen.items())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from runbook.lint.rules.paths import UNEXPANDED, WRITE_OUT
 from runbook.lint.staging import Staged
 from runbook.load.templating import is_template
 from runbook.model.errors import Problem, Span
@@ -42,6 +43,16 @@ def shell_in_command(staged: Staged) -> Iterator[Problem]:
             message = f"`{found.group()}` stays as it is: no shell fills it in"
             help = "use a {{ template }}, set the variable in `env:`, or launch a script"
             yield Problem("playbook.shell-in-command", message, _span(staged, index), help)
+
+
+def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
+    """What is said of an inventory's paths holds for this one."""
+    given = staged.stage.launch.get("workdir")
+    if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
+        return
+    if UNEXPANDED.search(given):
+        message = f"`{given}` is taken as it stands: no shell replaces anything in it"
+        yield Problem("inventory.not-expanded", message, staged.span("launch", "workdir"), WRITE_OUT)
 
 
 def flag_with_value(staged: Staged) -> Iterator[Problem]:

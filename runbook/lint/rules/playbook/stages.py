@@ -12,6 +12,7 @@ from runbook.lint.rules.playbook.launch_commands import (
     nested_launcher,
     one_word_command,
     shell_in_command,
+    workdir_of_launch,
 )
 from runbook.lint.rules.playbook.scripts import scripts
 from runbook.lint.rules.playbook.shell_lines import background_shell, endless_shell, interactive_shell, quoted_template
@@ -32,6 +33,7 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
     shell_in_command,
     flag_with_value,
     nested_launcher,
+    workdir_of_launch,
     rank_in_command,
     loopback_in_command,
     jax_on_windows,
