@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,10 +21,15 @@ class Shell(Check):
 
     command: str = ""
     expect: Expect = field(default_factory=Expect)
+    of_node: Mapping[str, str] = field(default_factory=dict)
+    """The command on a node whose own facts or `vars` stand in it."""
 
     def run(self, at: Context) -> list[Outcome]:
-        answers = at.each(lambda node: at.session(node).shell(self.command, timeout_s=at.left_s))
+        answers = at.each(lambda node: at.session(node).shell(self._command(node.name), timeout_s=at.left_s))
         return [self._judge(node.name, answers[node.name]) for node in at.nodes]
+
+    def _command(self, node: str) -> str:
+        return self.of_node.get(node, self.command)
 
     def _judge(self, node: str, answer: object) -> Outcome:
         if not isinstance(answer, Answer) or answer.timed_out:
@@ -32,7 +38,7 @@ class Shell(Check):
         if answer.code != self.expect.exit:
             finding = Finding(
                 "program-error",
-                f"`{self.command}` on {node} exited with {answer.code}, not {self.expect.exit}",
+                f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}",
                 f"run it on {node} by hand",
                 said or ("it printed nothing",),
             )
@@ -40,7 +46,7 @@ class Shell(Check):
         if self.expect.stdout is not None and not re.search(self.expect.stdout, answer.stdout, re.MULTILINE):
             finding = Finding(
                 "program-error",
-                f"`{self.command}` on {node} printed nothing that matches /{self.expect.stdout}/",
+                f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/",
                 f"run it on {node} by hand",
                 said or ("it printed nothing",),
             )

@@ -12,12 +12,12 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.launch.job import Job, make_job
+from runbook.launch.job import Job, make_job, node_facts
 from runbook.launch.naming import script_names
 from runbook.launch.ranks import narrow, seating
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.patterns import select
-from runbook.load.templating import fill, truth
+from runbook.load.templating import fill, names_used, truth
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook, Stage
@@ -209,22 +209,43 @@ def _planned(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]
         work = make_job(stage, seating(inventory), _facts(inventory), set_above)
         timeout = stage.timeout_s or math.inf
     else:
-        work = _check(stage, variables)
+        work = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
         timeout = stage.timeout_s or _default_timeout(work)
     return PlannedStage(stage.name, work, inventory, timeout, stage.on_failure == "stop", skip, script)
 
 
+def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Shell:
+    """The line is the user's shell; what is put into it is data, and stays one word however it is written."""
+    assert stage.shell is not None
+    if stage.expect.stdout is not None:
+        try:
+            re.compile(stage.expect.stdout)
+        except re.error as error:
+            message = f"`expect: stdout:` is no regular expression: {error}"
+            raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
+    facts = _facts(inventory)
+    seats = seating(inventory).seats.values()
+    of_nodes = {name for seat in seats for name in (*seat.node.vars, *node_facts(seat))} - set_above.keys()
+    if not names_used(stage.shell) & of_nodes:
+        return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
+    lines: dict[str, str] = {}
+    problems: dict[Problem, None] = {}
+    for seat in seats:
+        try:
+            lines[seat.node.name] = _filled(stage, {**facts, **node_facts(seat), **seat.node.vars, **set_above})
+        except FilesWrong as wrong:
+            problems.update(dict.fromkeys(wrong.problems))
+    if problems:
+        raise FilesWrong(list(problems))
+    return Shell(stage.shell, stage.expect, lines)
+
+
+def _filled(stage: Stage, variables: Mapping[str, object]) -> str:
+    quoted = {name: shlex.quote(v) if isinstance(v, str) else v for name, v in variables.items()}
+    return str(fill(stage.shell, quoted, stage.span))
+
+
 def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
-    if stage.kind == "shell":
-        # The line is the user's shell; what is put into it is data, and stays one word however it is written.
-        quoted = {name: shlex.quote(v) if isinstance(v, str) else v for name, v in variables.items()}
-        if stage.expect.stdout is not None:
-            try:
-                re.compile(stage.expect.stdout)
-            except re.error as error:
-                message = f"`expect: stdout:` is no regular expression: {error}"
-                raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
-        return Shell(command=str(fill(stage.shell, quoted, stage.span)), expect=stage.expect)
     assert stage.check is not None
     values: dict[str, object] = {}
     problems: list[Problem] = []

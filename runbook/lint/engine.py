@@ -33,7 +33,7 @@ _LEAST = 4  # characters of a secret that is looked for in messages: shorter one
 class _Chosen:
     files: tuple[Found, ...]
     settings: tuple[Settings, ...]
-    excluded: tuple[str, ...]
+    excluded: tuple[Found, ...]
 
 
 def lint(paths: Sequence[str]) -> Report:
@@ -45,6 +45,9 @@ def lint(paths: Sequence[str]) -> Report:
         reads = [reading.read(found.path, named=found.named) for found in chosen.files]
         ours = [read for read, found in zip(reads, chosen.files, strict=True) if read.kind or found.named]
         notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
+        if not ours and chosen.excluded and not notes and all(one.named for one in chosen.excluded):
+            # Whoever named them knows: pre-commit names every file that changed.
+            return Report((), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), _Lines({}, ()))
         if not ours:
             raise FilesWrong([_nothing(len(notes), chosen)])
         findings = [finding for read in ours for finding in _by_rules(read)]
@@ -53,7 +56,7 @@ def lint(paths: Sequence[str]) -> Report:
         left += [finding_of(problem, read.document.path) for read in ours for problem in _of_loading(read)]
         for settings in chosen.settings:
             left += [finding_of(problem, settings.source) for problem in settings.problems]
-        notes += [f"{path}: excluded" for path in chosen.excluded]
+        notes += [f"{one.path}: excluded" for one in chosen.excluded]
         texts = {read.document.path: read.document for read in ours}
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
@@ -66,7 +69,7 @@ def _chosen(found: Sequence[Found], settings_of: SettingsOf) -> _Chosen:
     return _Chosen(
         tuple(one for one in found if one not in excluded),
         tuple({settings.source: settings for one in found if (settings := settings_of(one.path)).source}.values()),
-        tuple(one.path for one in excluded),
+        tuple(excluded),
     )
 
 

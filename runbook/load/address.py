@@ -21,6 +21,16 @@ def strip_brackets(address: str) -> str:
     return address[1:-1] if address.startswith("[") and address.endswith("]") and ":" in address else address
 
 
+def one_spelling(address: str) -> str:
+    """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`."""
+    if ":" in address:
+        try:
+            return ipaddress.ip_address(address).compressed
+        except ValueError:
+            return address
+    return address.lower().rstrip(".")
+
+
 def address_fault(address: str) -> tuple[str, str | None] | None:
     """What is wrong with an address, and help; None if it may be one."""
     if _HOST.fullmatch(address):

@@ -24,8 +24,8 @@ def render(problem: Problem, source_lines: Sequence[str], severity: str = "error
             out += [f"{gutter} |", f"{span.line} | {shown}", f"{gutter} | {' ' * pad}{'^' * width}"]
     if problem.help:
         first, *more = problem.help.splitlines()
-        out.append(f"{gutter} = help: {first}")
-        out += [f"{gutter}         {line}" for line in more]
+        out.append(f"{gutter} = help: {_one_line(first)}")
+        out += [f"{gutter}         {_one_line(line)}" for line in more]
     return "\n".join(out)
 
 

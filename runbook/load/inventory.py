@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from runbook.load.address import is_loopback, strip_brackets
+from runbook.load.address import is_loopback, one_spelling, strip_brackets
 from runbook.load.collector import collector_paused
 from runbook.load.complaints import Complaints, in_file_order
 from runbook.load.didyoumean import did_you_mean
@@ -145,7 +145,9 @@ class _Assembly:
         for node in nodes:
             if node.connection != "ssh":
                 continue
-            login = (node.address.lower(), (node.ssh.host or node.address).lower(), node.ssh.port or 22, node.ssh.jump)
+            address = one_spelling(node.address)
+            host = one_spelling(node.ssh.host) if node.ssh.host else address
+            login = (address, host, node.ssh.port or 22, node.ssh.jump)
             first = seen.setdefault(login, node)
             if first is node:
                 continue

@@ -35,11 +35,10 @@ def _boxes(members: list[Key]) -> list[Box]:
     """Merge members that differ in one field only, the last field first."""
     boxes: list[Box] = [tuple(frozenset((value,)) for value in member) for member in members]
     for field in reversed(range(len(members[0]))):
-        merged: dict[Box, frozenset[str]] = {}
+        merged: dict[Box, set[str]] = {}
         for box in boxes:
-            rest = box[:field] + box[field + 1 :]
-            merged[rest] = merged.get(rest, frozenset()) | box[field]
-        boxes = [(*rest[:field], values, *rest[field:]) for rest, values in merged.items()]
+            merged.setdefault(box[:field] + box[field + 1 :], set()).update(box[field])
+        boxes = [(*rest[:field], frozenset(values), *rest[field:]) for rest, values in merged.items()]
     return boxes
 
 

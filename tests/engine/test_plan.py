@@ -213,6 +213,20 @@ def test_what_is_put_into_a_shell_line_stays_one_word(tmp_path: Path) -> None:
     assert check.command == "echo 'a b; rm -rf /' 3"
 
 
+def test_a_shell_line_is_filled_for_each_node(tmp_path: Path) -> None:
+    nodes = """
+        nodes:
+          node-a: {address: 10.0.0.1, vars: {data: "/a b"}}
+          node-b: {address: 10.0.0.2, vars: {data: /b}}
+    """
+    check = plan(tmp_path, '{name: x, stages: [{shell: "ls {{ data }} {{ node_rank }}"}]}', nodes=nodes).stages[1].check
+    assert isinstance(check, Shell)
+    assert check.of_node == {"node-a": "ls '/a b' 0", "node-b": "ls /b 1"}
+    one = plan(tmp_path, '{name: x, vars: {data: /c}, stages: [{shell: "ls {{ data }}"}]}', nodes=nodes).stages[1].check
+    assert isinstance(one, Shell)
+    assert (one.command, one.of_node) == ("ls /c", {})
+
+
 LAUNCH = "{name: x, stages: [{check: ping}, {launch: {launcher: torchrun, command: [a, '{{ node }}']}}]}"
 
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,91 @@ def test_a_port_that_is_taken_stops_the_first_rank_and_no_other(shell: str, tmp_
     assert run(shell, path, *STARTED).returncode == 0
 
 
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        yield door.getsockname()[1]
+
+
+def path_with(folder: Path, *programs: str) -> str:
+    """A PATH on which there are these programs and what every script needs, and no other."""
+    folder.mkdir(exist_ok=True)
+    for program in ("dirname", "env", "sed", *programs):
+        (folder / program).unlink(missing_ok=True)
+        (folder / program).symlink_to(shutil.which(program) or "/no/such")
+    return str(folder)
+
+
 @EACH_SHELL
-@pytest.mark.parametrize("python", ["no-such-python", "./no python", "~/no-such", "false", "true"])
-def test_a_python_that_cannot_look(shell: str, python: str, tmp_path: Path) -> None:
-    done = run(shell, written(tmp_path, "sh", guards=guards(python=python), command=STARTED))
-    if python == "true":  # a program that says yes to everything is believed
-        assert done.stdout == "started\n"
-    else:
-        assert stopped(done, "python-missing", f"{python} does not run")
+@pytest.mark.parametrize("python", ["no-such-python", "./no python", "~/no-such", "false", "./python.bat"])
+def test_another_python_looks_where_the_inventorys_does_not_run(
+    shell: str, python: str, taken: int, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    bare = path_with(tmp_path / "bin", "false")
+    for told, event in (
+        ({"port": taken}, "port-taken"),
+        ({"address": "gpu-1.invalid"}, "address-unresolved"),
+        ({"address": "localhost", "several_nodes": True}, "address-loopback"),
+        ({"address": "127.0.0.1", "several_nodes": True}, "address-loopback"),
+    ):
+        path = written(tmp_path, "sh", guards=guards(python=python, **told), command=STARTED)
+        assert stopped(run(shell, path, PATH=bare), event)
+    path = written(tmp_path, "sh", guards=guards(python=python, address="localhost"), command=STARTED)
+    done = run(shell, path, PATH=bare)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
+@EACH_SHELL
+def test_without_any_python_the_system_looks(shell: str, taken: int, tmp_path: Path) -> None:
+    tools = path_with(tmp_path / "bin", "getent", "grep")
+    with socket.socket(socket.AF_INET6) as door:
+        door.bind(("::", 0))
+        door.listen()
+        for told, event in (
+            ({"port": taken}, "port-taken"),
+            ({"port": door.getsockname()[1]}, "port-taken"),
+            ({"address": "gpu-1.invalid"}, "address-unresolved"),
+            ({"address": "localhost", "several_nodes": True}, "address-loopback"),
+            ({"address": "127.0.0.1", "several_nodes": True}, "address-loopback"),
+        ):
+            path = written(tmp_path, "sh", guards=guards(python="no-such", **told), command=STARTED)
+            assert stopped(run(shell, path, PATH=tools), event)
+    for told in ({"port": door.getsockname()[1], "address": "localhost"}, {"address": "10.0.0.1", "port": 0}):
+        path = written(tmp_path, "sh", guards=guards(python="no-such", **told), command=STARTED)
+        done = run(shell, path, PATH=tools)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
+@EACH_SHELL
+@pytest.mark.parametrize(
+    ("told", "unseen"),
+    [
+        ({"address": "gpu-1.invalid"}, " whether gpu-1.invalid resolves"),
+        ({"port": 4}, " whether port 4 is free"),
+        ({"address": "$(id) 'x'", "port": 4}, " whether $(id) 'x' resolves, or whether port 4 is free"),
+        ({"address": "10.0.0.1", "several_nodes": True}, None),
+    ],
+)
+def test_where_nobody_can_look_the_script_says_so_and_goes_on(
+    shell: str, told: dict[str, Any], unseen: str | None, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "sh", guards=guards(python="no-such", **told), command=STARTED)
+    done = run(shell, path, PATH=path_with(tmp_path / "bin"))
+    said = f"{path}: no Python runs here, and nothing else could look{unseen}\n" if unseen else ""
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", said)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
+def test_what_cannot_happen_is_not_in_the_script(shell: str) -> None:
+    script = write(recipe(guards=guards(address="10.0.0.1", several_nodes=True)), shell)
+    text = script.files[script.name].decode()
+    for word in ("None", "unresolved", "port-taken", "cannot be had", "ipaddress", "secrets-missing", "activate"):
+        assert word not in text.replace("activate:", "")
 
 
 @EACH_SHELL
@@ -155,8 +233,14 @@ def test_what_is_looked_at_with_and_without_guards(
 def test_every_reason_has_a_code_of_its_own_and_the_header_says_which() -> None:
     assert len(set(CODES.values())) == len(CODES)
     assert 96 not in CODES.values()  # the controller's own
+    everything = recipe(
+        guards=guards(address="gpu-1", port=1, several_nodes=True),
+        activate="conda activate train",
+        workdir="/data",
+        environment={"TOKEN": Secret("x", "T")},
+    )
     for shell in ("sh", "bat", "ps1"):
-        script = write(recipe(guards=guards()), shell)
+        script = write(everything, shell)
         text = script.files[script.name].decode()
         for event, code in CODES.items():
             assert re.search(rf"^(#|rem) +{code} {event}\r?$", text, re.MULTILINE)
@@ -223,6 +307,8 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
         {"activate": "source ~/venv/bin/activate", "guards": guards(), "workdir": "/data/it's"},
         {"unset": ("RANK", "WORLD_SIZE"), "unset_prefixes": ("PET_",), "processes": ranks(2)},
         {"unset": ("RANK",), "workdir": "beside"},
+        {"guards": guards(several_nodes=True)},
+        {"guards": guards(address="gpu-1", several_nodes=True, port=1), "processes": ranks(2)},
     ]
     for number, options in enumerate(kinds):
         written(tmp_path, "sh", name=f"script{number}", **options)

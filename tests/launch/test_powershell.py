@@ -169,7 +169,7 @@ def test_places_are_joined_to_the_folder_that_they_lie_in() -> None:
 def joined(words: list[str]) -> str:
     """Join-RunbookWords, with the very patterns that the script has."""
     source = text_of(parsed(write(recipe(), "ps1").files["launch.ps1"]))
-    body = source[source.index("function Join-RunbookWords") : source.index("# Where a program is.")]
+    body = source[source.index("function Join-RunbookWords") : source.index("# Where a program is:")]
     plain, *replacements = (decoded(f"'{one}'") for one in re.findall(r"-(?:match|replace) '([^']*)'", body))
     results = [decoded(one) for one in re.findall(r"-replace '[^']*', ('[^']*')", body)]
     assert (len(replacements), len(results)) == (2, 2)
@@ -261,10 +261,17 @@ def test_and_so_does_a_real_windows_program(wine: Wine, tmp_path: Path) -> None:
     assert got(tmp_path).argv == words
 
 
-def test_the_probe_is_asked_in_one_literal() -> None:
-    root = parsed(write(recipe(guards=GUARDS), "ps1").files["launch.ps1"])
-    assert literals(root).count(PROBE) == 1
-    assert literals(root)[literals(root).index(PROBE) + 1] == "gpu-1"
+def test_powershell_looks_itself_at_what_can_be_wrong_here() -> None:
+    for guards, looks in (
+        (GUARDS, ("GetHostAddresses('gpu-1')", "IsLoopback", "Any), 29500")),
+        (Guards("python", "gpu-1", None, False), ("GetHostAddresses('gpu-1')",)),
+        (Guards("python", "10.0.0.1", 29500, True), ("Any), 29500",)),
+        (Guards("python", "10.0.0.1", None, True), ()),
+    ):
+        source = text_of(parsed(write(recipe(guards=guards), "ps1").files["launch.ps1"]))
+        found = re.findall(r"GetHostAddresses\([^)]*\)|IsLoopback|Any\), \d+", source)
+        assert tuple(found) == looks
+        assert PROBE not in source
 
 
 def test_what_powershell_cannot_carry_is_refused() -> None:

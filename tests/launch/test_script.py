@@ -115,10 +115,26 @@ def test_every_rank_runs_and_the_first_that_failed_is_the_exit_code(shell: str, 
         tmp_path,
         "sh",
         processes=ranks(4, first=3),
-        command=("sh", "-c", "echo $RANK; exit $((RANK == 4 ? 7 : RANK == 5 ? 9 : 0))"),
+        command=("sh", "-c", 'echo $RANK >"$HOME/$RANK"; until [ -f "$HOME/6" ]; do sleep 0.1; done; exit $((RANK == 5 ? 7 : 0))'),
     )
-    done = run(shell, path)
-    assert (done.returncode, sorted(done.stdout.split())) == (7, ["3", "4", "5", "6"])
+    assert run(shell, path, TMPDIR=str(tmp_path)).returncode == 7
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["3", "4", "5", "6", "launch.sh"]  # and no pipe of ours
+
+
+@EACH_SHELL
+def test_the_first_rank_that_fails_ends_the_others(shell: str, tmp_path: Path) -> None:
+    """First in time: the others wait for it, and end with codes of their own when they are told to."""
+    line = 'trap "echo $RANK; exit 3" TERM; >"$HOME/ready$RANK"; [ $RANK = 1 ] || while :; do sleep 0.1; done; '
+    line += 'until [ -f "$HOME/ready0" ] && [ -f "$HOME/ready2" ]; do sleep 0.1; done; exit 9'
+    done = run(shell, written(tmp_path, "sh", processes=ranks(3), command=("sh", "-c", line)))
+    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (9, ["0", "2"], "")
+
+
+@EACH_SHELL
+def test_a_rank_has_no_pipe_of_the_scripts(shell: str, tmp_path: Path) -> None:
+    line = "import os; print(*[one for one in range(3, 20) if os.path.exists('/proc/self/fd/%d' % one)])"
+    done = run(shell, written(tmp_path, "sh", processes=ranks(2), command=(*PYTHON, "-c", line)))
+    assert done.stdout.split() in ([], ["3", "3"])  # 3 is how Python looks
 
 
 @EACH_SHELL
@@ -167,7 +183,7 @@ def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
         while len(list(tmp_path.glob("ready*"))) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(number)
-        assert process.wait(timeout=20) == 20
+        assert process.wait(timeout=20) in range(20, 20 + count)  # whichever was ready first
     assert {file.name for file in tmp_path.glob("ended*")} == {f"ended{rank}" for rank in range(count)}
 
 
@@ -180,8 +196,9 @@ def test_a_rank_that_this_node_does_not_have(tmp_path: Path) -> None:
 @EACH_SHELL
 def test_without_a_command_the_arguments_are_it(shell: str, tmp_path: Path) -> None:
     path = written(tmp_path, "sh", processes=ranks(2), command=None)
-    done = run(shell, path, "sh", "-c", 'echo "$RANK:$1:$2"; exit "$RANK"', "sh", "a b", "$x 'y'")
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["0:a b:$x 'y'", "1:a b:$x 'y'"])
+    done = run(shell, path, "sh", "-c", 'echo "$RANK:$1:$2"; [ "$1" = "a b" ]', "sh", "a b", "$x 'y'")
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0:a b:$x 'y'", "1:a b:$x 'y'"])
+    assert run(shell, path, "sh", "-c", 'exit "$RANK"').returncode == 1
     assert run(shell, path).returncode == 2
     done = run(shell, path, "no-such-program", "x")
     assert (done.returncode, [one["event"] for one in messages(done)]) == (92, ["program-missing"])
@@ -279,7 +296,7 @@ def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp
 @EACH_SHELL
 @pytest.mark.parametrize("line", ["set -e", "set -eu", "IFS=0123456789", "set -e; IFS=' :'; set -f"])
 def test_an_activation_cannot_change_how_the_script_works(shell: str, line: str, tmp_path: Path) -> None:
-    command = ("sh", "-c", 'exit "$((RANK == 0 ? 0 : 5 + RANK))"')
+    command = ("sh", "-c", 'exit "$((RANK == 0 ? 0 : 6))"')
     assert run(shell, written(tmp_path, "sh", processes=ranks(3), activate=line, command=command)).returncode == 6
 
 

@@ -60,6 +60,13 @@ def test_globs_are_of_files_of_names_and_of_folders(project: Path, glob: str, fi
     assert left == set("ab") - set(fits)
 
 
+def test_files_that_are_named_and_excluded_are_no_error(project: Path) -> None:
+    """pre-commit names every file that changed, whatever the settings say of it."""
+    settings(project, 'exclude: ["inventories/*.yml"]')
+    report = lint(["inventories/a.yml"])
+    assert (report.findings, report.files, report.notes) == ((), (), ("inventories/a.yml: excluded",))
+
+
 def test_the_nearest_settings_count_from_wherever_one_calls(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
