@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +14,7 @@ from typing import TypeVar
 from runbook.checks import CHECKS
 from runbook.cli.run import inventory_path
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.rendered import ENDINGS, Change, Writer, changes
+from runbook.engine.rendered import ENDINGS, Change, Writer, abandoned, changes
 from runbook.engine.scripts import NodeFiles, node_files
 from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
@@ -41,9 +43,18 @@ def render(arguments: argparse.Namespace) -> int:
     plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))
     made = node_files(plan, origins)
     warn(plan)
+    if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
+        master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size
+        sys.stderr.write(
+            f"note: -l makes a job of its own, {ranks:,} rank{'s' * (ranks != 1)} with {master} as rank 0: "
+            "these scripts do not go with those of a rendering without it\n"
+        )
     # Who names a shell may want another one's scripts beside these; else scripts for other shells are out of date.
     endings = (f".{arguments.shell}",) if arguments.shell else ENDINGS
-    out = Path(arguments.out)
+    out = folder(arguments.out)
+    gone = abandoned(out, inventory)
+    if gone:
+        sys.stderr.write(f"warning: {out / fold(gone)} was made from {inventory.source}, which has no such node now\n")
     try:
         found = changes(out, made, endings=endings)
         if arguments.diff:
@@ -56,6 +67,15 @@ def render(arguments: argparse.Namespace) -> int:
         where = error.filename2 or error.filename or out
         raise FilesWrong([Problem("arguments.out", f"--out {out}: {where}: {error.strerror}")]) from None
     return 0
+
+
+def folder(given: str) -> Path:
+    """Where `--out` says; a `~` in front is the home folder, which no shell puts in after `--out=`."""
+    out = Path(given).expanduser() if given.startswith("~/") else Path(given)
+    problem = "is empty: which folder?" if not given else f"{out} is a file" if out.is_file() else None
+    if problem:
+        raise FilesWrong([Problem("arguments.out", f"--out {problem}", help="the scripts go to DIR/NODE/launch.EXT")])
+    return out
 
 
 def warn(plan: Plan) -> None:
@@ -126,4 +146,7 @@ def command(one: NodeFiles, path: Path) -> str:
     if one.node.windows:
         shown = shown.replace("/", "\\")
         shown = shown if "\\" in shown else f".\\{shown}"
+        shown = shown if re.fullmatch(r"[\w.:\\-]+", shown) else f'"{shown}"'
+    else:
+        shown = shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
     return STARTS[one.node.shell].format(path=shown) + (" python train.py" if one.takes_command else "")

@@ -29,20 +29,31 @@ def blamed(error: CannotQuote, recipe: Recipe, node: Node, job: Job | None, orig
     `error` is what stopped the script: it is told where no single value is to blame, such as a line that is too long.
     """
     redactor = Redactor(recipe.environment.values())
+    refused = list(complaints(recipe, node.shell))
     return [
         Problem(
             "script.cannot-carry",
-            f"no .{node.shell} script can hold this: {redactor.text(str(refused))}",
-            _span(refused.place, recipe, node, job, origins),
+            f"no .{node.shell} script can hold this: {redactor.text(str(one))}",
+            _span(one, recipe, node, job, origins) if refused else _of_longest_word(one, recipe, node, job, origins),
         )
-        for refused in list(complaints(recipe, node.shell)) or [error]
+        for one in refused or [error]
     ]
 
 
-def _span(place: tuple[str, ...], recipe: Recipe, node: Node, job: Job | None, origins: Origins) -> Span | None:
-    what, *names = place or ("",)
+def _of_longest_word(error: CannotQuote, recipe: Recipe, node: Node, job: Job | None, origins: Origins) -> Span | None:
+    """Where words are well one by one, and too long together."""
+    words = job.programs[node.name].command if job else ()
+    longest = max(range(len(words)), key=lambda index: len(words[index]), default=0)
+    return job.span("command", longest) if job else _span(error, recipe, node, job, origins)
+
+
+def _span(refused: CannotQuote, recipe: Recipe, node: Node, job: Job | None, origins: Origins) -> Span | None:
+    what, *names = refused.place or ("",)
     if what in ("environment", "secret") and names:
-        return _of_variable(names[0], node, job, origins)
+        # Of two names that are one on Windows, the value is one, and the place only the last of all.
+        alike = [name for name in reversed(list(recipe.environment)) if name.upper() == (refused.value or "").upper()]
+        spans = (_of_variable(name, node, job, origins) for name in (names[0], *alike))
+        return next((span for span in spans if span), None)
     if what == "command" and job and recipe.command:
         # A launcher puts its own words before the job's: those at the end are the same.
         index = int(names[0]) + len(job.programs[node.name].command) - len(recipe.command)

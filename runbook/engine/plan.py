@@ -91,7 +91,7 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     stages = [PlannedStage("reach", Reach(), chosen, Reach.timeout_s)]
     for stage in _wanted(playbook.stages, choice, playbook.source):
         try:
-            stages.append(_planned(stage, chosen, set_above, scripts[stage.name]))
+            stages.append(_planned(stage, inventory, chosen, set_above, scripts[stage.name]))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
     if problems:
@@ -106,7 +106,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
             "playbook.launch-stage",
             "this version renders `launch:` stages but does not run them",
             stage.work.stage.span,
-            "leave it out with --skip-tags",
+            f"`runbook render {plan.playbook.source}` writes its scripts; --skip-tags '{stage.name}' leaves it out here",
         )
         for stage in plan.stages
         if isinstance(stage.work, Job)
@@ -196,10 +196,12 @@ def _tagged(stage: Stage, tags: Collection[str]) -> bool:
     return bool(names & set(tags))
 
 
-def _planned(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], script: str) -> PlannedStage:
+def _planned(
+    stage: Stage, whole: Inventory, inventory: Inventory, set_above: Mapping[str, object], script: str
+) -> PlannedStage:
     variables = {**_facts(inventory), **set_above}
     if stage.nodes:
-        inventory = narrow(inventory, select(stage.nodes, inventory, stage.span))
+        inventory = narrow(inventory, _of_stage(stage, stage.nodes, whole, inventory))
     skip = None
     if stage.when is not None and not truth(stage.when, variables, stage.span):
         skip = f"when: {stage.when} does not hold"
@@ -212,6 +214,17 @@ def _planned(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]
         work = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
         timeout = stage.timeout_s or _default_timeout(work)
     return PlannedStage(stage.name, work, inventory, timeout, stage.on_failure == "stop", skip, script)
+
+
+def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
+    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen: they are known as well."""
+    meant = {node.name for node in select(pattern, whole, stage.span)}
+    kept = [node for node in chosen.nodes if node.name in meant]
+    if not kept:
+        message = f"none of the nodes of the stage `{stage.name}` (`{pattern}`) takes part"
+        help = f"-l or the playbook's `nodes:` leave only {', '.join([node.name for node in chosen.nodes][:3])}"
+        raise FilesWrong([Problem("pattern.empty", message, stage.span, help + " …" * (len(chosen.nodes) > 3))])
+    return kept
 
 
 def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Shell:

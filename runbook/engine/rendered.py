@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.engine.scripts import RANK_PROGRAM, File, NodeFiles
+from runbook.model.inventory import Inventory
 
 ENDINGS = (".sh", ".bat", ".ps1")
 _HEAD = 1000  # characters at the beginning of a script that hold the line which says whose it is
@@ -49,6 +50,20 @@ def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = 
             yield Change(folder / name, _bytes(there.get(name)), file, file.secret)
         for name, secret in old.items():
             yield Change(folder / name, _bytes(there[name]), None, secret)
+
+
+def abandoned(out: Path, inventory: Inventory) -> list[str]:
+    """Folders with scripts that this inventory once had a node for, and has none now. They are nobody's to remove."""
+    known = {node.name for node in inventory.nodes}
+    made_from = re.compile(rf"made from inventory {re.escape(inventory.source)}\r?\n")
+    found: set[str] = set()
+    with contextlib.suppress(OSError), os.scandir(out) as entries:
+        for entry in entries:
+            scripts = [] if entry.name in known else _files(Path(entry.path)).values()
+            heads = (path.read_bytes()[:_HEAD].decode("utf-8", "replace") for path in scripts if path.suffix in ENDINGS)
+            if any((ours := _OURS.search(head)) and ours[1] == entry.name and made_from.search(head) for head in heads):
+                found.add(entry.name)
+    return sorted(found)
 
 
 class Writer:

@@ -103,7 +103,14 @@ def _recipes(plan: Plan, stages: Sequence[Seated], whole: Seating, node: Node) -
 def _cannot_start(stage: PlannedStage) -> list[Problem]:
     """Why the stage's launcher cannot do what is asked of it."""
     job = stage.work
-    if not isinstance(job, Job) or job.launcher not in STARTS_ITS_RANKS:
+    if not isinstance(job, Job):
+        return []
+    commands = list(dict.fromkeys(program.command for program in job.programs.values()))
+    if any(not command[0] or command[0].startswith("-") for command in commands):
+        message = "the command starts with an option or with nothing, not with a program"
+        help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
+        return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
+    if job.launcher not in STARTS_ITS_RANKS:
         return []
     if any(node.windows for node in stage.inventory.nodes):
         message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
@@ -111,10 +118,17 @@ def _cannot_start(stage: PlannedStage) -> list[Problem]:
             "its rendezvous needs libuv, and USE_LIBUV=0 does not reach it; `launcher: direct` starts every rank itself"
         )
         return [Problem("playbook.launcher-on-windows", message, job.span("launcher"), help)]
-    for command in dict.fromkeys(program.command for program in job.programs.values()):
+    for command in commands:
         try:
             program_words(job.launcher, command)
         except CannotLaunch as error:
-            help = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
-            return [Problem("playbook.launcher-program", str(error), job.span("command", 0), help)]
+            other = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
+            return [
+                Problem(
+                    "playbook.launcher-program",
+                    str(error),
+                    job.span("command", 0),
+                    None if job.launcher == "torchrun" else other,
+                )
+            ]
     return []

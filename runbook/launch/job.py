@@ -42,7 +42,7 @@ def node_facts(seat: Seat) -> dict[str, object]:
     return {
         "node": seat.node.name,
         "address": seat.node.address,
-        "python": seat.node.python,
+        "python": seat.node.interpreter,
         "node_rank": seat.node_rank,
         "first_rank": seat.ranks[0].rank,
         "ranks_here": len(seat.ranks),

@@ -80,6 +80,10 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
     """
     if command[0].endswith(".py"):
         return command
+    if re.split(r"[/\\]", command[0])[-1] == "torchrun":
+        raise CannotLaunch(
+            f"`launcher: {launcher}` is to start a `torchrun`: leave that and its options out of `command`"
+        )
     if _PYTHON.fullmatch(command[0]):
         words = command[1:]
         while words[:1] == ("-u",):  # both launchers give it to Python anyway

@@ -318,6 +318,23 @@ def test_everything_that_a_shell_cannot_carry_is_told_at_once(folder: Path, caps
     assert not (folder / "rendered").exists()
 
 
+@pytest.mark.parametrize(
+    ("launch", "place"),
+    [
+        ("{command: [train.py], env: {OTHER: 1, master_addr: x, LAST: 2}}", "2:64"),
+        ("{command: [train.py], env: {OTHER: 1, Rank: x, LAST: 2}}", "2:57"),
+        ("{command: [train.py, short, " + "x" * 9000 + "]}", "2:41"),
+    ],
+)
+def test_what_no_single_value_is_to_blame_for_has_a_place_as_well(
+    launch: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pc.yml").write_text("defaults: {shell: bat, python: C:/python.exe}\nnodes: {pc: {address: 10.0.0.1}}\n")
+    with_playbook(f"  - launch: {launch}\n")
+    assert render(inventory="pc.yml") == 2
+    assert f"--> playbook.yml:{place}" in capsys.readouterr().err
+
+
 def test_a_secret_that_cannot_be_carried_is_not_shown(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     os.environ["SECRET_OF_MINE"] = 'wh"isper'
     with_playbook("  - {launch: {command: [train.py]}}\n")
@@ -332,6 +349,25 @@ def test_a_program_that_the_launcher_cannot_start(folder: Path, capsys: pytest.C
     with_playbook("  - launch: {launcher: torch.distributed.launch, command: [./a.out]}\n")
     assert render() == 2
     assert "error[playbook.launcher-program]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        '{command: ["", x]}',
+        "{command: ['{{ nothing }}']}",
+        "{command: [-m, package.train]}",
+        "{launcher: torchrun, command: [-m, package.train]}",
+        "{launcher: torchrun, command: [/opt/venv/bin/torchrun, --nproc_per_node=2, train.py]}",
+    ],
+)
+def test_a_command_without_a_program_of_its_own(launch: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_playbook(f"  - launch: {launch}\n")
+    assert render("-e", "nothing=") == 2
+    error = capsys.readouterr().err
+    assert "error[playbook.launcher-program]" in error
+    assert "--> playbook.yml:2:" in error
+    assert not (folder / "rendered").exists()
 
 
 def test_a_word_with_an_unknown_variable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,6 +385,53 @@ def test_a_file_where_the_folder_should_be(there: str, folder: Path, capsys: pyt
     assert render() == 2
     assert "error[arguments.out]" in capsys.readouterr().err
     assert (folder / there).read_text() == "mine"
+
+
+def test_no_folder_and_one_in_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    assert render("--out", "") == 2
+    assert render("--out=~/scripts") == 0
+    assert names(folder / "home" / "scripts") == ["node-a", "node-b"]
+    assert not (folder / "~").exists()
+
+
+def test_a_diff_of_a_file_where_the_folder_should_be(folder: Path) -> None:
+    assert render("-D", "--out", "playbook.yml") == 2
+
+
+def test_how_to_start_can_be_pasted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").touch()
+    with_playbook(f"  - launch: {{command: [train.py], workdir: {folder}}}\n")
+    for out in ("my scripts", "-x"):
+        assert render("-l", "node-a", f"--out={out}") == 0
+        command = capfd.readouterr().out.splitlines()[-1].removeprefix("start it on node-a: ")
+        assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 0, command
+    assert render("--shell", "bat", "-l", "node-a", "--out=my scripts") == 0
+    assert '"my scripts\\node-a\\launch.bat"' in capfd.readouterr().out
+
+
+def test_a_part_of_the_nodes_is_a_job_of_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    render()
+    assert capsys.readouterr().err == ""
+    render("-l", "second")
+    assert "2 ranks with node-b as rank 0" in capsys.readouterr().err
+
+
+def test_a_node_that_is_no_more_is_told_and_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    render()
+    (folder / "rendered" / "mine").mkdir()
+    (folder / "rendered" / "mine" / "launch.sh").write_text("echo mine\n")
+    with_playbook("  - launch: {command: [train.py]}\n")
+    (folder / "other.yml").write_text("nodes: {x: {address: 10.0.0.1}}\n")
+    render("-l", "node-a")
+    render(inventory="other.yml")
+    assert "warning" not in capsys.readouterr().err
+    text = (folder / "inventory.yml").read_text()
+    (folder / "inventory.yml").write_text(text.replace("node-b", "node-c"))
+    for arguments in ((), ("-D",)):
+        assert render(*arguments) == 0
+        assert "warning: rendered/node-b was made from inventory.yml" in capsys.readouterr().err
+    assert (folder / "rendered" / "node-b" / "launch.sh").exists()
 
 
 # What is shipped.

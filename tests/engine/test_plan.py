@@ -116,6 +116,12 @@ def test_a_stage_with_nodes_of_its_own(tmp_path: Path) -> None:
     assert made.first_with_ranks.nodes == ("node-c", "node-d")
 
 
+@pytest.mark.parametrize(("limit", "expected"), [("node-b,node-c", "node-c"), ("node-d", "node-d")])
+def test_a_stage_may_name_nodes_that_the_limit_leaves_out(limit: str, expected: str, tmp_path: Path) -> None:
+    text = "{name: x, stages: [{check: ping, nodes: 'node-c,node-d'}]}"
+    assert plan(tmp_path, text, limit=limit).stages[1].nodes == (expected,)
+
+
 def test_a_stage_that_the_limit_leaves_no_node_of(tmp_path: Path) -> None:
     text = "{name: x, stages: [{check: ping}, {name: few, check: allreduce, nodes: rack2}]}"
     assert problems(tmp_path, text, limit="rack1")[0].startswith("pattern.")

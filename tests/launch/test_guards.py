@@ -90,7 +90,7 @@ def taken() -> Iterator[int]:
 def path_with(folder: Path, *programs: str) -> str:
     """A PATH on which there are these programs and what every script needs, and no other."""
     folder.mkdir(exist_ok=True)
-    for program in ("dirname", "env", "sed", *programs):
+    for program in ("dirname", "env", "sed", "echo", *programs):
         (folder / program).unlink(missing_ok=True)
         (folder / program).symlink_to(shutil.which(program) or "/no/such")
     return str(folder)
@@ -132,7 +132,8 @@ def test_without_any_python_the_system_looks(shell: str, taken: int, tmp_path: P
         ):
             path = written(tmp_path, "sh", guards=guards(python="no-such", **told), command=STARTED)
             assert stopped(run(shell, path, PATH=tools), event)
-    for told in ({"port": door.getsockname()[1], "address": "localhost"}, {"address": "10.0.0.1", "port": 0}):
+        free = door.getsockname()[1]
+    for told in ({"port": free, "address": "localhost"}, {"address": "10.0.0.1", "port": free}):
         path = written(tmp_path, "sh", guards=guards(python="no-such", **told), command=STARTED)
         done = run(shell, path, PATH=tools)
         assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")

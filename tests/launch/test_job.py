@@ -71,6 +71,11 @@ def test_the_playbooks_vars_and_e_win_over_the_nodes_and_those_over_the_facts(tm
     assert made.programs["node-a"].command == ("x", "/above", "mine", "7", "10.0.0.1")
 
 
+def test_python_is_the_one_that_runs_a_program(tmp_path: Path) -> None:
+    made = job(tmp_path, "command: ['{{ python }}', x.py]", cluster(node("node-a", connection="local")))
+    assert made.programs["node-a"].command == (sys.executable, "x.py")
+
+
 def test_nodes_with_the_same_words_share_them(tmp_path: Path) -> None:
     made = job(tmp_path, "{command: [x, '{{ world_size }}', '{{ data }}']}", TWO, data="/above")
     assert made.programs["node-a"] is made.programs["node-b"]

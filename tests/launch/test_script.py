@@ -34,7 +34,12 @@ DUMP = "import os, sys\nprint(([os.fsencode(word) for word in sys.argv[1:]], dic
 def run(shell: str, path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base = {"PATH": os.environ["PATH"], "HOME": str(path.parent), "LC_ALL": "C.UTF-8"}
     return subprocess.run(
-        [shell, str(path), *arguments], capture_output=True, text=True, env={**base, **environ}, timeout=30, check=False
+        [shutil.which(shell) or shell, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        env={**base, **environ},
+        timeout=30,
+        check=False,
     )
 
 
@@ -115,7 +120,11 @@ def test_every_rank_runs_and_the_first_that_failed_is_the_exit_code(shell: str, 
         tmp_path,
         "sh",
         processes=ranks(4, first=3),
-        command=("sh", "-c", 'echo $RANK >"$HOME/$RANK"; until [ -f "$HOME/6" ]; do sleep 0.1; done; exit $((RANK == 5 ? 7 : 0))'),
+        command=(
+            "sh",
+            "-c",
+            'echo $RANK >"$HOME/$RANK"; until [ -f "$HOME/6" ]; do sleep 0.1; done; exit $((RANK == 5 ? 7 : 0))',
+        ),
     )
     assert run(shell, path, TMPDIR=str(tmp_path)).returncode == 7
     assert sorted(one.name for one in tmp_path.iterdir()) == ["3", "4", "5", "6", "launch.sh"]  # and no pipe of ours

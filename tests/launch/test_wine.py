@@ -124,11 +124,12 @@ def test_every_rank_runs_and_the_first_that_failed_is_the_exit_code(wine: Wine, 
     path = written(
         folder, "bat", processes=ranks(4, first=3), environment={"A": "100% &"}, command=("./dump.exe", "a b")
     )
-    for codes, expected in (({}, 0), ({5: 7, 6: 9}, 7), ({6: 255}, 255), ({3: 1, 4: 2, 5: 3, 6: 4}, 1)):
+    for codes, expected in (({}, {0}), ({5: 7, 6: 9}, {7, 9}), ({6: 255}, {255}), ({4: 3}, {3})):
         for file in folder.glob("dump[0-9]"):
             file.unlink()
         done = wine.run(path, env={f"dump_EXIT_{rank}": str(code) for rank, code in codes.items()})
-        assert (done.code, done.stderr) == (expected, "")
+        assert done.code in expected
+        assert ("waits for the others" in done.stderr) <= any(codes.values())
         for local_rank in range(4):
             found = got(folder, rank=3 + local_rank)
             assert (found.argv, found.env["A"], found.folder) == (["a b"], "100% &", windows(folder))
@@ -216,14 +217,14 @@ def test_a_program_that_is_not_there(wine: Wine, folder: Path, program: str) -> 
 def test_a_program_is_found_through_path_with_or_without_its_ending(wine: Wine, folder: Path) -> None:
     (folder / "on path").mkdir()
     wine.program(folder / "on path/train.exe")
-    (folder / "train.bat").write_text("exit 1\r\n")  # a batch file is not what we want
+    (folder / "train.bat").write_text("exit 1\r\n")  # a real program is taken before it
     for program in ("train", "train.exe", "TRAIN", "./on path/train", f"{windows(folder)}/on path\\train"):
         done = wine.run(written(folder, "bat", command=(program, "a b")), env={"WINEPATH": windows(folder / "on path")})
         assert (done.code, got(folder, "train").argv) == (0, ["a b"])
         (folder / "train0").unlink()
 
 
-@pytest.mark.parametrize("program", ["train.bat", "./x.CMD", "C:\\x\\conda.bat", "a*b", "", "what?", "x|y", 'x"y'])
+@pytest.mark.parametrize("program", ["a*b", "", "what?", "x|y", 'x"y'])
 def test_a_program_that_cmd_would_take_apart_is_refused(folder: Path, program: str) -> None:
     with pytest.raises(CannotQuote):
         written(folder, "bat", command=(program,))
@@ -281,38 +282,121 @@ def guarded(folder: Path, **options: object) -> Path:
     return written(folder, "bat", command=("./dump.exe",), processes=ranks(2), guards=Guards(**{**told, **options}))  # type: ignore[arg-type]
 
 
-def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder: Path) -> None:
+@pytest.mark.parametrize("python", ["./python.exe", "./python", "./python.bat"])
+def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder: Path, python: str) -> None:
     """What the words do is shown with a real Python, on Linux: test_probe.py. Here a stand-in says which arrived."""
     wine.program(folder / "python.exe")
     for arguments, port in (((), "29500"), (("0",), "29500"), (("1",), "0")):
-        assert wine.run(guarded(folder), *arguments).code == 0
+        assert wine.run(guarded(folder, python=python), *arguments).code == 0
         assert got(folder, "python", "").argv == ["-I", "-c", PROBE, "gpu-1", port, "1"]
     wine.run(guarded(folder, port=None, several_nodes=False, address="100% & ^"))
     assert got(folder, "python", "").argv[3:] == ["100% & ^", "0", "0"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "sentence"),
+    ("answer", "sentence"),
     [
-        (94, 94, "node-a cannot resolve MASTER_ADDR gpu-1: correct `rendezvous: {address: ...}`"),
-        (95, 95, "MASTER_ADDR gpu-1 is node-a itself by its loopback address"),
-        (97, 97, "port 29500 cannot be had on node-a: end the program that holds it (see `netstat -ano`)"),
-        (1, 98, "./python.exe does not run on node-a"),
-        (3221225781, 98, "./python.exe does not run on node-a"),
+        (94, "node-a cannot resolve MASTER_ADDR gpu-1: correct `rendezvous: {address: ...}`"),
+        (95, "MASTER_ADDR gpu-1 is node-a itself by its loopback address"),
+        (97, "port 29500 cannot be had on node-a: end the program that holds it (see `netstat -ano`)"),
     ],
 )
-def test_what_python_answers_stops_the_script(wine: Wine, folder: Path, answer: int, code: int, sentence: str) -> None:
+def test_what_python_answers_stops_the_script(wine: Wine, folder: Path, answer: int, sentence: str) -> None:
     wine.program(folder / "python.exe")
     done = wine.run(guarded(folder), env={"python_EXIT": str(answer)})
-    assert (done.code, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (answer, "", 1)
     assert sentence in done.stderr
     assert not (folder / "dump0").exists()
 
 
-def test_no_python_to_ask(wine: Wine, folder: Path) -> None:
-    done = wine.run(guarded(folder, python="no-such-python"))
-    assert (done.code, done.stderr.count("\n")) == (98, 1)
-    assert "no-such-python does not run on node-a" in done.stderr
+@pytest.mark.parametrize("answer", ["1", "9009", "3221225781"])
+@pytest.mark.parametrize("other", ["python.exe", "py.exe"])
+def test_another_python_looks_where_the_inventorys_does_not_run(
+    wine: Wine, folder: Path, answer: str, other: str
+) -> None:
+    wine.program(folder / "broken.exe")
+    (folder / "on path").mkdir()
+    wine.program(folder / "on path" / other)
+    env = {"WINEPATH": windows(folder / "on path"), "broken_EXIT": answer, f"{other[:-4]}_EXIT": "94"}
+    assert wine.run(guarded(folder, python="./broken.exe"), env=env).code == 94
+    assert (folder / "broken").exists()
+    assert got(folder, other[:-4], "").argv[:2] == ["-I", "-c"]
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ({"address": "gpu-1.invalid"}, 94),
+        ({"address": "localhost"}, 95),
+        ({"address": "127.0.0.1"}, 95),
+        ({"address": "localhost", "several_nodes": False}, 0),
+        ({"address": "10.0.0.1"}, 0),
+    ],
+)
+def test_without_any_python_windows_itself_looks(wine: Wine, folder: Path, told: dict[str, object], code: int) -> None:
+    """Wine's netstat lists nobody who listens, and so no port is taken here."""
+    done = wine.run(guarded(folder, python="no-such-python", **told))
+    assert (done.code, done.stderr == "", (folder / "dump0").exists()) == (code, code == 0, code == 0)
+
+
+def test_where_nobody_can_look_the_script_says_so_and_goes_on(wine: Wine, folder: Path) -> None:
+    address = "100% ^x & y"
+    done = wine.run(guarded(folder, python="no-such-python", address=address))
+    says = f"launch.bat: no Python runs here, and nothing else could look whether {address} resolves\r\n"
+    assert (done.code, done.stderr, (folder / "dump0").exists()) == (0, says, True)
+
+
+def test_cmd_is_a_program_like_any_other(wine: Wine, folder: Path) -> None:
+    env = {"SHOWN1": "a & b %PATH% !x! ^", "SHOWN2": " (x) "}
+    for command in (("cmd", "/c", "set"), ("cmd.exe", "/d", "/c", "set SHOWN"), ("cmd", "/c", "set SHOWN& exit 7")):
+        done = wine.run(written(folder, "bat", command=command, environment=env, guards=Guards("x", "::1", 1, False)))
+        assert (done.code, done.stderr) == (7 if command[-1].endswith("7") else 0, "")
+        shown = [line for line in done.stdout.split("\r\n") if line.startswith("SHOWN")]
+        assert shown == [f"{key}={value}" for key, value in env.items()]
+
+
+def test_a_batch_file_is_the_program_where_there_is_no_other(wine: Wine, tmp_path: Path) -> None:
+    """As pyenv-win's python.bat and npm's shims are: `call`, and all words handed on."""
+    here = tmp_path / "it's (a) & folder"
+    (here / "on path").mkdir(parents=True)
+    wine.program(here / "on path/real.exe")
+    shim = '@echo off\r\ncall :go %*\r\nexit /b %errorlevel%\r\n:go\r\n"%~dp0real.exe" %*\r\nexit /b %errorlevel%\r\n'
+    words = ["-m", "a b", "", "x&y|z<>(q)", "k=v;w,x", "it's `$x`", "C:\\a b\\", "@#~*?[]{}+-_:.", "/c", "./train.py"]
+    for program, file in (("shim", "shim.bat"), ("shim", "shim.cmd"), ("shim.bat", "shim.bat")):
+        (here / "on path" / file).write_text(shim, newline="")
+        for processes in (ranks(1), ranks(2)):
+            path = written(here, "bat", command=(program, *words), processes=processes)
+            done = wine.run(path, env={"WINEPATH": windows(here / "on path"), "real_EXIT": "42"})
+            assert done.code == 42
+            for rank in range(len(processes)):
+                assert got(here, "real", rank).argv == [*words[:-1], f"{windows(here)}\\train.py"]
+        (here / "on path" / file).unlink()
+
+
+@given(st.lists(ASCII_TEXT, min_size=20, max_size=20))
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_not_read_again_comes_through_a_batch_file(wine: Wine, texts: list[str]) -> None:
+    words = [text for text in carried(texts) if not text.startswith(("./", "~/")) and not bat.read_again((text,))]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wine.program(folder / "real.exe")
+        (folder / "shim.bat").write_text("@call :go %*\r\n@exit /b\r\n:go\r\n@real.exe %*\r\n", newline="")
+        assert wine.run(written(folder, "bat", command=("./shim", *words))).code == 0
+        assert got(folder, "real").argv == words
+
+
+@pytest.mark.parametrize("word", ["100%", "%PATH%", "a^b", "hi!", "/?", "x/?y", "./train.py"])
+def test_a_batch_file_that_would_change_the_words_is_not_started(wine: Wine, folder: Path, word: str) -> None:
+    """The last one is fine by itself: it is the folder that has a ^ and a ! in its name."""
+    (folder / "shim.bat").write_text("@echo started\r\n", newline="")
+    done = wine.run(written(folder, "bat", command=("./shim", word)))
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (92, "", 1)
+    assert "node-a has only a batch file for ./shim, which would read percent signs" in done.stderr
+    if word != "./train.py":
+        with pytest.raises(CannotQuote, match="batch file"):
+            written(folder, "bat", command=("./shim.bat", word))
+    wine.program(folder / "shim.exe")  # and this one wins
+    assert wine.run(written(folder, "bat", command=("./shim", word))).code == 0
 
 
 def test_what_the_script_needs_beside_it(wine: Wine, folder: Path) -> None:
