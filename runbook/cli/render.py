@@ -149,4 +149,6 @@ def command(one: NodeFiles, path: Path) -> str:
         shown = shown if re.fullmatch(r"[\w.:\\-]+", shown) else f'"{shown}"'
     else:
         shown = shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
-    return STARTS[one.node.shell].format(path=shown) + (" python train.py" if one.takes_command else "")
+    return STARTS[one.node.shell].format(path=shown) + (
+        " COMMAND, for example: python train.py" if one.takes_command else ""
+    )

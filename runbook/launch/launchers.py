@@ -20,6 +20,7 @@ torchrun takes them for its own options."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
+_ANY_PYTHON = ("python", "python3")
 _PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
 
@@ -49,6 +50,8 @@ def start(
         return Start(kept, (Process(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
     if command is not None and command[0].endswith(".py"):
         command = (seat.node.interpreter, *command)
+    elif command is not None and command[0] in _ANY_PYTHON and seat.node.python not in _ANY_PYTHON:
+        command = (seat.node.python, *command[1:])  # the one that the inventory names, which `reach` has proved
     processes = tuple(Process(rank.local_rank, rank_environment(rank)) for rank in seat.ranks)
     if launcher == "jax":
         environment, processes = _jax(seating, seat, environment, processes)

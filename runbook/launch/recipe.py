@@ -9,6 +9,12 @@ from dataclasses import dataclass, field
 from runbook.model.inventory import EnvValue
 
 
+class Word(str):
+    """A word of the command that reaches the program as it is, whatever it begins with."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One process that the script starts: a rank, or a launcher that starts the ranks itself."""
@@ -52,7 +58,7 @@ class Recipe:
     """A script `NAME.sh`, `.bat` or `.ps1` for one node.
 
     `command` is the program and its arguments; a word that starts with `./` is a file beside the script, one that
-    starts with `~/` lies in the home folder. None: the words after the script's own name are the command.
+    starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the command.
     `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited.
     `workdir` is where the command runs; None is beside the script. Without `guards` the program looks for itself.
     `ranks` is how many ranks of the job run here, which are not always as many processes of the script.

@@ -8,7 +8,7 @@ from runbook.launch.environment import node_environment, rank_environment
 from runbook.launch.job import Job
 from runbook.launch.launchers import FOREIGN, start
 from runbook.launch.ranks import Seat, Seating
-from runbook.launch.recipe import Guards, Process, Recipe
+from runbook.launch.recipe import Guards, Process, Recipe, Word
 
 
 def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence[str]) -> Recipe:
@@ -44,7 +44,7 @@ def launch_recipe(seating: Seating, seat: Seat, job: Job | None, *, name: str, m
         world_size=seating.world_size,
         environment=begun.environment,
         processes=begun.processes,
-        command=begun.command,
+        command=_as_given(begun.command, program.workdir) if begun.command and program else None,
         activate=node.activate,
         workdir=program.workdir if program else None,
         unset=begun.unset,
@@ -57,3 +57,12 @@ def launch_recipe(seating: Seating, seat: Seat, job: Job | None, *, name: str, m
             several_nodes=seating.meets_over_network,
         ),
     )
+
+
+def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
+    """The words of a user's command: only the program is looked for, from where it runs; the rest is not ours to read."""
+    program, *words = command
+    if workdir is not None and program.startswith("./"):
+        beside = workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":"
+        program = f"{workdir if beside else './' + workdir.removeprefix('./')}/{program[2:]}"
+    return (program, *map(Word, words))

@@ -140,7 +140,7 @@ def test_a_job_runs_from_the_folder_with_its_environment(folder: Path) -> None:
 def test_without_a_job_the_script_takes_any_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with_playbook("  - check: ping\n")
     assert render() == 0
-    assert "launch.sh python train.py" in capfd.readouterr().out
+    assert "launch.sh COMMAND, for example: python train.py" in capfd.readouterr().out
     assert names(folder / "rendered" / "node-b") == ["launch.env", "launch.sh"]
     command = ["sh", "rendered/node-b/launch.sh", "sh", "-c", 'echo "$RANK of $WORLD_SIZE: $1"', "x", "a  b"]
     done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)

@@ -19,7 +19,7 @@ import pytest
 from runbook.launch.job import Job, Program, make_job
 from runbook.launch.launchers import CannotLaunch, program_words
 from runbook.launch.ranks import seating
-from runbook.launch.recipe import Process, Recipe
+from runbook.launch.recipe import Process, Recipe, Word
 from runbook.launch.render import launch_recipe, ranks_recipe
 from runbook.launch.script import write
 from runbook.load.playbook import load_playbook
@@ -332,3 +332,26 @@ def test_the_exit_code_of_a_failed_rank_comes_back(launcher: str, code: int, tmp
     codes, said, printed = run_on_both(tmp_path, f"{{launcher: {launcher}, command: [train.py, 7]}}", {})
     assert len(said) == 4
     assert codes == [code, code], printed
+
+
+def test_only_the_program_of_a_job_is_a_place_and_arguments_arrive_as_written(tmp_path: Path) -> None:
+    one = cluster(node("node-a"))
+
+    def made(workdir: str | None, *command: str) -> tuple[str, ...]:
+        launch = f"command: {json.dumps(list(command))}\n" + (f"workdir: {workdir}\n" if workdir else "")
+        return recipes(one, job(tmp_path, launch, one))[0].command or ()
+
+    words = made("/srv", "./train", "./conf.yml", "~/data")
+    assert words == ("/srv/train", "./conf.yml", "~/data")
+    assert [isinstance(word, Word) for word in words] == [False, True, True]
+    assert made("work", "./train")[0] == "./work/train"
+    assert made("~/work", "./train")[0] == "~/work/train"
+    assert made(None, "./train")[0] == "./train"
+
+
+@pytest.mark.parametrize("launcher", ["direct", "jax"])
+def test_a_bare_python_is_the_one_that_the_inventory_names(tmp_path: Path, launcher: str) -> None:
+    launch = f"launcher: {launcher}\ncommand: [python, train.py]"
+    for python, first in (("/opt/venv/bin/python", "/opt/venv/bin/python"), ("python3", "python")):
+        one = cluster(node("node-a", python=python))
+        assert (recipes(one, job(tmp_path, launch, one))[0].command or ())[0] == first

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, ps1
-from runbook.launch.recipe import Guards
+from runbook.launch.recipe import Guards, Word
 from runbook.launch.script import write
 from runbook.model.secret import Secret
 
@@ -103,7 +103,7 @@ def carried(texts: list[str]) -> list[str]:
 @settings(max_examples=40, deadline=None)
 def test_every_value_is_one_literal_with_the_right_content(values: list[str]) -> None:
     kept = carried(values)
-    argv = [text for text in kept[::2] if not text.startswith(("./", "~/"))]
+    argv = [Word(text) for text in kept[::2]]
     env: dict[str, str | Secret] = {f"V{number}": text for number, text in enumerate(kept[1::2]) if text}
     secret = {"S": Secret(kept[0], "T")} if kept[0] else {}
     files = write(recipe(environment=env | secret, command=("python", *argv), guards=GUARDS), "ps1").files

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runbook.launch.quote import CannotQuote, sh
+from runbook.launch.recipe import Word
 from runbook.launch.script import complaints, write
 from runbook.model.secret import Secret
 
@@ -65,8 +66,7 @@ def dumped(
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_environment_and_arguments_arrive_byte_for_byte(shell: str, texts: list[str], locale: str) -> None:
     kept = [text for text in texts if not re.search("[\0\r\n\ud800-\udfff]", text)]
-    # `./` and `~/` at the start of a word mean a place; everything else is a word.
-    words = [text for text in kept[::2] if not text.startswith(("./", "~/"))]
+    words = [Word(text) for text in kept[::2]]
     env: dict[str, str | Secret] = {f"V{number}": text for number, text in enumerate(kept[1::2])}
     env |= {f"S{number}": Secret(text, "T") for number, text in enumerate(kept[:5])}
     with tempfile.TemporaryDirectory(prefix="a 'b' $c") as folder:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, bat
-from runbook.launch.recipe import Guards
+from runbook.launch.recipe import Guards, Word
 from runbook.model.secret import Secret
 
 from .recipes import FRAGMENTS, TEXT, ranks, written
@@ -54,8 +54,7 @@ def carried(texts: list[str]) -> list[str]:
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_environment_and_arguments_arrive(wine: Wine, values: list[str], words: st.DataObject) -> None:
     kept = carried(values)
-    # `./` and `~/` at the start of a word mean a place; everything else is a word. A variable cannot be empty.
-    argv = [text for text in kept[::2] if not text.startswith(("./", "~/"))]
+    argv = [Word(text) for text in kept[::2]]  # a variable cannot be empty
     env: dict[str, str | Secret] = {f"V{number}": text for number, text in enumerate(kept[1::2]) if text}
     secrets = {f"S{number}": Secret(text, "T") for number, text in enumerate(kept[1:9:2]) if text}
     with tempfile.TemporaryDirectory(prefix="a b&c") as name:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line
+from runbook.launch.recipe import Word
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""
@@ -60,6 +61,8 @@ def word(value: object) -> Bat:
 def argument(value: object) -> Bat:
     """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
+    if isinstance(value, Word):
+        return Bat(text) if _SWITCH.match(text) else word(text)
     # Both folders end with a backslash here; the dot keeps it from reaching the closing quote.
     if text.startswith("./"):
         return _quoted(f"{_HERE}{_path(text[2:]) or '.'}")
@@ -110,7 +113,7 @@ def read_again(words: Sequence[str]) -> bool:
 
 def has_place(words: Sequence[str]) -> bool:
     """Whether the script's folder or the home folder is part of a word."""
-    return any(one.startswith(("./", "~/")) for one in words)
+    return any(one.startswith(("./", "~/")) for one in words if not isinstance(one, Word))
 
 
 def has_folder(value: object) -> bool:

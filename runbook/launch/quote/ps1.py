@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line, printable
 from runbook.launch.quote.bat import check_names
+from runbook.launch.recipe import Word
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
 """PowerShell ends a single-quoted string at any of these."""
@@ -35,6 +36,8 @@ def word(value: object) -> Ps1:
 def argument(value: object) -> Ps1:
     """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
+    if isinstance(value, Word):
+        return word(text)
     return Ps1(f"($runbookHere + {word(_path(text[1:]))})") if text.startswith("./") else _home(text)
 
 

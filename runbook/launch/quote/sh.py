@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, printable
+from runbook.launch.recipe import Word
 
 MAX_BYTES = 131_071
 """Linux hands no program an argument or a `NAME=value` with more bytes than this (MAX_ARG_STRLEN)."""
@@ -36,6 +37,8 @@ def word(value: object) -> Sh:
 def argument(value: object) -> Sh:
     """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
+    if isinstance(value, Word):
+        return word(text)
     return Sh(f'"$runbook_here"/{_rest(text[2:])}') if text.startswith("./") else place(text)
 
 
