@@ -17,9 +17,11 @@ import pytest
 
 import runbook
 from runbook.causes.catalogue import CAUSES, CONSEQUENCES
+from runbook.causes.logs.rules import RULES, SIGNS
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.shell import Shell
+from runbook.cli.causepages import cause_pages
 from runbook.cli.explain import explain, where_found
 from runbook.engine.plan import Choice, make_plan
 from runbook.lint.catalogue import rules
@@ -115,6 +117,36 @@ def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: s
 
 
 # Causes.
+
+
+def test_every_cause_has_a_page_and_no_page_is_without_a_cause() -> None:
+    assert cause_pages().keys() == CAUSES.keys()
+
+
+def test_every_page_of_a_cause_has_its_parts_in_lines_of_bearable_width() -> None:
+    for page in cause_pages().values():
+        for part in (page.symptom, page.why, page.confirm, page.remedy):
+            assert 10 < len(part) <= 240
+            assert part.endswith((".", "`", "?"))
+
+
+def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
+    assert {rule.cause for rule in RULES} <= CAUSES.keys()
+    signs = {sign.name for sign in SIGNS}
+    derived = set(re.findall(r'Hit\(\s*"([a-z-]+)"', (PACKAGE / "causes/logs/derive.py").read_text()))
+    derived |= set(re.findall(r'Hit\(\s*"([a-z-]+)"', (PACKAGE / "causes/logs/collectives.py").read_text()))
+    derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
+    for rule in RULES:
+        assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
+        assert set(rule.follows) <= CAUSES.keys()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_explain_prints_the_page(cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(cause) == 0
+    said = capsys.readouterr().out
+    assert "symptom: " in said
+    assert "remedy:  " in said
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,14 @@ def parser() -> argparse.ArgumentParser:
     _render(commands)
     _lint(commands)
     _inventory(commands)
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="tell from logs what failed: the root cause, the lines that prove it, the remedy",
+        description="Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root cause.",
+        epilog="exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not tell; 2 no such file",
+    )
+    diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
+    diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
     explain = commands.add_parser("explain", help="what a cause, a check or a lint rule is about, and how to fix it")
     explain.add_argument(
         "id",

@@ -7,6 +7,7 @@ from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
 from runbook.checks import CHECKS
+from runbook.cli.causepages import page_text
 from runbook.lint.catalogue import Rule, rules
 from runbook.load.didyoumean import did_you_mean
 from runbook.model.errors import FilesWrong, Problem
@@ -18,7 +19,7 @@ def explain(id: str | None) -> int:
     elif id in CHECKS:
         sys.stdout.write(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
     elif id in CAUSES:
-        sys.stdout.write(f"{id}: {CAUSES[id]}\n" + where_found(id))
+        sys.stdout.write(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
     elif id in rules():
         sys.stdout.write(rule_page(rules()[id]))
     else:

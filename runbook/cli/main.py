@@ -71,6 +71,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.inventory import inventory
 
         return inventory(arguments)
+    if arguments.command == "diagnose":
+        from runbook.cli.diagnose import diagnose
+
+        return diagnose(arguments.logs, output=arguments.output)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

@@ -13,14 +13,16 @@ from pathlib import Path
 
 from lab import Lab, LabError, lab_missing
 
+from .corpus import corpus_score
 from .cost import BenchError
+from .diagnose import diagnose
 from .fleet import fleet
 from .lint import lint
 from .render import render
 from .start import start
 from .two_nodes import two_nodes
 
-PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3}
+PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3, "diagnose": 3, "corpus": 1}
 """The parts and how often each is measured."""
 
 
@@ -39,6 +41,8 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
         "render": lambda times: render(scratch, times),
         "version": lambda times: start(tools, scratch, times),
         "lint": lambda times: lint(scratch, times),
+        "diagnose": lambda times: diagnose(scratch, times),
+        "corpus": lambda _: corpus_score(),
     }
     failed = 0
     try:

@@ -1,0 +1,109 @@
+"""Watchdog lines compared between ranks: who is behind, who called something else, or everybody in the same call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from runbook.causes.logs.sign import Hit
+
+UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
+"""Operations whose sizes may differ between ranks."""
+
+
+def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
+    """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it."""
+    groups: dict[str, dict[int, Hit]] = defaultdict(dict)
+    for hit in watchdogs:
+        if (rank := rank_of(hit)) is not None:
+            groups[hit.groups.get("pg", "")].setdefault(rank, hit)
+        else:
+            groups[hit.groups.get("pg", "")].setdefault(-1 - hit.line.number, hit)
+    enqueued: dict[str, dict[int, Hit]] = defaultdict(dict)
+    for hit in states:
+        if (rank := rank_of(hit)) is not None:
+            enqueued[hit.groups.get("pg", "")].setdefault(rank, hit)
+    # Numbers count within one process group; where lines of a kind do not name it, there must be only one.
+    only = next(iter(enqueued.values())) if len(enqueued) == 1 else {}
+    for group, first in groups.items():
+        yield from _judge(first, enqueued.get(group, only))
+    if not groups:
+        for counts in enqueued.values():
+            yield from _judge(counts, counts)
+
+
+def rank_of(hit: Hit) -> int | None:
+    if hit.line.rank is not None:
+        return hit.line.rank
+    return int(hit.groups["rank"]) if "rank" in hit.groups else None
+
+
+def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hit]:
+    by_number: dict[str, list[Hit]] = defaultdict(list)
+    for hit in first.values():
+        by_number[hit.groups.get("seq", "")].append(hit)
+    for number, hits in by_number.items():
+        if how := _difference(hits, number):
+            yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in hits)
+            return
+    numbers = sorted(int(number) for number in by_number if number)
+    if len(numbers) > 1:
+        low, high = by_number[str(numbers[0])], by_number[str(numbers[-1])]
+        if numbers[-1] - numbers[0] == 1 and _sizes(low) != _sizes(high) and len(first) > 1:
+            how = f"call {numbers[0]} on {_ranks(low)} is {_call(low[0])}, call {numbers[-1]} on {_ranks(high)} is {_call(high[0])}"
+            yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in (*low, *high))
+        else:
+            yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
+        return
+    known = {rank: int(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
+    if len(set(known.values())) > 1:
+        late = [enqueued[rank] for rank, count in known.items() if count == min(known.values())]
+        yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
+        return
+    ranks = sorted(rank for rank in first if rank >= 0)
+    silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if len(ranks) > 1 else []
+    if silent:
+        late_ranks = f"rank {spans(silent)}, which printed no timeout,"
+        yield from (Hit("watchdog-behind", first[rank].line, {"late": late_ranks}) for rank in ranks)
+    elif len(first) > 1:
+        yield from (Hit("watchdog-uniform", hit.line, dict(hit.groups)) for hit in first.values())
+    else:
+        yield from (Hit("watchdog-alone", hit.line, dict(hit.groups)) for hit in first.values())
+
+
+def _difference(hits: Sequence[Hit], number: str) -> str:
+    """What differs between ranks in the call of one number, in words; empty when they agree."""
+    calls: dict[str, list[Hit]] = defaultdict(list)
+    for hit in hits:
+        operation = hit.groups.get("op", "")
+        uneven = operation.upper().lstrip("_").startswith(UNEVEN)
+        calls[_call(hit) if not uneven else operation].append(hit)
+    if len(calls) < 2:
+        return ""
+    told = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
+    return f"call {number} is {told}" if number else told
+
+
+def _call(hit: Hit) -> str:
+    size = f" of {hit.groups['nin']} elements" if "nin" in hit.groups else ""
+    return f"{hit.groups.get('op', 'a collective')}{size}"
+
+
+def _sizes(hits: Sequence[Hit]) -> set[tuple[str | None, str | None]]:
+    return {(hit.groups.get("nin"), hit.groups.get("nout")) for hit in hits}
+
+
+def _ranks(hits: Sequence[Hit]) -> str:
+    numbers = sorted({rank for hit in hits if (rank := rank_of(hit)) is not None})
+    return f"rank {spans(numbers)}" if numbers else "a rank"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers, runs of them folded: `0-3, 7`."""
+    told: list[list[int]] = []
+    for number in numbers:
+        if told and number == told[-1][-1] + 1:
+            told[-1][1:] = [number]
+        else:
+            told.append([number])
+    return ", ".join("-".join(map(str, run)) for run in told)

@@ -1,0 +1,116 @@
+"""NCCL inside a machine, its collectives, and the wrappers that say only that something failed."""
+
+from __future__ import annotations
+
+from runbook.causes.logs.sign import Rule, Sign, Tier
+
+RULES = (
+    Rule(
+        "p2p-not-supported",
+        "the GPUs cannot reach each other's memory, and NCCL tried to",
+        (
+            Sign(
+                "no-peer-access",
+                "peer mapping|peer access|cuda ipc|cuipc|cudaipc|peer-to-peer|cumem host|cumemimport|cuda failure|shm.cc",
+                r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC|cudaIpcOpenMemHandle.*(?:fail|invalid)|(?:Cuda failure|CUDA error)[ :']*217|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
+            ),
+        ),
+    ),
+    Rule(
+        "p2p-hang-acs-iommu",
+        "GPUs of one machine hang at their first exchange and stay busy: peer-to-peer traffic is lost in ACS or the IOMMU",
+        (
+            Sign("p2p-disable-cures", "p_disable", r"NCCL_P2P_DISABLE=1\b.*(?:work|fix|solve|cure|help|resolve|pass|complete|success|fine|run)|(?:work|fix|solve|run|pass|hang)\w*\b.*NCCL_P2P_DISABLE=1"),
+            Sign("iommu-faults", "dmar|io_page_fault|iommu|amd-vi|acsctl", r"Missing .?iommu=pt|DMAR:.*(?:fault|PTE)|IO_PAGE_FAULT|AMD-Vi: .*(?:Event|fault)"),
+            "hangs-with-busy-gpus",
+        ),
+        needs=("nccl-or-cuda",),
+        confidence="medium",
+        tier=Tier.NETWORK,
+    ),
+    Rule(
+        "p2p-hang-acs-iommu",
+        "it hangs on a machine whose IOMMU is on",
+        (Sign("iommu-on", "iommu=", r"\b(?:intel|amd)_iommu=on|iommu=soft"),),
+        needs=("hangs", "nccl-or-cuda"),
+        confidence="low",
+        tier=Tier.SYMPTOM,
+    ),
+    Rule(
+        "nvls-multicast-failure",
+        "NVLink SHARP multicast fails",
+        (Sign("nvls", "nvls|multicast", r"transport/nvls\.cc.*(?:NCCL WARN|fail|error|-> [1-9])|NVLS.*(?:fail|error)|cuMulticast\w+.*(?:fail|error|invalid|not)|multicast.*(?:fail|bind)"),),
+        remedy="NCCL_NVLS_ENABLE=0 tells whether it is this; then bring nvidia-fabricmanager and the driver to one version and reset the GPUs",
+    ),
+    Rule(
+        "imex-channel-missing",
+        "memory cannot be shared over the multi-node NVLink: no IMEX channel for this process",
+        (Sign("imex", "imex|cumemcreate|fabric handle|cumem|cuda failure", r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)|fabric handle.*(?:fail|not permitted|not supported)|(?:Cuda failure|CUDA error)[ :']*800\b|nvidia-caps-imex-channels.*(?:No such|missing|denied)"),),
+    ),
+    Rule(
+        "mismatched-collectives",
+        "the ranks called different collectives, or with different sizes: {how}",
+        (
+            Sign("collectives-differ", "same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch|size mismatch|preamble|different collective|differing", r"Detected mismatch between collectives|expects same model across all ranks|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)|Mismatched collective|collective (?:shape|size|type|operation) mismatch|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)|ranks? (?:called|are running|is running) different collectives|Collective sequence.*mismatch"),
+            "watchdog-differs",
+        ),
+        tier=Tier.NETWORK,
+        follows=(),
+    ),
+    Rule(
+        "mismatched-collectives",
+        "gloo received more than it had room for: two ranks entered one collective with different sizes",
+        (Sign("gloo-preamble", "preamble.length", r"op\.preamble\.length <= op\.nbytes"),),
+        tier=Tier.NETWORK,
+        confidence="low",
+    ),
+    Rule(
+        "collective-stall-uniform",
+        "every rank waits in the same collective: transport or GPU, not the program's order of calls",
+        ("watchdog-uniform",),
+        tier=Tier.SYMPTOM,
+        confidence="medium",
+    ),
+    Rule(
+        "collective-stall-uniform",
+        "a collective did not finish in time; one rank's lines alone do not tell who was late",
+        (
+            "watchdog-alone",
+            Sign("watchdog-stuck", "got stuck for|heartbeat monitor", r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out"),
+        ),
+        tier=Tier.ABORT,
+        confidence="low",
+    ),
+    Rule(
+        "insufficient-evidence",
+        "these lines only say that something failed ({line}), not what",
+        ("nccl-failed", "nccl-warn", "launcher-failed", "network-exception", "other-exception", "glog-error", "says-failed"),
+        tier=Tier.WRAPPER,
+        remedy="run again with NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 and `torchrun --log-dir logs --tee 3`, and give the logs of all nodes",
+    ),
+)  # fmt: skip
+
+SIGNS = (
+    Sign("nccl-version", "nccl version", r"NCCL version (?P<version>\d+\.\d+(?:\.\d+)?)"),
+    Sign("watchdog", "watchdog caught collective|collective operation timeout", r"(?:\[(?P<pg>PG[^\]]*?|[^\]]*?) ?Rank (?P<rank>\d+)\])?.*collective operation timeout: Work\w+\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))?(?:, NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+))?", keep=8000),
+    Sign("watchdog-state",
+        "last enqueued",
+        r"(?:\[(?P<pg>PG[^\]]{1,60}?) ?Rank (?P<rank>\d+)\].{0,200}?)?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        keep=8000),
+    Sign("nccl-failed", "nccl error|unhandled system error|unhandled cuda error|internal error|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|nccl failure|invalid usage", r"NCCL (?:error|failure)|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda|InvalidUsage)\w*|internal error.*NCCL"),
+    Sign("nccl-warn", "nccl warn| warn |warn net|warn bootstrap", r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |^WARN (?:NET|Bootstrap|Net|Call|Cuda)"),
+    Sign("nccl-or-cuda", "nccl|cuda|gpu", None, keep=4),
+    Sign("failed-collective", "nccl|gloo|collective|process group", r"(?:NCCL|Gloo|ProcessGroup|collective)\w*.*(?:Error|error|fail)"),
+    Sign("launcher-failed", "reliably start|childfailederror|exited with|exit code|exitcode|returned non-zero|srun: error|mpirun noticed|mpirun detected|exit status|return code|primary job|process exited|processraised|worker group failed|backofflimit|crashloop|terminating stepid|job step aborted",
+         r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d|exitcode\s*:? +(?!0\b)-?\d|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED|ProcessRaisedException|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start))"),
+    Sign("network-exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?:Dist\w*Error|Rendezvous\w*Error|ConnectionError|TimeoutError|Connection\w+Error|BrokenPipeError|OSError|RuntimeError|XlaRuntimeError|JaxRuntimeError|AcceleratorError|HorovodInternalError|Ray\w*Error|\w*Exception)\b"),
+    Sign("other-exception", "error|exception|traceback", r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)|Traceback \(most recent"),
+    Sign("glog-error", ".cpp:|.cc:|.hpp:|terminating process|terminate called|fatal", r"\[E\d* ?[\d:. ]*\S*\.(?:cpp|cc|h|hpp):\d+\]|^[EF]\d{4} |terminate called|\bFATAL\b|Fatal (?:Python )?error"),
+    Sign("says-failed", "hang|hung|stuck|no progress|error:|failed", r"\b(?:hangs?|hung|stuck) (?:here|at|in|on|for|during|forever)\b|[(\[]hangs?\b|no progress for|^(?:\S+: )?(?:fatal )?error: "),
+    Sign("hangs", "hang|hung|stuck", r"\b(?:hangs?|hung|hanging|stuck)\b"),
+    Sign("busy-gpus", "utili|gpu-util|gpus at|      default", r"(?:100 ?%.*(?:util|GPU)|(?:util|GPU)\w*.*\b100 ?%)|\b100% +Default"),
+    Sign("p-to-p-channels", "via p|connected all", r"via P2P/|Connected all (?:rings|trees)"),
+    Sign("via-net", "via net", None, keep=4),
+    Sign("progress-seen", "out-of-place|avg bus bandwidth|all_reduce ok", r"Avg bus bandwidth|all_reduce ok"),
+    Sign("failed", "error|fail|timed out|timeout|traceback|exitcode", r"Error\b|error:|fail|timed? ?out|Traceback|exitcode", keep=4),
+)  # fmt: skip

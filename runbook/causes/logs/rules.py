@@ -1,0 +1,37 @@
+"""The catalogue of signs and rules, all families together."""
+
+from __future__ import annotations
+
+from runbook.causes.logs import (
+    builds,
+    gpu,
+    interfaces,
+    names,
+    nccl,
+    noise,
+    program,
+    ranks,
+    rdma,
+    rendezvous,
+    shells,
+    sockets,
+)
+from runbook.causes.logs.scan import Catalogue, Scanner
+from runbook.causes.logs.sign import Rule, Sign
+
+RULES: tuple[Rule, ...] = (
+    *shells.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES, *program.RULES, *builds.RULES, *gpu.RULES,
+    *rdma.RULES, *nccl.RULES,
+)  # fmt: skip
+SIGNS: tuple[Sign, ...] = (
+    *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *rdma.SIGNS,
+    *nccl.SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
+)  # fmt: skip
+
+
+CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS)
+
+
+def scanner() -> Scanner:
+    """A scanner that knows every sign."""
+    return Scanner(CATALOGUE)

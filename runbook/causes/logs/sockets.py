@@ -1,0 +1,188 @@
+"""Connections: the store's port, gloo's and NCCL's ports, and what sits between two machines."""
+
+from __future__ import annotations
+
+from runbook.causes.logs.sign import Rule, Sign, Tier
+
+OURS = r"(?!.*(?:\bssh: |sshd|NCCL|connectFullMesh|willRetry=|pair\.cc|socketPollConnect|Call to |(?:socket|net_socket|bootstrap)\.(?:h|cc|cu):|\bORTE|btl_tcp|tcp_peer|wandb|https?://|:443\b|:22\b|huggingface|Max retries))"
+"""Lines of the store's, the rendezvous' and JAX's clients; others have rules of their own, or are not about the job."""
+
+NOT_LOST = ("drops", "no-route", "lookup-failed", "lookup-of-nonsense", "bind-in-use", "store-reset-at-once")
+
+RULES = (
+    Rule(
+        "port-in-use",
+        "port {port} is taken: another process listens there",
+        (
+            Sign(
+                "bind-in-use",
+                "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated|failed to add port|port is in use|another process is utilizing"
+                "|winerror|address in use|port in use",
+                r"^(?!.*(?:GPU|device|cuda|\bfile\b.*already in use))(?:"
+                r".*(?:port: (?P<port>\d+).*EADDRINUSE|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
+                r"|.*(?:address|port)\b.*(?:already in use|already being used|is in use|already allocated)|.*EADDRINUSE|.*Only one usage of each socket"
+                r"|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b|.*errno: (?:98|48)\b|.*address in use"
+                r"|.*Failed to add port to server|.*another process is utilizing it)",
+            ),
+        ),
+        remedy="find the holder with `ss -ltnp` (Windows: `netstat -ano`) on that machine and end it if it is a left-over, or choose another port",
+    ),
+    Rule(
+        "port-privileged-or-reserved",
+        "the system does not let this user listen on the port",
+        (
+            Sign(
+                "bind-forbidden",
+                "system error: |errno: |eacces|permission denied|forbidden by its access|winerror",
+                r"(?:bind|listen|server socket|port)\b.*(?:system error: 10013|errno: 13\b|EACCES|permission denied|WinError 10013|Errno 13\b|forbidden by its access)",
+            ),
+        ),
+    ),
+    Rule(
+        "firewall-drop",
+        "packets to {host} port {port} vanish: no answer, not even a refusal",
+        (
+            Sign(
+                "drops",
+                "errno: |system error: |has timed out, will retry|connect() timed out|connection timed out|etimedout|winerror|connection attempt timed out",
+                rf"^{OURS}(?:.*server socket on (?P<host>\S+) has timed out, will retry"
+                r"|.*(?:connect|socket)\b.*(?:errno: (?:110|60)\b|system error: 10060|WinError 10060|Errno (?:110|10060)\b|Connection timed out|ETIMEDOUT)"
+                r"|.*connect\(\) timed out|.*connection attempt timed out"
+                r"|RuntimeError: Connection timed out)",
+            ),
+        ),
+        unless=("lookup-of-nonsense", "no-route", "reads-from-lost-peer", "barrier-passed"),
+        tier=Tier.NETWORK,
+        follows=("gloo-loopback-advertised",),
+    ),
+    Rule(
+        "no-route-or-reject",
+        "{host} answers at once that it cannot be reached: no route, or a firewall that rejects (a host that answers ping: the firewall)",
+        (
+            Sign(
+                "no-route",
+                "errno: |system error: |no route to host|network is unreachable|host is unreachable|winerror|ehostunreach|enetunreach|host is down",
+                rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113|101|65|51|64)\b|No route|unreachable))"
+                r"|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)|No route to host|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)|Errno (?:113|101|65|51)\b|EHOSTUNREACH|ENETUNREACH))",
+            ),
+        ),
+        unless=("nobody-has-address", "lookup-of-nonsense"),
+        tier=Tier.NETWORK,
+        follows=("master-addr-wrong-host",),
+    ),
+    Rule(
+        "master-not-listening",
+        "{host} answers, but nothing listens on port {port}: the master did not start, died, or listens elsewhere",
+        (
+            Sign(
+                "refused",
+                "connection refused|errno: |system error: |econnrefused|actively refused|winerror",
+                rf"^{OURS}(?:.*ipv[46]:(?:%5B)?(?P<host>[\d.a-f:]+?)(?:%5D)?:(?P<port>\d+).*Connection refused"
+                r"|.*(?:errno: (?:111|61)\b|system error: 10061|WinError 10061|Errno (?:111|61|10061)\b|Connection refused|ECONNREFUSED|actively refused))",
+            ),
+        ),
+        unless=("lookup-of-nonsense", "joined"),
+        tier=Tier.NETWORK,
+    ),
+    Rule(
+        "master-not-listening",
+        "nobody accepted at {host} port {port}, and no packet came back to say why: most often the master is not up",
+        (
+            Sign(
+                "client-timed-out",
+                "has timed out after|timed out (try|tcp client failed to connect|jax distributed service|failed to connect to all addresses",
+                r"client socket has timed out after \S+ while trying to connect to \((?P<host>[^,]*), (?P<port>\d+)\)"
+                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed out"
+                r"|failed to connect to all addresses(?!.*refused)",
+            ),
+        ),
+        unless=NOT_LOST,
+        tier=Tier.NETWORK,
+        confidence="medium",
+        follows=("master-addr-loopback", "master-addr-wrong-host", "rdzv-host-not-matched", "rdzv-id-mismatch"),
+    ),
+    Rule(
+        "master-not-listening",
+        "registering with JAX's coordinator got no answer in time: it is not up, not reachable, or waits for others",
+        ("coordinator-timeout",),
+        unless=("coordinator-here", "tasks-named", "dials-loopback", "refused"),
+        tier=Tier.NETWORK,
+        confidence="low",
+    ),
+    Rule(
+        "data-ports-blocked",
+        "the rendezvous worked, but {peer}, a port between ranks, cannot be reached",
+        (
+            Sign(
+                "mesh-blocked",
+                "connectfullmesh|willretry=|pair.cc|unable to complete a tcp|failed to tcp connect|connect to|connect()",
+                r"(?:connectFullMesh|willRetry=0|pair\.cc:\d+\]).*(?:timed out|No route|unreachable|refused|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]"
+                r"|pair\.cc:\d+\] connect \[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out|No route|Network is unreachable|Connection refused|.*unreachable)"
+                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)|unable to complete a TCP connection|failed to TCP connect to a peer|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)|connect\(\) to (?P<peer3>(?!127\.|169\.254|172\.17\.)\d[\d.]+):\d+ failed",
+            ),
+            Sign(
+                "nccl-connect-failed",
+                "connect to|connect returned|socketstartconnect|socketpollconnect|call to connect|connect failed|socketpoll|ncclsocketconnect",
+                r"(?:NCCL|socket\w*:|\bCall to)\b.*(?:connect(?:ion)? (?:to (?P<peer>(?!127\.|172\.17\.0|169\.254|fe80|192\.168\.122)[^\s<]+)<\d+> )?(?:failed|returned|timed?)[^,]*(?:No route|timed ?out|unreachable|Software caused|\b11[03]\b|\b101\b|exceeded))"
+                r"|socketPollConnect.*exceeded.*retr|connect to \S+ (?:timed out|returned 11[03])",
+            ),
+        ),
+        unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface", "socket-through-inner-interface", "gloo-dials-loopback"),
+        tier=Tier.NETWORK,
+        follows=("container-bridge-network", "interface-wrong"),
+    ),
+    Rule(
+        "data-ports-blocked",
+        "a port between ranks refuses: {peer}; the process there is gone, or a firewall rejects",
+        (
+            Sign(
+                "nccl-refused",
+                "connection refused",
+                r"(?:NCCL|socket\w*:|Call to connect|BTL|tcp_peer).*(?:to (?P<peer>(?!127\.|172\.17\.0|169\.254)[^\s<]+)<\d+>)?.*Connection refused",
+            ),
+        ),
+        unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface"),
+        tier=Tier.SYMPTOM,
+        confidence="low",
+    ),
+    Rule(
+        "tcp-connection-lost-midrun",
+        "an established connection to {peer} broke while the job ran",
+        (
+            Sign(
+                "reads-from-lost-peer",
+                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket|btl_tcp|socketrecv|nic|net/socket",
+                r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from| to)?(?: (?P<peer>[^\s<]+)<\d+>)? (?:failed|returned) ?:? ?.*(?:timed out|reset by peer|no route|unreachable|broken pipe)"
+                r"|btl_tcp\w*.*(?:readv|recv|writev).*(?:failed|reset|timed out)",
+            ),
+        ),
+        tier=Tier.SYMPTOM,
+        confidence="medium",
+        follows=("peer-died",),
+    ),
+    Rule(
+        "mtu-blackhole",
+        "small packets pass, full-size ones do not",
+        (
+            Sign(
+                "too-long",
+                "message too long|frag needed|fragmentation needed|packet needs to be fragmented",
+                r"Message too long|frag(?:mentation)? needed|Packet needs to be fragmented",
+            ),
+        ),
+        tier=Tier.NETWORK,
+        confidence="medium",
+    ),
+)  # fmt: skip
+
+SIGNS = (
+    Sign("gloo-mesh-failed", "connectfullmesh|gloo", r"connectFullMesh failed|gloo.*(?:timed out connecting|refused)"),
+    Sign("nccl-or-mpi", "nccl|mpi|orte|btl", None, keep=4),
+    Sign(
+        "connect-failed",
+        "refused|timed out|timeout|no route|unreachable|reset by peer|socket timeout|unhandled system error|ncclsystemerror|connection closed",
+        r"connect\w*\b.*(?:refused|timed out|no route|unreach)|reset by peer|ncclSystemError|(?:unhandled system|remote|internal) error|Connection closed|timed? ?out",
+    ),
+    Sign("joined", "joined|init complete", r"init COMPLETE|all ranks joined", keep=4),
+    Sign("barrier-passed", "all_reduce ok", None, keep=4),
+)

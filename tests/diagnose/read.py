@@ -1,0 +1,50 @@
+"""`diagnose` from a test: the command itself, and the rules on text that stands in the test."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.causes.logs.judge import Cause, judge
+from runbook.causes.logs.rules import scanner
+from runbook.cli.main import main
+
+
+@dataclass(frozen=True)
+class Told:
+    exit_code: int
+    causes: list[dict[str, Any]]
+
+    @property
+    def first(self) -> str | None:
+        return self.causes[0]["cause"] if self.causes else None
+
+
+def diagnose(*logs: Path | str) -> Told:
+    """What `runbook diagnose -o json` says and how it ends."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["diagnose", "-o", "json", *map(str, logs)])
+    document = json.loads(out.getvalue())
+    assert set(document) == {"version", "causes"}
+    assert document["version"] == 1
+    return Told(code, document["causes"])
+
+
+def causes_in(**logs: str | bytes) -> list[Cause]:
+    """The causes in logs that are given as text, by their names."""
+    scan = scanner()
+    for name, text in logs.items():
+        data = text if isinstance(text, bytes) else textwrap.dedent(text).encode()
+        scan.feed(f"{name}.log", [data])
+    return judge(scan)
+
+
+def first_in(text: str | bytes) -> str | None:
+    found = causes_in(job=text)
+    return found[0].cause if found else None

@@ -1,0 +1,126 @@
+"""`runbook diagnose`: what it reads, how it ends, what it prints."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook.cli.main import main
+
+from .read import diagnose
+
+KILLED = "train.py FAILED\n  host      : gn2\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n"
+HEALTHY = "epoch 1 loss 2.3\nepoch 2 loss 2.1\n"
+WRAPPED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+
+
+def test_a_cause_is_told_with_its_line_rank_and_node(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("hello\n" + KILLED)
+    told = diagnose(log)
+    assert told.exit_code == 0
+    first = told.causes[0]
+    assert set(first) == {"cause", "confidence", "rank", "node", "evidence", "says", "remedy"}
+    assert (first["cause"], first["confidence"], first["rank"], first["node"]) == ("rank-killed", "high", 3, "gn2")
+    assert first["evidence"] == [{"file": str(log), "line": 5, "text": "exitcode  : -9 (pid: 7)"}]
+    assert first["remedy"]
+
+
+def test_healthy_logs_have_no_cause(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(HEALTHY)
+    told = diagnose(tmp_path)
+    assert (told.exit_code, told.causes) == (0, [])
+
+
+@pytest.mark.parametrize("text", [WRAPPED, "", "\n\n"])
+def test_logs_that_do_not_tell_say_what_to_switch_on(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    told = diagnose(tmp_path / "job.log")
+    assert (told.exit_code, told.first, len(told.causes)) == (1, "insufficient-evidence", 1)
+    assert "--tee 3" in told.causes[0]["remedy"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lambda data: gzip.compress(data)[:-6]])
+def test_packed_logs_are_unpacked_even_when_they_break_off(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "job.log.1").write_bytes(pack((HEALTHY + KILLED).encode()))
+    assert diagnose(tmp_path).first == "rank-killed"
+
+
+def test_what_powershell_redirects_is_read(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("﻿" + KILLED, encoding="utf-16-le")
+    assert diagnose(tmp_path).first == "rank-killed"
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(KILLED.encode())))
+    told = diagnose("-")
+    assert told.causes[0]["evidence"][0]["file"] == "-"
+
+
+def test_trees_of_torchrun_slurm_and_our_own_runs(tmp_path: Path) -> None:
+    torchrun = tmp_path / "tree" / "job_1" / "attempt_0" / "1"
+    torchrun.mkdir(parents=True)
+    (torchrun / "stderr.log").write_text("Traceback (most recent call last):\nKeyError: 'no such column'\n")
+    (torchrun / "stdout.log").write_text("")
+    told = diagnose(tmp_path / "tree")
+    assert (told.first, told.causes[0]["rank"]) == ("program-error", 1)
+
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "slurm-12.out").write_text("srun: error: gn1: task 3: Out Of Memory\n")
+    assert diagnose(tmp_path / "slurm").first == "rank-killed"
+
+    ours = tmp_path / "run"
+    (ours / "logs").mkdir(parents=True)
+    (ours / "events.jsonl").write_text('{"says": "exitcode: -11"}')
+    (ours / "logs" / "rank-00002.node-b.log").write_text("Fatal Python error: Segmentation fault\n")
+    told = diagnose(ours)
+    assert (told.first, told.causes[0]["rank"], told.causes[0]["node"]) == ("rank-crashed", 2, "node-b")
+
+
+def test_what_is_not_there_is_the_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(tmp_path / "nowhere.log"), str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "nowhere.log" in said.err
+    assert "holds no log" in said.err
+
+
+def test_the_page_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_text(KILLED)
+    (tmp_path / "b.log").write_text("RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.2]:1234\n")
+    assert main(["diagnose", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("rank-killed · rank 3, gn2\n")
+    assert f"{tmp_path / 'a.log'}:4: exitcode : -9 (pid: 7)" in said
+    assert "follows    peer-died" in said
+    assert "more       runbook explain rank-killed" in said
+
+
+def test_what_was_ruled_out_is_told_when_it_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_text(
+        "[E socket.cpp:957] [c10d] The client socket has timed out after 20s while trying to connect to (10.0.0.1, 29500).\n"
+    )
+    main(["diagnose", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "master-not-listening (likely)" in said
+    assert "ruled out  name-unresolvable" in said
+
+
+def test_nothing_in_a_log_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_bytes(b"KeyError: 'x\x1b]0;title\x07\x1b[2J\xff\xfe'\n")
+    main(["diagnose", str(tmp_path)])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_text(KILLED)
+    main(["diagnose", "-o", "json", str(tmp_path)])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["version"] == 1
+    assert not said.err

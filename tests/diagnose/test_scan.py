@@ -1,0 +1,152 @@
+"""Reading: lines, prefixes, clocks, and memory that does not grow."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runbook.causes.logs.index import Index
+from runbook.causes.logs.line import read_line, section_of, section_of_path, when
+from runbook.causes.logs.rules import SIGNS, scanner
+
+from .read import causes_in, first_in
+
+KILLED = b"  exitcode  : -9 (pid: 7)\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "rank", "node", "text"),
+    [
+        (b"[rank3]: ValueError: no", 3, None, "ValueError: no"),
+        (b"[default0]:ValueError: no", 0, None, "ValueError: no"),
+        (b"3: ValueError: no", 3, None, "ValueError: no"),
+        (b"[1,12]<stderr>:ValueError: no", 12, None, "ValueError: no"),
+        (b"gpu-7: ValueError: no", None, "gpu-7", "ValueError: no"),
+        (b"worker-1  | [rank2]: ValueError: no", 2, "worker-1", "ValueError: no"),
+        (b"[pod/train-worker-0/pytorch] ValueError: no", None, "train-worker-0", "ValueError: no"),
+        (b"(pid=420931) ValueError: no", None, None, "ValueError: no"),
+        (b"\x1b[31m[rank3]:\x1b[0m ValueError: no\r", 3, None, "ValueError: no"),
+        (b"2026-11-20 22:30:38,937 [rank1]: ValueError: no", 1, None, "ValueError: no"),
+        (b"python3: can't open file 'x'", None, None, "python3: can't open file 'x'"),
+        (b"node-a:18:24 [0] NCCL WARN no", None, "node-a", "node-a:18:24 [0] NCCL WARN no"),
+        (b"[E ProcessGroupNCCL.cpp:616] [PG 1 Rank 4] no", 4, None, "[E ProcessGroupNCCL.cpp:616] [PG 1 Rank 4] no"),
+    ],
+)
+def test_who_printed_a_line(raw: bytes, rank: int | None, node: str | None, text: str) -> None:
+    line = read_line("x.log", 1, raw)
+    assert (line.rank, line.node, line.text) == (rank, node, text)
+
+
+def test_clocks_of_one_moment_agree_within_their_dialects() -> None:
+    moment = when("[W1120 21:46:49.452239329 socket.cpp:207] x")
+    assert moment is not None
+    for other in (
+        "2026-11-20 21:46:49,452 x",
+        "2026-11-20T21:46:49.452Z x",
+        "[2026-11-20 21:46:49,452] x",
+        "Nov 20 21:46:49 node x",
+    ):
+        assert when(other) == pytest.approx(moment, abs=1)
+    assert when("nothing here") is None
+
+
+@pytest.mark.parametrize(
+    ("heading", "speaker"),
+    [("### rank 3", (3, None)), ("==> gpu-node1.log <==", (None, "gpu-node1.log")), ("### gpu-node1: --node_rank=0", (None, "gpu-node1")),
+     ("################", None), ("### Results", None)],
+)  # fmt: skip
+def test_headings_name_who_speaks(heading: str, speaker: tuple[int | None, str | None] | None) -> None:
+    assert section_of(heading) == speaker
+
+
+def test_the_names_of_our_own_logs_name_rank_and_node() -> None:
+    assert section_of_path(".runbook/runs/x/logs/rank-00003.node-b.log") == (3, "node-b")
+    assert section_of_path("out/rank7.log") == (7, None)
+    assert section_of_path("slurm-123.out") == (None, None)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.binary(max_size=400))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    causes_in(job=data, other=data + KILLED)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.binary(max_size=60), max_size=20), st.integers(1, 50))
+def test_chunks_may_end_anywhere(lines: list[bytes], size: int) -> None:
+    data = b"\n".join([*lines, KILLED.strip(), *lines])
+    whole, parts = scanner(), scanner()
+    whole.feed("x.log", [data])
+    parts.feed("x.log", [data[at : at + size] for at in range(0, len(data), size)])
+    assert [(hit.sign, hit.line.number) for hit in whole.hits] == [(hit.sign, hit.line.number) for hit in parts.hits]
+
+
+def test_a_progress_bar_does_not_hide_what_is_printed_into_it() -> None:
+    bar = b"\r".join(b"%d%%|###| %d/99 [00:01<00:02, 1.0it/s]" % (at, at) for at in range(90))
+    assert (
+        first_in(bar + b"[rank7]:[E x.cpp:1] CUDA error: an illegal memory access was encountered\n")
+        == "gpu-illegal-access"
+    )
+    found = causes_in(job=b"hello\n" + bar + b"\r[rank7]: CUDA error: an illegal memory access was encountered\r\n")
+    assert (found[0].rank, found[0].evidence[0].line.number) == (7, 2)
+
+
+def test_of_many_like_lines_the_first_and_the_last_are_kept() -> None:
+    scan = scanner()
+    scan.feed("x.log", [b"RuntimeError: Connection refused\n" * 10_000])
+    numbers = [hit.line.number for hit in scan.hits if hit.sign == "refused"]
+    assert numbers[0] == 1
+    assert numbers[-1] == 10_000
+    assert len(numbers) < 100
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    def chunks(times: int) -> Iterator[bytes]:
+        for at in range(times):
+            block = (
+                b"[rank%d]: [W1120 21:52:34.7 socket.cpp:764] failed to connect to 10.0.0.1:%d (errno: 113 - No route to host).\n"
+                % (at % 8, at)
+            ) * 200
+            yield block + b"step %d loss 2.3\n" % at * 200
+
+    def peak(times: int) -> int:
+        tracemalloc.start()
+        scan = scanner()
+        scan.feed("x.log", chunks(times))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak(400) < 1.3 * peak(100) + 200_000
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=8, unique=True), st.text("abc ", max_size=30)
+)
+def test_the_index_finds_exactly_what_is_there(keys: list[str], text: str) -> None:
+    found = Index([(key,) for key in keys]).find(text.encode())
+    assert found == tuple(at for at, key in enumerate(keys) if key in text)
+
+
+@pytest.mark.parametrize("around", ["", "x", " ", "7"])
+def test_a_line_of_idle_words_hides_no_literal(around: str) -> None:
+    scan = scanner()
+    keys = [key for sign in SIGNS if sign.pattern is None for key in sign.literals]
+    scan.feed(
+        "x.log",
+        [b"nothing to see in these words\n" * 3, *(f"see {around}{key}{around} words\n".encode() for key in keys)],
+    )
+    assert {hit.sign for hit in scan.hits} >= {sign.name for sign in SIGNS if sign.pattern is None}
+
+
+@pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: sign.name)
+def test_keys_are_lower_case_without_digits_and_not_too_common(sign) -> None:  # type: ignore[no-untyped-def]
+    for key in sign.literals:
+        assert key == key.lower()
+        assert not any(char.isdigit() for char in key), "a shape has no digits, so a key must have none"
+        assert len(key) > 1
