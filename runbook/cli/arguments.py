@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         "id",
         nargs="?",
         metavar="ID",
-        help="a cause (firewall-drop), a check (ping) or a lint rule (env.unknown-name); none lists all",
+        help="a cause (firewall-drop), a check (ping) or a lint rule (env.prefix-trap); none lists all",
     )
     completion = commands.add_parser("completion", help="print a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])

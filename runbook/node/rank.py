@@ -422,6 +422,9 @@ def machine():
 
 
 def main():
+    if "RUNBOOK_RUN_ID" not in os.environ:
+        # Started by hand it would wait for orders, and end well without having done anything.
+        sys.exit("rank.py gets its orders from `runbook run`, which starts it; launch.sh starts programs of yours")
     worker = Worker()
     say("step", step="started", pid=os.getpid(), host=socket.gethostname())
     if hasattr(signal, "SIGUSR1"):
