@@ -13,6 +13,7 @@ from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
+from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 
@@ -129,16 +130,13 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
     prefixes of themselves.
     """
     listed = list(names)
-    exclude = expression.startswith("^")
-    exact = expression.startswith(("=", "^="))
-    words = [word for word in expression.lstrip("^=").split(",") if word]
-    if not exact and not exclude:
+    chosen = selection(expression)
+    if not chosen.prefix:
         # A name that exists as written is meant as written; NCCL would also take longer ones behind it.
-        whole = [name for word in words for name in listed if name == word]
+        whole = [name for word in chosen.names for name in listed if name == word]
         if whole:
             return whole
-    hit = [name for name in listed if any(name == word if exact else name.startswith(word) for word in words)]
-    return [name for name in listed if name not in hit] if exclude else hit
+    return [name for name in listed if chosen.takes(name)]
 
 
 def no_answer(node: str, program: str, got: object) -> Outcome:

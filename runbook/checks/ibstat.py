@@ -11,6 +11,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.launch.environment import hca_expression
 from runbook.model.inventory import Node
+from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
@@ -75,9 +76,9 @@ def judge(node: Node, answer: Mapping[str, Any], expression: str | None, min_rat
                 listed,
             ),
         )
-    named = [] if (expression or "").startswith("^") else exact_words(expression)
-    exact = (expression or "").startswith("=")
-    missing = [word for word in named if not any(matches(word, p, exact=exact) for p in ports)]
+    wanted = selection(expression or "")
+    named = () if wanted.excludes else wanted.names
+    missing = [word for word in named if not any(matches(word, port, wanted) for port in ports)]
     findings = [
         Finding(
             "ib-hca-missing",
@@ -246,20 +247,12 @@ def select(expression: str | None, ports: list[Port]) -> list[Port]:
     """
     if not expression:
         return [port for port in ports if port.state == "active"] or ports
-    exclude = expression.startswith("^")
-    exact = expression.startswith(("=", "^="))
-    words = exact_words(expression)
-    hit = [port for port in ports if any(matches(word, port, exact=exact) for word in words)]
-    return [port for port in ports if port not in hit] if exclude else hit
+    chosen = selection(expression)
+    return [port for port in ports if any(matches(name, port, chosen) for name in chosen.names) != chosen.excludes]
 
 
-def exact_words(expression: str | None) -> list[str]:
-    """The names an expression lists."""
-    return [word for word in (expression or "").lstrip("^=").split(",") if word]
-
-
-def matches(word: str, port: Port, *, exact: bool) -> bool:
+def matches(word: str, port: Port, chosen: Selection) -> bool:
     name, _, number = word.partition(":")
     if number and number.isdigit() and int(number) != port.number:
         return False
-    return port.hca == name if exact else port.hca.startswith(name)
+    return chosen.fits(name, port.hca)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_numbers import number_read
-from runbook.lint.rules.environment_selections import selection
 from runbook.lint.rules.environment_values import value_faults
 from runbook.lint.variables.table import known
+from runbook.model.selection import selection
 
 from .environment_world import findings, ids, with_variable
 

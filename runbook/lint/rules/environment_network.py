@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from runbook.lint.rules.environment import problem_at
 from runbook.lint.rules.environment_fault import Fault
 from runbook.lint.rules.environment_numbers import shown
-from runbook.lint.rules.environment_selections import adapter_faults, gloo_faults, interface_faults, selection, virtual
+from runbook.lint.rules.environment_selections import adapter_faults, gloo_faults, interface_faults, virtual
 from runbook.lint.rules.environment_written import Setting, for_all_nodes, of_inventory, of_playbook
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, Keys
 from runbook.model.errors import Problem
 from runbook.model.inventory import Inventory
+from runbook.model.selection import selection
 
 _INTERFACE: Keys = ("network", "interface")
 _HCA: Keys = ("infiniband", "hca")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from runbook.lint.rules.environment_fault import Fault
 from runbook.lint.rules.environment_numbers import shown
+from runbook.model.selection import Selection, selection
 
 _INTERFACE = re.compile(r"(ib|eth|bond|docker|veth|virbr)[0-9]+|lo|en[opsx][0-9]\w*", re.ASCII)
 _ADAPTER = re.compile(r"mlx[45]_\d+|(bnxt_re|irdma|efa|hns|qedr|erdma)_?\d+|rdmap\d\w*|rocep\d\w*", re.ASCII)
@@ -19,33 +19,6 @@ _VIRTUAL = re.compile(
     r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+|flannel\.\d+|br-[0-9a-f]{12}",
     re.ASCII,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What NCCL makes of the text of NCCL_IB_HCA and NCCL_SOCKET_IFNAME: one `^`, then one `=`, then names."""
-
-    excludes: bool
-    exact: bool
-    names: tuple[str, ...]
-
-    @property
-    def prefix(self) -> str:
-        return "^" * self.excludes + "=" * self.exact
-
-    def takes(self, name: str) -> bool:
-        """Whether the device of this name is selected; ports are not looked at."""
-        bare = [one.partition(":")[0] for one in self.names]
-        found = name in bare if self.exact else any(name.startswith(one) for one in bare if one)
-        return found != self.excludes
-
-
-def selection(text: str) -> Selection:
-    excludes = text.startswith("^")
-    rest = text[1:] if excludes else text
-    exact = rest.startswith("=")
-    names = rest[1:] if exact else rest
-    return Selection(excludes, exact, tuple(name.strip() for name in names.split(",") if name.strip()))
 
 
 def interface_faults(name: str, text: str) -> Iterator[Fault]:

@@ -1,0 +1,38 @@
+"""Which devices NCCL takes: the one reading of NCCL_SOCKET_IFNAME and NCCL_IB_HCA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One `^` (all but these), then one `=` (exact names; else beginnings of names), then names with commas between.
+
+    Source: the NCCL user guide, and `parseStringList` of its sources.
+    """
+
+    excludes: bool
+    exact: bool
+    names: tuple[str, ...]
+
+    @property
+    def prefix(self) -> str:
+        return "^" * self.excludes + "=" * self.exact
+
+    def fits(self, name: str, device: str) -> bool:
+        """Whether one of the listed names (without its port) means this device."""
+        return device == name if self.exact else device.startswith(name)
+
+    def takes(self, device: str) -> bool:
+        """Whether the device of this name is selected; ports are not looked at."""
+        bare = [one.partition(":")[0] for one in self.names]
+        return any(self.fits(name, device) for name in bare if name) != self.excludes
+
+
+def selection(text: str) -> Selection:
+    excludes = text.startswith("^")
+    rest = text[1:] if excludes else text
+    exact = rest.startswith("=")
+    names = rest[1:] if exact else rest
+    return Selection(excludes, exact, tuple(name.strip() for name in names.split(",") if name.strip()))
