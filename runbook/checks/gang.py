@@ -96,7 +96,7 @@ class Gang:
         self.run = run
         self.script = script
         self.seating = seating(inventory)
-        self.members = [Member(rank) for seat in self.seating.seats.values() for rank in seat.ranks]
+        self.members = [Member(rank) for rank in self.seating.ranks]
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}

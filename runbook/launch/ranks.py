@@ -39,6 +39,11 @@ class Seating:
     seats: Mapping[str, Seat]
 
     @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Every rank of the job, in order."""
+        return tuple(rank for seat in self.seats.values() for rank in seat.ranks)
+
+    @property
     def address(self) -> str:
         """What every rank dials."""
         return dialled_address(self.inventory.rendezvous, len(self.seats))
@@ -67,7 +72,7 @@ def seating(inventory: Inventory) -> Seating:
 
 def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
     """Every rank of the job, in order."""
-    return tuple(rank for seat in seating(inventory).seats.values() for rank in seat.ranks)
+    return seating(inventory).ranks
 
 
 def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
