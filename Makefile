@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check test-packages bench clean help
+.PHONY: demo test test-all check test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
 	@echo "make test    style, types, import contract and the whole test suite (with the lab, as root on Linux)"
+	@echo "make test-all  the same with every fault of the fault lab"
 	@echo "make check   style, types and import contract only"
 	@echo "make bench   speed, as ratios: against torchrun, ansible-core and pyinfra"
 
@@ -15,6 +16,9 @@ demo: $(VENV)/.demo
 	@$(BIN)/runbook run playbooks/two_node_allreduce.yml
 
 test: $(VENV)/.dev test-packages check
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.dev test-packages check
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev

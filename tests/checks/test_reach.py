@@ -9,15 +9,12 @@ import pytest
 
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.gang import Gang
-from runbook.checks.reach import (
-    clock_finding,
-    compare_versions,
-    folder_findings,
-    interface_findings,
-    judge_gpus,
-    limit_warnings,
-    torch_findings,
-)
+from runbook.checks.readiness.clock import clock_finding
+from runbook.checks.readiness.gpus import judge_gpus
+from runbook.checks.readiness.interfaces import interface_findings
+from runbook.checks.readiness.limits import limit_warnings
+from runbook.checks.readiness.torch import compare_versions, torch_findings
+from runbook.checks.readiness.workdir import folder_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.verdict import Outcome, Verdict

@@ -1,0 +1,76 @@
+"""Are the interfaces that NCCL and gloo are told to use there, up, and with an address that others reach?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runbook.checks.context import Facts, select_interfaces
+from runbook.launch.environment import socket_interfaces
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding
+
+
+def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
+    """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
+
+    Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
+    """
+    settings = socket_interfaces(inventory, node)
+    used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    findings: list[Finding] = []
+    judged: set[str] = set()
+    for name, expression in sorted(settings.items(), key=lambda item: item[0] != used):
+        finding = None if expression in judged else interface_finding(inventory, node, facts, name, expression)
+        judged.add(expression)
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:
+    interfaces: Mapping[str, Facts] = facts["interfaces"]
+    listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
+    evidence = (f"interfaces of {node.name}: {listed}",)
+    owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
+    suggestion = owner or next(
+        (name for name, entry in interfaces.items() if name != "lo" and entry["addresses"]), "the right one"
+    )
+    fix = (
+        f"name the interface of {node.name} in the inventory: `interface: {suggestion}` under `network:`, or for this "
+        f"node alone `env: {{NCCL_SOCKET_IFNAME: {suggestion}, GLOO_SOCKET_IFNAME: {suggestion}}}`"
+    )
+    chosen = select_interfaces(expression, interfaces)
+    if variable == "GLOO_SOCKET_IFNAME" and variable_is_read(inventory, variable):
+        words = expression.split(",")  # gloo knows no prefixes, `=` or `^`, and opens every name that is listed
+        chosen = words if all(word in interfaces for word in words) else []
+    if not chosen:
+        says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
+        return Finding("interface-missing", says, fix, evidence)
+    usable = [
+        name
+        for name in chosen
+        if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
+    ]
+    if not usable:
+        why = "is down" if interfaces[chosen[0]]["state"] == "DOWN" else "has no address that others can reach"
+        return Finding(
+            "interface-missing",
+            f"interface {chosen[0]} of {node.name} {why}",
+            f"`sudo ip link set {chosen[0]} up` and give it an address, or {fix}",
+            evidence,
+        )
+    several = len(inventory.nodes) > 1 and not inventory.one_machine
+    if several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
+        says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
+        return Finding("interface-wrong", says, fix, evidence)
+    return None
+
+
+def variable_is_read(inventory: Inventory, variable: str) -> bool:
+    """Whether the job's backend reads this variable: gloo's own, when the backend is gloo."""
+    return variable.startswith("GLOO") == (inventory.rendezvous.backend == "gloo")
+
+
+def link_local(address: str) -> bool:
+    """Addresses that a host gives itself when nobody gave it one."""
+    return address.startswith(("fe80:", "169.254."))

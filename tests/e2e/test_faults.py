@@ -1,0 +1,32 @@
+"""Every fault of the fault lab gets its name: the right stage stops and names the right cause and node, and no other."""
+
+from __future__ import annotations
+
+import pytest
+from lab import Lab
+from lab.fault import Fault, all_faults, complaint, mend, run_every_check, run_fault
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch]
+FAULTS = all_faults()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, id=name, marks=[] if fault.quick else [pytest.mark.slow]) for name, fault in FAULTS.items()],
+)
+def test_a_fault_gets_its_name(fault: Fault) -> None:
+    with Lab(fault.hosts) as lab:
+        told = run_fault(fault, lab)
+        wrong = complaint(fault, lab, told)
+        assert wrong is None, f"{wrong}\n{told.text}"
+        if fault.mends:
+            mend(fault, lab, told)
+            again = run_every_check(fault, lab)
+            assert again.done.returncode == 0, f"the remedy does not mend it\n{told.text}\n{again.text}"
+        for host in lab:
+            host.wait_empty(user=lab.user, timeout=10)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(FAULTS) >= 45
+    assert sum(fault.quick for fault in FAULTS.values()) >= 20

@@ -1,0 +1,252 @@
+"""One thing that is wrong with a lab of hosts, and what runbook has to say of it.
+
+Each file in `faults/` holds one: `FAULT = Fault(...)`. The tests run them for the verdict, `make bench` for the time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import faults as folder
+from .cli import CliResult, runbook_finish, runbook_start
+from .host import Host
+from .lab import Lab
+
+EVERY_CHECK = """\
+name: every check
+vars: {min_bytes: 1K, max_bytes: 4M, iterations: 5, budget: 5s, gate: 0}
+stages:
+  - check: ping
+  - check: port
+  - check: firewall
+  - check: ibstat
+  - check: connection
+  - {name: small, check: allreduce, with: {min_bytes: 1K, max_bytes: 64K, iterations: 3, budget: 3s}}
+  - name: full
+    check: allreduce
+    with:
+      min_bytes: "{{ min_bytes }}"
+      max_bytes: "{{ max_bytes }}"
+      iterations: "{{ iterations }}"
+      budget: "{{ budget }}"
+      min_busbw_gbytes: "{{ gate }}"
+"""
+
+LONG = ("-e", "max_bytes=256M", "-e", "budget=40s", "-e", "iterations=2000")
+"""A full AllReduce that is still under way when something strikes it."""
+
+EVERY = "every node"
+"""For `Fault.nodes`: all nodes fail alike, so the cause is common to them, and runbook says so."""
+
+DEADLINE_S = 120.0
+
+
+def no_overrides(_lab: Lab) -> dict[str, Any]:
+    return {}
+
+
+def nothing(_lab: Lab) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Something that happens in the middle of a run: `does`, once `stage` is under way and, with `moving`, has told its
+    first row of bandwidth."""
+
+    does: Callable[[Lab], None]
+    stage: str = "full"
+    moving: bool = True
+
+    def wait(self, events: Path) -> bool:
+        """Whether the moment came within the deadline."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            text = events.read_text() if events.exists() else ""
+            begun = re.search(rf'"event": "stage-started"[^\n]*"stage": "{re.escape(self.stage)}"', text)
+            if begun and (not self.moving or '"row"' in text[begun.end() :]):
+                return True
+            time.sleep(0.02)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is broken, and the verdict that names it.
+
+    `breaks` is done to the lab before the run, `strike` in the middle of it. `inventory` gives what to change in the
+    lab's inventory. `nodes` are all nodes that must be blamed, with `cause` as the first of the run's causes, at
+    `stage`; `unreachable` ones cannot be judged (exit 3 instead of 1). `also` are further (node, cause) pairs that are
+    true as well. `says` are regular expressions to be found in what is printed: the rule, the process, the number.
+    `mends`: the printed remedy, run as root on the blamed node, makes the same run pass. `within_s`, from the start of
+    the run (or from the strike) to its end, is looked at by `make bench` only. `torchrun`: bare torchrun can be tried
+    on the same fault. `quick`: belongs to `make test`, every other one to `make test-all`.
+
+    Without a `cause` it looks like a fault and is none: the run passes.
+    """
+
+    cause: str | None
+    within_s: float
+    stage: str | None = None
+    nodes: str | tuple[str, ...] = ()
+    breaks: Callable[[Lab], None] = nothing
+    strike: Strike | None = None
+    inventory: Callable[[Lab], Mapping[str, Any]] = no_overrides
+    arguments: tuple[str, ...] = ()
+    hosts: int = 2
+    unreachable: bool = False
+    also: tuple[tuple[str, str], ...] = ()
+    says: tuple[str, ...] = ()
+    mends: bool = False
+    torchrun: bool = False
+    quick: bool = False
+    playbook: str = EVERY_CHECK
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def code(self) -> int:
+        if self.cause is None:
+            return 0
+        return 3 if self.unreachable else 1
+
+    def blamed(self, lab: Lab) -> set[str]:
+        if self.nodes == EVERY:
+            return set(lab.names)
+        return {self.nodes} if isinstance(self.nodes, str) else set(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What runbook made of a fault. `seconds`: from the start, or from the strike, to the end of the program."""
+
+    done: CliResult
+    folder: Path
+    document: Mapping[str, Any]
+    seconds: float
+
+    def findings(self, verdict: str) -> list[tuple[str, dict[str, Any]]]:
+        """(node, finding) of every outcome with this verdict."""
+        return [
+            (outcome["node"], finding)
+            for stage in self.document["stages"]
+            for outcome in stage["outcomes"]
+            if outcome["verdict"] == verdict
+            for finding in outcome["findings"]
+        ]
+
+    @property
+    def text(self) -> str:
+        return self.done.stdout + self.done.stderr
+
+
+def all_faults() -> dict[str, Fault]:
+    """Every fault by the name of its file, in alphabetical order."""
+    names = sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
+    return {name: importlib.import_module(f"{folder.__name__}.{name}").FAULT for name in names}
+
+
+def run_fault(fault: Fault, lab: Lab) -> Told:
+    """Break the lab and run every check in it."""
+    fault.breaks(lab)
+    return run_every_check(fault, lab)
+
+
+def run_every_check(fault: Fault, lab: Lab) -> Told:
+    playbook = lab.tmp / "every_check.yml"
+    playbook.write_text(fault.playbook)
+    run_dir = lab.tmp / f"run-{time.monotonic_ns()}"
+    inventory = lab.inventory(**fault.inventory(lab))
+    begun = [time.monotonic()]
+    words: tuple[str | Path, ...] = ("run", playbook, "-i", inventory, "--run-dir", run_dir, *fault.arguments)
+    process = runbook_start(lab, *words, env=fault.environment)
+    striking = threading.Thread(target=_strike, args=(fault.strike, lab, run_dir / "events.jsonl", begun), daemon=True)
+    if fault.strike:
+        striking.start()
+    done = runbook_finish(process, timeout=DEADLINE_S)
+    seconds = time.monotonic() - begun[-1]
+    if fault.strike:
+        striking.join(5)
+        assert len(begun) == 2, f"the moment to strike never came\n{done}"
+    result = run_dir / "result.json"
+    assert result.exists(), f"no result\n{done}"
+    return Told(done, run_dir, json.loads(result.read_text()), seconds)
+
+
+def _strike(strike: Strike | None, lab: Lab, events: Path, begun: list[float]) -> None:
+    if strike and strike.wait(events):
+        begun.append(time.monotonic())
+        strike.does(lab)
+
+
+def complaint(fault: Fault, lab: Lab, told: Told) -> str | None:
+    """What is wrong with the verdict, or None."""
+    document, blamed = told.document, fault.blamed(lab)
+    verdict = "unknown" if fault.unreachable else "fail"
+    pairs = {(node, finding["cause"]) for node, finding in told.findings(verdict)}
+    wanted = {(node, str(fault.cause)) for node in blamed} | set(fault.also)
+    said = told.done.stdout
+    if document["exit_code"] != fault.code or told.done.returncode != fault.code:
+        return f"exit {told.done.returncode}, not {fault.code}"
+    for pattern in fault.says:
+        if not re.search(pattern, said):
+            return f"nothing printed matches {pattern!r}"
+    if fault.cause is None:
+        return f"not a fault, and yet told: {sorted(pairs)}" if pairs or document["causes"] else None
+    if document["stopped_at"] != fault.stage:
+        return f"stopped at {document['stopped_at']}, not {fault.stage}"
+    if document["causes"][:1] != [fault.cause]:
+        return f"the causes are {document['causes']}, the first should be {fault.cause}"
+    if missing := wanted - pairs:
+        return f"not told: {sorted(missing)}"
+    if not fault.unreachable and (surplus := pairs - wanted):
+        return f"told as well: {sorted(surplus)}"
+    if "fix " not in said:
+        return "no remedy is printed"
+    if fault.nodes == EVERY and len(lab.names) > 1 and "common cause" not in said:
+        return "not told as a common cause"
+    return None
+
+
+def mend(fault: Fault, lab: Lab, told: Told) -> None:
+    """Do what the remedies say, each on its node: text such as `on node-a: COMMAND`, or a bare command."""
+    for node, finding in told.findings("fail"):
+        if finding["cause"] == fault.cause:
+            remedy = finding["remedy"].removeprefix(f"on {node}: ").strip("`")
+            lab[node].run(remedy, user="root")
+
+
+def strike_ranks(lab: Lab, name: str, number: int) -> None:
+    """Send a signal to every rank on a host."""
+    host: Host = lab[name]
+    for pid, command in host.processes():
+        if "rank.py" in command:
+            host.signal(pid, number)
+
+
+def listener(host: Host, port: int, *, user: str | None = None, address: str = "") -> subprocess.Popen[str]:
+    """A process on the host that listens on a port until the lab ends."""
+    code = (
+        f"import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+        f"s.bind(({address!r}, {port})); s.listen(); print('up', flush=True); time.sleep(300)"
+    )
+    process = host.popen([host.lab.python_without_torch, "-c", code], user=user)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n", f"{host.name}: nothing can listen on {port}"
+    return process
+
+
+def filter_rule(host: Host, rule: str, hook: str = "input") -> None:
+    """One nft rule in a table of its own."""
+    host.firewall(
+        f"table inet lab {{\n chain {hook} {{\n type filter hook {hook} priority 0; policy accept;\n {rule}\n }}\n}}\n"
+    )
