@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/runbook run playbooks/two_node_allreduce.yml
 
 test: $(VENV)/.dev test-packages check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not every_fault"
 
 test-all: $(VENV)/.dev test-packages check
 	$(BIN)/python -m pytest

@@ -12,7 +12,7 @@ FAULTS = all_faults()
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(fault, id=name, marks=[] if fault.quick else [pytest.mark.slow]) for name, fault in FAULTS.items()],
+    [pytest.param(fault, id=name, marks=[] if fault.quick else [pytest.mark.every_fault]) for name, fault in FAULTS.items()],
 )
 def test_a_fault_gets_its_name(fault: Fault) -> None:
     with Lab(fault.hosts) as lab:
