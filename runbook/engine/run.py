@@ -13,6 +13,7 @@ from pathlib import Path
 
 import runbook
 from runbook.causes.catalogue import CONSEQUENCES
+from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
 from runbook.checks.gang import dismiss_gang
 from runbook.engine.plan import Plan, PlannedStage
@@ -97,11 +98,12 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
 
 
 def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Each cause once, the root first: what failed before what could not be told, and no mere consequences."""
+    """Each cause once, the root first: what failed before what could not be told, what follows from another after it,
+    and no mere consequences."""
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
     unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
     found = list(dict.fromkeys([*failed, *unknown]))
-    return tuple([cause for cause in found if cause not in CONSEQUENCES] or found)
+    return tuple(in_order([cause for cause in found if cause not in CONSEQUENCES] or found))
 
 
 def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:

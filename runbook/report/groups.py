@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from runbook.causes.catalogue import CONSEQUENCES
+from runbook.causes.kinship import root_of
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import StageRecord
 
@@ -33,12 +35,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Everything one stage found of one cause."""
+    """Everything one stage found of one cause.
+
+    `common`: every node of the stage failed alike, so no single one is to blame. `follows`: the cause that this one is
+    only a consequence of.
+    """
 
     stage: str
     verdict: Verdict
     cause: str
     entries: tuple[Entry, ...]
+    common: bool = False
+    follows: str | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -75,15 +83,41 @@ def warning_groups(outcomes: Iterable[Outcome]) -> list[tuple[str, tuple[str, ..
 def blocks(stages: Iterable[StageRecord], causes: Iterable[str]) -> list[Block]:
     """Every finding of the run, by stage and cause; the root cause first, then as the engine ordered them."""
     found: dict[tuple[int, str, Verdict], list[tuple[str, Finding]]] = {}
-    names: dict[int, str] = {}
+    stages = list(stages)
     for place, stage in enumerate(stages):
-        names[place] = stage.name
         for outcome in stage.outcomes:
             for finding in outcome.findings:
                 found.setdefault((place, finding.cause, outcome.verdict), []).append((outcome.node, finding))
     rank = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
     order = sorted(found, key=lambda key: (rank.get(key[1], len(rank)), key[0], WORST_FIRST.index(key[2])))
-    return [Block(names[key[0]], key[2], key[1], _entries(found[key])) for key in order]
+    told = [Block(stages[key[0]].name, key[2], key[1], _entries(found[key])) for key in order]
+    return [
+        replace(block, common=_common(block, stages[key[0]]), follows=_follows(block, told))
+        for key, block in zip(order, told, strict=True)
+    ]
+
+
+def _common(block: Block, stage: StageRecord) -> bool:
+    """Whether every node of the stage has this cause, and there are several."""
+    return block.verdict.stops and len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
+
+
+def _follows(block: Block, told: list[Block]) -> str | None:
+    """The cause it is folded under: another node's failure for a survivor's tale, else one on the same nodes."""
+    if len(told) < 2 or not block.verdict.stops:
+        return None
+    near = [
+        other
+        for other in told
+        if other is not block
+        and other.verdict.stops
+        and (block.cause in CONSEQUENCES or set(block.nodes) <= set(other.nodes))
+    ]
+    among = [other.cause for other in near]
+    root = root_of(block.cause, among)
+    while root and (further := root_of(root, among)):
+        root = further
+    return root
 
 
 def _entries(findings: list[tuple[str, Finding]]) -> tuple[Entry, ...]:

@@ -56,6 +56,7 @@ class Page:
 
     def __init__(self, *, verbose: int = 0, width: int | None = None) -> None:
         self.record = Record()
+        self._verbose = bool(verbose)
         self._many = 10**9 if verbose else FEW
         self._many_lines = 10**9 if verbose else FEW_LINES
         self._width = width
@@ -165,20 +166,36 @@ class Page:
     # Findings ------------------------------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[Line]:
-        for block in blocks(self.record.stages, self.record.causes):
+        told = blocks(self.record.stages, self.record.causes)
+        folded = {} if self._verbose else {place: block for place, block in enumerate(told) if block.follows}
+        for block in told:
+            if block.follows and not self._verbose:
+                continue
             yield ()
             yield from self._block(block)
+            # A cause that two stages have is told twice, what follows from it once.
+            for under in [under for under, other in folded.items() if other.follows == block.cause]:
+                yield self._folded(folded.pop(under))
+
+    def _folded(self, block: Block) -> Line:
+        """A consequence in one line; -v tells it in full."""
+        says = one_line(block.entries[0].says)
+        return (LABEL.format("follows"), "dim"), (
+            f"{one_line(block.cause)} on {one_line(fold(block.nodes))}: {says}",
+            "dim",
+        )
 
     def _block(self, block: Block) -> Iterator[Line]:
         verb: tuple[str, Style] = ("failed", "fail") if block.verdict is Verdict.FAIL else ("could not tell", "unknown")
         if block.verdict in (Verdict.PASS, Verdict.SKIP):
             verb = ("noted", "warn")
-        yield (
-            (f" {one_line(block.stage)} ", "strong"),
-            verb,
-            (f" on {one_line(fold(block.nodes))}: ", ""),
-            (one_line(block.cause), "strong"),
-        )
+        where = f" on {one_line(fold(block.nodes))}: "
+        yield (f" {one_line(block.stage)} ", "strong"), verb, (where, ""), (one_line(block.cause), "strong")
+        if block.common:
+            alike = "both nodes alike" if len(block.nodes) == 2 else f"all {len(block.nodes)} nodes alike"
+            says = f"common cause: {alike}, so look first at what they share; no single node is to blame"
+            for line in wrap(says, self._room(3)):
+                yield ((f"   {line}", ""),)
         shown = block.entries[: self._many]
         for entry in shown:
             yield from self._entry(entry, named=len(block.entries) > 1, fix=block.remedy is None)

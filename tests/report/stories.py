@@ -219,7 +219,17 @@ def continued() -> list[Event]:
     return story.end(Verdict.FAIL, 1, "connection", ("mtu-blackhole", "ranks-missing"))
 
 
+def one_root() -> list[Event]:
+    """Two symptoms of one fault on a node, and a survivor elsewhere: one block, and what follows from it under it."""
+    story = Story(PAIR, "reach", "ping")
+    root = Finding("driver-library-mismatch", "node-b: module and library differ", "sudo reboot", ("NVML: mismatch",))
+    symptom = Finding("no-gpu-visible", "rank 1 on node-b: torch sees no GPU", "nvidia-smi", ("0 devices",))
+    survivor = Finding("peer-died", "nothing was proven about node-a", "mend node-b first", (), ("node-b",))
+    story.step("reach", 1.0, Outcome.failed("node-b", symptom, root), Outcome.unknown("node-a", survivor))
+    return story.end(Verdict.FAIL, 1, "reach", ("driver-library-mismatch", "no-gpu-visible"))
+
+
 STORIES = {
     story.__name__: story
-    for story in (healthy, firewall, many_nodes, unreachable, interrupted, broken_off, hostile, continued)
+    for story in (healthy, firewall, many_nodes, unreachable, interrupted, broken_off, hostile, continued, one_root)
 }

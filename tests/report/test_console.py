@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "healthy-80-columns": ("healthy", {"width": 80}),
     "healthy-verbose": ("healthy", {"verbose": 1}),
     "many_nodes-verbose": ("many_nodes", {"verbose": 1}),
+    "one_root-verbose": ("one_root", {"verbose": 1}),
     "firewall-80-columns": ("firewall", {"width": 80}),
     "firewall-colour": ("firewall", {"colour": True}),
 }
