@@ -141,3 +141,6 @@ CAUSES: Mapping[str, str] = {
 
 CONSEQUENCES = frozenset({"peer-died", "ranks-missing"})
 """What the other nodes report when one node has failed: never the root while another cause is known."""
+
+VAGUE = frozenset({"program-error", "insufficient-evidence"})
+"""These say that something is wrong, and not what."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Member, place_of, start_gang
+from runbook.checks.gang import Gang, Member, dismiss_gang, place_of, start_gang
 from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.isolation.blame import Blame, blame
+from runbook.checks.isolation.run import isolate
+from runbook.checks.isolation.wires import Wires, ask
+from runbook.checks.normal import AUTO, Comparison, Expectation, NotKnown, expect
+from runbook.checks.normal.setting import setting_of
+from runbook.checks.ranks.straggler import stragglers
+from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding, Outcome
 
 STALL_S = 4.0
-STALL_FACTOR = 6.0
-"""An iteration may take this many times what the sizes before it promise before the sweep counts as stalled."""
+CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
+"""NCCL makes the connections of an algorithm when a size first wants it, and nothing else moves meanwhile."""
+
+FIRST_S = 0.5
+"""What an iteration of the first size may take, which nothing promises."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,10 @@ class AllReduce(Check):
     iterations: int = argument(20, "count", "timed iterations a size (fewer when the budget is short)")
     warmup: int = argument(1, "count", "verified iterations before the timing, at least 1")
     budget: float = argument(20.0, "seconds", "time for the whole sweep; it says where it stopped, for example 30s")
-    min_busbw_gbytes: float | None = argument(
-        None, "number", "fail below this bus bandwidth at the largest size, in GB/s (10^9 bytes)"
+    min_busbw_gbytes: float | str | None = argument(
+        None,
+        "number or auto",
+        "fail below this bus bandwidth at the largest size, in GB/s (10^9 bytes), or below what is normal: auto",
     )
     stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, at least")
 
@@ -72,34 +84,74 @@ class AllReduce(Check):
                 "budget_s": self.budget,
             }
         )
-        halt = gang.until(
+
+        while halt := gang.until(
             "done",
             timeout_s=at.left_s,
-            stall_s=lambda: max(self.stall, STALL_FACTOR * expected_seconds(gang, rows)),
+            stall_s=lambda: max(
+                self.stall,
+                CONNECTING_S[at.inventory.rendezvous.backend],
+                TOO_SLOW * (expected_seconds(gang, rows, self.min_busbw_gbytes) or FIRST_S),
+            ),
             on_message=on_message,
-        )
+            suspicions=True,
+        ):
+            if wrong := wrong_data(gang, at):
+                return wrong
+            halt = replace(halt, promised=promised_rate(gang, rows, self.min_busbw_gbytes))
+            if proven := outcomes_of_halt(gang, halt, f"during {at.stage}"):
+                return proven
+            gang.go_on(halt)
         if wrong := wrong_data(gang, at):
             return wrong
-        if halt:
-            return outcomes_of_halt(gang, halt, f"during {at.stage}")
-        return self._judge(gang, at, rows)
-
-    def _judge(self, gang: Gang, at: Context, rows: list[dict[str, Any]]) -> list[Outcome]:
-        stop = gang.members[0].steps["done"].get("stopped_before")
-        metrics: dict[str, object] = {"rows": rows, "world_size": len(gang.members)}
+        if held_up := stragglers(gang, f"during {at.stage}"):
+            return held_up
         if not rows:
-            why = (
-                "there was no memory for it"
-                if stop and stop["why"] == "memory"
-                else "not even the smallest size fitted"
-            )
-            finding = Finding(
-                "allreduce-slow",
-                f"no size was finished within {self.budget:g} s: {why}",
-                "give the stage a larger `budget:` or a smaller `min_bytes:`, and look at the links",
-            )
-            return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
+            return self._nothing(gang, at)
+        return self._judge(gang, at, rows, *self._compare(gang, at, rows))
+
+    def _compare(self, gang: Gang, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
+        """What is normal here, where that is asked for or the gate is missed; and where the time is lost, if it is slow."""
+        gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
+        if gate is None or len(gang.members) < 2 or (gate != AUTO and busbw >= float(gate)):
+            return None, None
+        asked = ask(at)
+        silent = {name: said for name, said in asked.items() if isinstance(said, Outcome)}
+        wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
+        norm = Norm(silent, None if silent else expect(setting_of(gang, at, wires)))
+        if gate == AUTO:
+            comparison = norm.compare(busbw, size)
+            if comparison is None or not comparison.slow:
+                return norm, None
+            gate = comparison.expected.gate(size)
+        found = isolate(gang, at, float(gate))
+        if found.stopped:
+            dismiss_gang(at.run)  # some rank may wait for ever; the next stage starts them anew
+        return norm, blame(gang.members, found, wires, float(gate))
+
+    def _nothing(self, gang: Gang, at: Context) -> list[Outcome]:
+        stop = gang.members[0].steps["done"].get("stopped_before")
+        why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
+        finding = Finding(
+            "allreduce-slow",
+            f"no size was finished within {self.budget:g} s: {why}",
+            "give the stage a larger `budget:` or a smaller `min_bytes:`, and look at the links",
+        )
+        metrics: dict[str, object] = {"rows": [], "world_size": len(gang.members)}
+        return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
+
+    def _judge(
+        self,
+        gang: Gang,
+        at: Context,
+        rows: list[dict[str, Any]],
+        norm: Norm | None = None,
+        blame: Blame | None = None,
+    ) -> list[Outcome]:
+        """Pure. `blame` says where the time is lost, if it is slow."""
+        stop = gang.members[0].steps["done"].get("stopped_before")
         last = rows[-1]
+        metrics: dict[str, object] = {"rows": rows, "world_size": len(gang.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}
         metrics["busbw_gbytes"] = last["busbw"]
         stopped = ""
@@ -108,36 +160,121 @@ class AllReduce(Check):
             stopped = f"; stopped before {bytes_text(stop['size'])}: {why}"
             metrics["stopped_before"] = stop["size"]
         reached = f"busbw {last['busbw']:.3g} GB/s at {bytes_text(last['size'])}"
-        checked = (
-            f"{len(rows)} sizes verified, every element, {len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
-        )
-        warnings = []
         gate = self.min_busbw_gbytes
+        compared = norm.compare(last["busbw"], last["size"]) if norm else None
+        if norm:
+            metrics |= norm.metrics
+        missed = isinstance(gate, float) and len(gang.members) > 1 and last["busbw"] < gate
+        if missed or (gate == AUTO and compared and compared.slow):
+            limit = f"the gate of {gate:g} GB/s" if isinstance(gate, float) else "what is normal"
+            return slow(at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics)
+        warnings = []
+        gated = ""
         if gate is not None and len(gang.members) == 1:
             warnings.append("one rank sends nothing over a wire: the bandwidth gate was not applied")
-        elif gate is not None and last["busbw"] < gate:
-            finding = Finding(
-                "allreduce-slow",
-                f"{reached}, below the gate of {gate:g} GB/s{stopped}",
-                "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the transport "
-                "NCCL chose (NCCL_DEBUG=INFO), for a slow link on one node, and for other traffic",
-                tuple(
-                    f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
-                    for row in rows[-3:]
-                ),
+        elif isinstance(gate, float):
+            gated = f", gate {gate:g} GB/s"
+        elif compared and not compared.early:
+            gated = f", {compared.says}: {compared.normal}"
+        elif norm:
+            warnings.append(norm.warning(compared, reached))
+        ranks = f"{len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
+        proof = f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, {ranks}{stopped}"
+        silent = norm.silent if norm else {}
+        return [
+            silent.get(node.name) or Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings)
+            for node in at.nodes
+        ]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What is known of this hardware: a number, why there is none, or None where `silent` nodes did not tell."""
+
+    silent: Mapping[str, Outcome]
+    known: Expectation | NotKnown | None
+
+    def compare(self, busbw: float, size: int) -> Comparison | None:
+        return Comparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
+
+    @property
+    def metrics(self) -> dict[str, object]:
+        if isinstance(self.known, Expectation):
+            high = self.known.high
+            return {"expected_busbw_gbytes": [self.known.low, high], "expected_source": self.known.source}
+        return {"expected_busbw_gbytes": None, "expected_source": None}
+
+    def warning(self, compared: Comparison | None, reached: str) -> str:
+        """`auto` could not judge: said aloud, with what would help."""
+        if compared:
+            return (
+                f"auto: {reached} was not judged: {compared.says}; raise `max_bytes:` or `budget:` ({compared.normal})"
             )
-            return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
-        gated = f", gate {gate:g} GB/s" if gate is not None and not warnings else ""
-        proof = f"{reached}{gated}; {checked}{stopped}"
-        return [Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings) for node in at.nodes]
+        if isinstance(self.known, NotKnown):
+            return (
+                f"auto: {reached} was not judged, no number is known for {self.known.what}: {self.known.why}; "
+                "give `min_busbw_gbytes:` yourself, from a healthy run"
+            )
+        return f"auto: {reached} was not judged: {', '.join(self.silent)} did not tell what the links are"
 
 
-def expected_seconds(gang: Gang, rows: list[dict[str, Any]]) -> float:
-    """How long one iteration of the size at hand should take, by the bandwidth of the sizes before."""
-    if not rows:
-        return 0.5
+def slow(
+    at: Context,
+    blame: Blame,
+    reached: str,
+    compared: Comparison | None,
+    rows: list[dict[str, Any]],
+    metrics: Mapping[str, object],
+) -> list[Outcome]:
+    """Those who are charged fail, the others pass with what speaks for them; where nobody stands out, all fail alike."""
+    normal = (f"{compared.says}: {compared.normal}",) if compared else ()
+    sizes = tuple(
+        f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
+        for row in rows[-2:]
+    )
+    if not blame.charges:
+        finding = Finding(
+            "allreduce-slow",
+            "; ".join(filter(None, (reached, blame.common))),
+            blame.remedy
+            or "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the transport "
+            "NCCL chose (NCCL_DEBUG=INFO), and for other traffic",
+            (*blame.measured, *normal, *sizes),
+        )
+        return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
+    outcomes = []
+    for node in at.nodes:
+        charge = blame.charges.get(node.name)
+        if charge is None:
+            outcomes.append(Outcome.passed(node.name, f"{reached}; {blame.cleared[node.name]}", metrics=metrics))
+            continue
+        evidence = (*charge.evidence, *blame.measured, *normal, *sizes)
+        finding = Finding(charge.cause, f"{charge.says}; {reached}", charge.remedy, evidence, charge.peers)
+        outcomes.append(Outcome.failed(node.name, finding, metrics=metrics))
+    return outcomes
+
+
+def expected_seconds(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
+    """How long one iteration of the size at hand should take, by the sizes before or by the gate; None: nobody knows."""
     size = max(place_of(member.beat)[0] for member in gang.members)
-    return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
+    if rows:
+        return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
+    if isinstance(gate, float) and gate > 0:
+        return _sent_by_one(gang, size) / (gate * 1e9)
+    return None
+
+
+def promised_rate(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
+    """Bytes a second that all ranks together should send in the iteration at hand; None: nobody knows."""
+    expected = expected_seconds(gang, rows, gate)
+    size = max(place_of(member.beat)[0] for member in gang.members)
+    return len(gang.members) * _sent_by_one(gang, size) / expected if expected else None
+
+
+def _sent_by_one(gang: Gang, size: int) -> float:
+    """Bytes that each rank sends in an AllReduce of this size, and what bus bandwidth counts."""
+    ranks = len(gang.members)
+    return 2 * (ranks - 1) / ranks * size
 
 
 def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
@@ -153,15 +290,18 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
         f"should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
     )
-    if len(located) == 1:
-        blamed = [gang.members[located[0]]]
-        why = f"rank {located[0]} contributes wrong data"
+    if located:
+        blamed = [gang.members[rank] for rank in located]
+        several = len(located) > 1
+        why = (
+            f"rank{'s' if several else ''} {', '.join(map(str, located))} contribute{'' if several else 's'} wrong data"
+        )
     elif len(seen) < len(gang.members):
         blamed = seen
         why = f"{', '.join(m.label for m in seen)} received wrong sums, the others the right ones"
     else:
         blamed = list(seen) or list(wrong)
-        why = "every rank received wrong sums, and no single rank's contribution explains it"
+        why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     finding = Finding(
         "allreduce-wrong-data",

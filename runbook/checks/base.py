@@ -34,7 +34,7 @@ class Check(ABC):
 
 
 def argument(default: Any, unit: str, help: str) -> Any:
-    """A field of a check. `unit`: bytes, seconds, count, number, text or flag."""
+    """A field of a check. `unit`: bytes, seconds, count, number, `number or auto`, text or flag."""
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
 
 
@@ -101,6 +101,8 @@ def convert(value: object, unit: str) -> object:
         raise ValueError(f"{value!r} is not true or false")
     if unit == "text":
         return str(value)
+    if unit == "number or auto" and value == "auto":
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{value!r} is not a number")
     try:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
+from runbook.checks.between import Between
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Member, start_gang
+from runbook.checks.gang import Gang, Halt, Member, start_gang
 from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.infiniband.nccl_log import socket_fallback
+from runbook.checks.ranks.calls import elsewhere
+from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.stuck import look_between
+from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
+from runbook.load.address import is_loopback
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
 STALL_S = 4.0
 """No rank makes a step for this long: they would only wait for each other until torch's own timeout, minutes away."""
+
+ASTRAY_S = 1.0
+"""The same, where a rank is seen to dial or to listen elsewhere than at the rendezvous."""
+
+PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
+"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the hardware
+and connects every adapter, which takes seconds on two nodes and more on many."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +46,39 @@ class Connection(Check):
         problem = join(gang, at, self.stall)
         if problem:
             return problem
-        if wrong := wrong_hosts(gang, at):
+        if wrong := wrong_hosts(gang, at) or over_tcp(gang, at):
             return wrong
         slowest = max(float(member.steps["imported"]["seconds"]) for member in gang.members)
         world = len(gang.members)
-        where = f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {len(at.nodes)} host{'s' if len(at.nodes) > 1 else ''} joined at {where} over "
+                f"{world} rank{'s' if world > 1 else ''} on {len(at.nodes)} host{'s' if len(at.nodes) > 1 else ''} joined at {address(at)} over "
                 f"{at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
             for node in at.nodes
         ]
+
+
+def over_tcp(gang: Gang, at: Context) -> list[Outcome] | None:
+    """Outcomes where the inventory has InfiniBand and NCCL says in a rank's log that it took TCP instead."""
+    if at.inventory.infiniband is None or at.inventory.rendezvous.backend != "nccl":
+        return None
+    found: dict[str, Finding] = {}
+    for member in gang.members:
+        log = Path(log_name(gang, member))
+        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+        if member.rank.node not in found and (finding := socket_fallback(member.rank.node, lines)):
+            found[member.rank.node] = finding
+    if not found:
+        return None
+    return [
+        Outcome.failed(node.name, found[node.name])
+        if node.name in found
+        else Outcome.passed(node.name, "its ranks joined, and do not say that they use TCP")
+        for node in at.nodes
+    ]
 
 
 def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
@@ -53,6 +87,8 @@ def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | N
         return None
     # Imports may take long and show no progress; a rank that dies meanwhile still ends the wait at once.
     halt = gang.until("imported", timeout_s=min(at.left_s, IMPORT_TIMEOUT_S), stall_s=lambda: IMPORT_TIMEOUT_S)
+    if halt is None and (wrong := misseated(gang)):
+        return wrong
     if halt is None:
         gang.order({"do": "join"})
 
@@ -61,49 +97,180 @@ def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | N
                 reason = f" ({message['reason']})" if message.get("reason") else ""
                 at.say(f"rank {member.rank.rank}: {message['step']}{reason}", member.rank.node, member.rank.rank)
 
-        halt = gang.until("done", timeout_s=at.left_s, stall_s=lambda: stall_s, on_message=tell)
+        halt = gang.until(
+            "done",
+            timeout_s=at.left_s,
+            stall_s=lambda: stall_s if not led_astray(gang, address(at)) else min(ASTRAY_S, stall_s),
+            on_message=tell,
+        )
+        if halt and halt.kind in ("stalled", "silent"):
+            if proven := kept_apart(gang, at, replace(halt, kind="silent")):
+                return proven
+            patience = max(stall_s, PATIENCE_S[at.inventory.rendezvous.backend])
+            halt = gang.until(
+                "done", timeout_s=at.left_s, stall_s=lambda: patience, on_message=tell, silence_s=patience
+            )
     if halt is None:
         gang.joined = True
         return None
-    if halt.kind in ("stalled", "late") and (outcomes := unjoined(gang, at)):
+    return kept_apart(gang, at, halt)
+
+
+def kept_apart(gang: Gang, at: Context, halt: Halt) -> list[Outcome]:
+    """Why the ranks do not get together; where some are only silent or slow yet, nothing but what is proven."""
+    if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(gang, at, proven=halt.kind == "silent")):
         return outcomes
     return outcomes_of_halt(gang, halt, "while joining")
 
 
-def unjoined(gang: Gang, at: Context) -> list[Outcome] | None:
-    """Name what keeps the ranks apart, from how far each came; None when a process is stopped or dead instead."""
-    gang.inspect()
+def unjoined(gang: Gang, at: Context, *, proven: bool = False) -> list[Outcome] | None:
+    """Name what keeps the ranks apart, from how far each came; None when a process is stopped or dead instead.
+
+    With `proven`, only what was met or measured, and not what merely takes long.
+    """
+    gather(gang)
     if any(process["state"] in "TtDZ" for member in gang.members for process in member.processes):
         return None
-    rendezvous = at.inventory.rendezvous
-    where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
-    dialling = [member for member in gang.members if member.step == "dialling"]
-    connected = [member for member in gang.members if "connected" in member.steps and "done" not in member.steps]
-    absent = [member for member in gang.members if "imported" not in member.steps]
-    findings: dict[str, Finding] = {}
-    if dialling:
-        for member in dialling:
-            step = member.steps["dialling"]
-            reason = str(step.get("reason", ""))
-            dialled = (
-                f"{step['address']}:{step['port']}" if "address" in step else where
-            )  # `env:` or `activate` may have changed it
-            findings.setdefault(
-                member.rank.node,
-                misdirected(member, dialled, where)
-                if dialled != where
-                else cannot_dial(member, reason, where, rendezvous.master, rendezvous.port),
+    where = address(at)
+    findings = led_astray(gang, where) or never_came(gang)
+    seen = Between()
+    if not findings:
+        busy = elsewhere(gang, "while joining")
+        seen = seen if busy else look_between(gang)
+        if told := busy or seen.findings:
+            return with_bystanders(gang, {name: list(listed) for name, listed in told.items()})
+    findings = findings or no_names(gang) or unopened(gang, where) or turned_away(gang, where)
+    if seen.blind and not proven:  # whoever could look has seen that the ports are open
+        findings = findings or closed_to_each_other(gang, where)
+    return with_bystanders(gang, {name: [finding] for name, finding in findings.items()}) if findings else None
+
+
+def address(at: Context) -> str:
+    """Where the ranks of this job meet."""
+    return f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
+
+
+def with_bystanders(gang: Gang, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
+    """The findings by node, and for every other node that its ranks waited."""
+    progress = tuple(f"{member.label}: {member.step}" for member in gang.members[:16])
+    others = tuple(findings)
+    waited = Finding(
+        "ranks-missing",
+        f"its ranks waited for {', '.join(others)}",
+        f"mend {', '.join(others)} first",
+        progress,
+        others,
+    )
+    return [
+        Outcome.failed(node.name, *findings[node.name])
+        if node.name in findings
+        else Outcome.unknown(
+            node.name, replace(waited, says=f"the ranks of {node.name} waited for {', '.join(others)}")
+        )
+        for node in gang.inventory.nodes
+    ]
+
+
+def misseated(gang: Gang) -> list[Outcome] | None:
+    """Ranks that take themselves for another one, or the job for larger or smaller than it is."""
+    world = len(gang.members)
+    found: dict[str, list[Finding]] = {}
+    for member in gang.members:
+        seat = member.steps.get("started", {}).get("seat")
+        if not seat or (seat["rank"] == member.rank.rank and seat["world_size"] == world):
+            continue
+        node = member.rank.node
+        name, told, right, cause = (
+            ("RANK", seat["rank"], member.rank.rank, "duplicate-rank")
+            if seat["rank"] != member.rank.rank
+            else ("WORLD_SIZE", seat["world_size"], world, "world-size-mismatch")
+        )
+        found.setdefault(node, []).append(
+            Finding(
+                cause,
+                f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
+                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {name} ~/.bashrc ~/.profile` "
+                "and the Python's sitecustomize may set it as well",
+                (f"{member.label} started with RANK={seat['rank']} WORLD_SIZE={seat['world_size']}",),
             )
-    elif absent:
-        for member in absent:
-            findings[member.rank.node] = Finding(
+        )
+    return with_bystanders(gang, found) if found else None
+
+
+def led_astray(gang: Gang, where: str) -> dict[str, Finding]:
+    """Ranks that dial, or listen, elsewhere than at the rendezvous: `env:` or `activate` may have changed it."""
+    found: dict[str, Finding] = {}
+    for member in gang.members:
+        step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
+        if "address" in step and (used := f"{step['address']}:{step['port']}") != where:
+            verb = "dials" if member.step == "dialling" else "listens at"
+            found[member.rank.node] = misdirected(member, verb, used, where)
+    return found
+
+
+def never_came(gang: Gang) -> dict[str, Finding]:
+    """Nodes with a rank that did not get as far as importing torch."""
+    found: dict[str, Finding] = {}
+    for member in gang.members:
+        if "imported" not in member.steps:
+            found[member.rank.node] = Finding(
                 "ranks-missing",
                 f"{member.label} never came: last step {member.step}",
                 f"see why torch does not load on {member.rank.node}: its log is in the run's folder",
                 gang.lines(member) or ("it printed nothing",),
             )
-    elif connected:
-        for member in connected:
+    return found
+
+
+def no_names(gang: Gang) -> dict[str, Finding]:
+    """Nodes on which torch waits for a name server; it asks also where the rendezvous is a number."""
+    found: dict[str, Finding] = {}
+    for member in gang.members:
+        if waiting := member.steps.get("looking-up"):
+            found[member.rank.node] = Finding(
+                "name-unresolvable",
+                f"the name servers of {member.rank.node} do not answer, and torch waits for them: {waiting['seconds']:g} s for "
+                f"{waiting['address']} so far",
+                f"on {member.rank.node}: `cat /etc/resolv.conf`; mend the name server there, or put every node of the "
+                "inventory into /etc/hosts",
+                (f"{member.label}: last step {member.step}; looking up {waiting['address']}",),
+            )
+    return found
+
+
+def unopened(gang: Gang, where: str) -> dict[str, Finding]:
+    """The master's node, where the others dial and rank 0 has not opened the store yet."""
+    first = gang.members[0]
+    if "listening" in first.steps or not any(member.step == "dialling" for member in gang.members):
+        return {}
+    finding = Finding(
+        "ranks-missing",
+        f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
+        f"see what it does: on {first.rank.node} `py-spy dump --pid {first.steps['started']['pid']}`, and its stack in the evidence",
+        (*stack_lines([first]), *gang.lines(first)) or ("it printed nothing",),
+        tuple(sorted({m.rank.node for m in gang.members} - {first.rank.node})),
+    )
+    return {first.rank.node: finding}
+
+
+def turned_away(gang: Gang, where: str) -> dict[str, Finding]:
+    """What each rank met when it dialled the master, where no rule explains it."""
+    rendezvous = gang.inventory.rendezvous
+    findings: dict[str, Finding] = {}
+    for member in gang.members:
+        if member.step == "dialling":
+            reason = str(member.steps["dialling"].get("reason", ""))
+            findings.setdefault(
+                member.rank.node, cannot_dial(member, reason, where, rendezvous.master, rendezvous.port)
+            )
+    return findings
+
+
+def closed_to_each_other(gang: Gang, where: str) -> dict[str, Finding]:
+    """Ranks that all reached the master, and do not come further."""
+    findings: dict[str, Finding] = {}
+    for member in gang.members:
+        if "connected" in member.steps and "done" not in member.steps:
             peers = tuple(sorted({m.rank.node for m in gang.members} - {member.rank.node}))
             findings[member.rank.node] = Finding(
                 "data-ports-blocked",
@@ -114,36 +281,15 @@ def unjoined(gang: Gang, at: Context) -> list[Outcome] | None:
                 tuple(f"{m.label}: {m.step}" for m in gang.members[:8]),
                 peers,
             )
-    else:
-        return None
-    progress = tuple(f"{member.label}: {member.step}" for member in gang.members[:16])
-    outcomes = []
-    for node in at.nodes:
-        if node.name in findings:
-            outcomes.append(Outcome.failed(node.name, findings[node.name]))
-        else:
-            others = tuple(findings)
-            outcomes.append(
-                Outcome.unknown(
-                    node.name,
-                    Finding(
-                        "ranks-missing",
-                        f"the ranks of {node.name} waited for {', '.join(others)}",
-                        f"mend {', '.join(others)} first",
-                        progress,
-                        others,
-                    ),
-                )
-            )
-    return outcomes
+    return findings
 
 
-def misdirected(member: Member, dialled: str, where: str) -> Finding:
+def misdirected(member: Member, verb: str, used: str, where: str) -> Finding:
     return Finding(
-        "master-addr-wrong-host",
-        f"{member.label} dials {dialled}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
-        f"take MASTER_ADDR and MASTER_PORT out of `env:` and of the `activate:` line of {member.rank.node}",
-        (f"{member.label} dialled {dialled}",),
+        "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
+        f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
+        f"take MASTER_ADDR and MASTER_PORT out of `env:` and of what `activate:` runs on {member.rank.node}",
+        (f"{member.label} {verb} {used}",),
     )
 
 

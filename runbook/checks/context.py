@@ -75,7 +75,14 @@ class Context:
         """`work` on every node in parallel, until this stage's deadline."""
         return dict(self.run.site.each(self.nodes if nodes is None else nodes, work, timeout_s=self.left_s))
 
-    def ask(self, program: str, arguments: Callable[[Node], Facts], *, timeout_s: float) -> dict[str, Facts | Outcome]:
+    def ask(
+        self,
+        program: str,
+        arguments: Callable[[Node], Facts],
+        *,
+        timeout_s: float,
+        nodes: Iterable[Node] | None = None,
+    ) -> dict[str, Facts | Outcome]:
         """Run a node program on every node: what it said, or the outcome that says why there is nothing."""
 
         def one(node: Node) -> Facts:
@@ -84,7 +91,7 @@ class Context:
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
         said: dict[str, Facts | Outcome] = {}
-        for name, answer in self.each(one).items():
+        for name, answer in self.each(one, nodes).items():
             said[name] = answer if isinstance(answer, dict) else no_answer(name, program, answer)
         return said
 

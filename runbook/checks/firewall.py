@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import socket
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked
+from runbook.causes.netfilter import Evidence
 from runbook.checks.base import Check, argument
-from runbook.checks.context import Context
-from runbook.checks.mesh import Dial, Mesh, Want, rules_of
-from runbook.checks.port import promised_ports
-from runbook.model.inventory import Inventory, Node
+from runbook.checks.context import Context, Facts
+from runbook.checks.culprits import Trouble, no_port_left
+from runbook.checks.mesh import Dial, Mesh, Want
+from runbook.checks.port import holders, promised_ports
+from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 MOST_RANGE_PORTS = 32
@@ -35,59 +32,90 @@ class Firewall(Check):
             ]
         promised = sample(promised_ports(at.inventory))
 
-        def wants(_: Node) -> list[Want]:
-            rendezvous = at.inventory.rendezvous.port
-            fixed = [Want(rendezvous, "rendezvous"), *(Want(p, "range") for p in promised if p != rendezvous)]
-            return fixed + [Want(0, "ephemeral")] * self.ephemeral
+        master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
+
+        def wants(node: Node) -> list[Want]:
+            # Nobody dials another node than the master there, unless the inventory promises that port of every node.
+            first = [Want(rendezvous, "rendezvous")] if node.name == master else []
+            fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
+            return [*first, *fixed, *[Want(0, "ephemeral")] * self.ephemeral] or [Want(0, "ephemeral")]
 
         with Mesh(at, wants) as mesh:
             at.say("listening on every node, dialling every pair")
             mesh.dial(itself=True)
-            return self._judge(at, mesh)
+            trouble = self._trouble(at, mesh)
+            if unexplained := trouble.unexplained():
+                at.say(
+                    f"{len(unexplained)} connections got no answer and no rule tells why: dialling them again, longer"
+                )
+                mesh.again(unexplained)
+                trouble = self._trouble(at, mesh, trouble.evidence)
+            return judge(at, mesh, trouble, held(at, mesh))
 
-    def _judge(self, at: Context, mesh: Mesh) -> list[Outcome]:
-        bad = [dial for dial in mesh.dials if dial.outcome != "open"]
-        if bad or mesh.silent:
+    def _trouble(self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
+        if mesh.silent or any(dial.outcome != "open" for dial in mesh.dials):
             mesh.silent.update(at.lost_nodes())
-        bad = [dial for dial in bad if dial.source not in mesh.silent and dial.destination not in mesh.silent]
-        findings = explain(at, mesh, bad)
-        outcomes = []
-        for node in at.nodes:
-            own = findings.get(node.name, [])
-            busy = [occupied(node, error["port"], error["errno"]) for error in mesh.occupied.get(node.name, ())]
-            arriving = [dial for dial in mesh.dials if dial.destination == node.name and dial.outcome == "open"]
-            if own or busy:
-                outcomes.append(Outcome.failed(node.name, *own, *busy))
-            elif node.name in mesh.silent:
-                outcomes.append(mesh.silent[node.name])
-            elif blocked := [dial for dial in bad if node.name in (dial.source, dial.destination)]:
-                others = tuple(sorted(findings))
-                outcomes.append(
-                    Outcome.passed(
-                        node.name,
-                        f"{len(arriving)} connections to it opened; what failed between it and "
-                        f"{', '.join(sorted({d.source if d.destination == node.name else d.destination for d in blocked}))} "
-                        f"is {', '.join(others)}'s doing",
-                    )
+        reached = [d for d in mesh.dials if d.source not in mesh.silent and d.destination not in mesh.silent]
+        return Trouble.of(at, reached, evidence)
+
+
+def judge(
+    at: Context, mesh: Mesh, trouble: Trouble, held: Mapping[str, Sequence[Finding]] | None = None
+) -> list[Outcome]:
+    """`held`, by node: who sits on ports that could not be bound."""
+    findings = trouble.findings()
+    outcomes = []
+    for node in at.nodes:
+        own = findings.get(node.name, [])
+        errors = mesh.occupied.get(node.name, ())
+        busy = list((held or {}).get(node.name) or occupied(node, [error for error in errors if error["port"]]))
+        if any(not error["port"] for error in errors) and not any(f.cause == "port-in-use" for f in own):
+            busy.append(no_port_left(at, node.name, ["bind(0): no port is free"]))
+        arriving = [dial for dial in mesh.dials if dial.destination == node.name and dial.outcome == "open"]
+        if own or busy:
+            outcomes.append(Outcome.failed(node.name, *own, *busy))
+        elif node.name in mesh.silent:
+            outcomes.append(mesh.silent[node.name])
+        elif blocked := [dial for dial in trouble.bad if node.name in (dial.source, dial.destination)]:
+            others = tuple(sorted(findings))
+            outcomes.append(
+                Outcome.passed(
+                    node.name,
+                    f"{len(arriving)} connections to it opened; what failed between it and "
+                    f"{', '.join(sorted({d.source if d.destination == node.name else d.destination for d in blocked}))} "
+                    f"is {', '.join(others)}'s doing",
                 )
-            else:
-                ports = {dial.port for dial in arriving}
-                peers = {dial.source for dial in arriving} - {node.name}
-                outcomes.append(
-                    Outcome.passed(
-                        node.name, f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
-                    )
-                    if arriving
-                    else Outcome.unknown(
-                        node.name,
-                        Finding(
-                            "insufficient-evidence",
-                            f"nobody could dial {node.name}: no other node was able to try",
-                            "mend the other nodes first, then run again",
-                        ),
-                    )
+            )
+        else:
+            ports = {dial.port for dial in arriving}
+            peers = {dial.source for dial in arriving} - {node.name}
+            outcomes.append(
+                Outcome.passed(
+                    node.name,
+                    f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}",
+                    warnings=slow(arriving),
                 )
-        return outcomes
+                if arriving
+                else Outcome.unknown(
+                    node.name,
+                    Finding(
+                        "insufficient-evidence",
+                        f"nobody could dial {node.name}: no other node was able to try",
+                        "mend the other nodes first, then run again",
+                    ),
+                )
+            )
+    return outcomes
+
+
+def slow(arriving: list[Dial]) -> list[str]:
+    """A warning for connections that opened, and not at the first try."""
+    late = [dial for dial in arriving if dial.tries > 1]
+    if not late:
+        return []
+    tries = max(dial.tries for dial in late)
+    seen = f"{len(late)} of {len(arriving)} connections opened only after up to {tries} tries"
+    return [f"{seen}: packets are lost on the way, or a rule limits new connections"]
 
 
 def sample(ports: list[int]) -> list[int]:
@@ -98,198 +126,32 @@ def sample(ports: list[int]) -> list[int]:
     return sorted({ports[round(index * step)] for index in range(MOST_RANGE_PORTS)})
 
 
-def explain(at: Context, mesh: Mesh, bad: list[Dial]) -> dict[str, list[Finding]]:
-    """Findings by guilty node, one for each pair and kind of trouble, all its ports together."""
-    if not bad:
+def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
+    """Who sits on the ports that could not be bound: somebody who came after the `port` check, or was never asked for."""
+    taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
+    nodes = [node for node in at.nodes if taken.get(node.name)]
+    if not nodes:
         return {}
-    involved = sorted({name for dial in bad for name in (dial.source, dial.destination)})
-    addresses = {node.name: at.data_address(node) for node in at.nodes}
-    peers = {name: [addresses[d.destination] for d in bad if d.source == name] for name in involved}
-    for dial in bad:
-        peers[dial.destination].append(addresses[dial.source])
-    evidence = rules_of(at, involved, {name: sorted(set(listed)) for name, listed in peers.items()})
-    groups: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-    for dial in sorted(bad, key=lambda dial: dial.source == dial.destination):  # what a node does to itself comes last
-        groups[dial.source, dial.destination, dial.outcome].append(dial)
-    trouble = Trouble(at, mesh, bad, addresses, evidence)
-    found: dict[str, list[Finding]] = defaultdict(list)
-    for dials in groups.values():
-        node, finding = judge_pair(trouble, dials)
-        same = [other for other in found[node] if other.cause == finding.cause and words(other) == words(finding)]
-        if same:
-            # One command opens it for all of these peers: one finding.
-            found[node].remove(same[0])
-            peers_of_both = tuple(dict.fromkeys((*same[0].peers, *finding.peers)))
-            lines = tuple(dict.fromkeys((*same[0].evidence, *finding.evidence)))[:10]
-            finding = replace(same[0], peers=peers_of_both, evidence=lines)
-        found[node].append(finding)
-    return dict(found)
+
+    def arguments(node: Node) -> Facts:
+        return {"address": None, "speaks": at.data_address(node), "ports": taken[node.name]}
+
+    said = at.ask("port", arguments, timeout_s=8.0, nodes=nodes)
+    answers = {node: said[node.name] for node in nodes}
+    port = at.inventory.rendezvous.port
+    return {n.name: holders(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)}
 
 
-def words(finding: Finding) -> list[str]:
-    """What a remedy opens, whatever the order in which it lists the peers."""
-    return sorted(re.findall(r"[\w.:/-]+", finding.remedy))
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """Everything that is known when failed dials are explained."""
-
-    at: Context
-    mesh: Mesh
-    bad: list[Dial]
-    addresses: Mapping[str, str]
-    evidence: Mapping[str, Evidence | None]
-
-
-def judge_pair(trouble: Trouble, dials: list[Dial]) -> tuple[str, Finding]:
-    """Which node is guilty of these failed dials of one direction, and the finding."""
-    first = dials[0]
-    source, destination = first.source, first.destination
-    at, mesh, evidence = trouble.at, trouble.mesh, trouble.evidence
-    seen = (f"{source} → {first.address}, {ports_text(dials)}: {first.says}",)
-    if first.outcome == "unresolvable":
-        return source, Finding(
-            "name-unresolvable",
-            f"{source} cannot resolve {first.address}",
-            f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
-            seen,
-            (destination,),
-        )
-    if first.outcome == "stranger":
-        return destination, Finding(
-            "name-wrong-address",
-            f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
-            f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
-            seen,
-            (source,),
-        )
-    if first.outcome in ("silent", "lost", "reset"):
-        return destination, Finding(
-            "tcp-connection-lost-midrun" if first.outcome == "reset" else "packet-loss",
-            f"TCP from {source} to {destination} opens on {ports_text(dials)} and then nothing more comes through",
-            "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss",
-            seen,
-            (source,),
-        )
-    if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(evidence.get(source), evidence.get(destination)):
-        return source, Finding(
-            "no-route",
-            f"{source} has no way to {destination} ({first.address}): {first.errno}",
-            f"on {source}: `ip route get {first.address}`; add the route, or correct the address",
-            seen,
-            (destination,),
-        )
-    blocked = explain_dials(trouble, dials)
-    kinds = {dial.kind for dial in dials}
-    rendezvous_open = any(
-        d.outcome == "open" and d.kind == "rendezvous" and (d.source, d.destination) == (source, destination)
-        for d in mesh.dials
-    )
-    if blocked is None:
-        return destination, Finding(
-            "master-not-listening",
-            f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-            f"look at {destination} by hand: `sudo nft list ruleset`",
-            seen,
-            (source,),
-        )
-    cause, says = blocked.cause, blocked.says
-    if rendezvous_open and "ephemeral" in kinds:
-        cause = "data-ports-blocked"
-        says = (
-            f"the rendezvous port {at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange data do "
-            f"not: {says}"
-        )
-    return blocked.node, Finding(
-        cause,
-        says,
-        blocked.remedy,
-        (*seen, *(line for line in blocked.evidence if line not in seen))[:10],
-        tuple(name for name in (source, destination) if name != blocked.node),
-    )
-
-
-def explain_dials(trouble: Trouble, dials: list[Dial]) -> Blocked | None:
-    first = dials[0]
-    outcome: Literal["dropped", "rejected", "refused"] = "dropped"
-    if first.outcome in ("refused", "rejected"):
-        outcome = "refused" if first.outcome == "refused" else "rejected"
-    to_itself = "lo" if first.source == first.destination else None
-    flow = Flow(
-        numeric(trouble.addresses[first.source]),
-        numeric(first.address),
-        first.port,
-        in_interface=to_itself,
-        out_interface=to_itself,
-    )
-    # One command should open all that is blocked, for every peer that is.
-    alike = [dial for dial in trouble.bad if dial.outcome == first.outcome]
-    return explain_blocked(
-        outcome,
-        flow,
-        trouble.evidence.get(first.source),
-        trouble.evidence.get(first.destination),
-        first.source,
-        first.destination,
-        ports=needed_ports(trouble.at.inventory, [dial for dial in alike if dial.destination == first.destination]),
-        sources=sorted({numeric(trouble.addresses[d.source]) for d in alike if d.destination == first.destination}),
-        destinations=sorted({numeric(d.address) for d in alike if d.source == first.source}),
-        listener_was_up=True,
-    )
-
-
-def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
-    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
-    dials = list(dials)
-    kinds = {dial.kind for dial in dials}
-    ports: list[tuple[int, int]] = []
-    if "rendezvous" in kinds:
-        ports.append((inventory.rendezvous.port, inventory.rendezvous.port))
-    if "range" in kinds:
-        ports.extend(inventory.network.ports)
-    if "ephemeral" in kinds:
-        ports.append(ephemeral_range(dials))
-    return sorted(set(ports))
-
-
-def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
-    """Linux's default range, widened to what was really handed out."""
-    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
-    return min(32768, *seen), max(60999, *seen)
-
-
-def rejects(*evidence: Evidence | None) -> bool:
-    """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
-    return any(one is None or one.bases(4) or one.bases(6) for one in evidence)
-
-
-def numeric(address: str) -> str:
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        try:
-            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            return "0.0.0.0"
-
-
-def occupied(node: Node, port: int, errno: str) -> Finding:
-    return Finding(
+def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
+    """Where nobody was seen to sit there: gone again, or not looked for in time."""
+    if not errors:
+        return []
+    port, errno = errors[0]["port"], errors[0]["errno"]
+    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    finding = Finding(
         "port-in-use",
-        f"port {port} of {node.name} is taken, so nobody could be let in on it",
-        f"see who has it: `sudo ss -ltnp 'sport = :{port}'` on {node.name}; the `port` check names the process",
+        f"port {port}{others} of {node.name} was taken, so nobody could be let in on it",
+        f"run again; if it stays so, `sudo ss -ltnp 'sport = :{port}'` on {node.name} shows who has it",
         (f"bind({port}): {errno}",),
     )
-
-
-def ports_text(dials: list[Dial]) -> str:
-    """Ports with their runs folded: `TCP 29500-29510, 41927`."""
-    runs: list[list[int]] = []
-    for port in sorted({dial.port for dial in dials}):
-        if runs and port == runs[-1][-1] + 1:
-            runs[-1].append(port)
-        else:
-            runs.append([port])
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return "TCP " + ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    return [finding]

@@ -7,11 +7,12 @@ rank died, named its own failure, or when nothing moves any more.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import re
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +21,7 @@ from runbook.checks.context import QUIET_S, Run
 from runbook.launch.ranks import Rank, seating
 from runbook.launch.render import ranks_recipe
 from runbook.launch.script import write
+from runbook.launch.stops import CODES as STOPS
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import Message, Remote, Session
@@ -34,8 +36,10 @@ SETTLE_S = 0.6
 """After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
 
 AFTERMATH = re.compile(
-    r"closed by peer|connection reset|broken pipe|remote process exited|peer|socket closed|connection was (closed|lost)"
-    r"|NCCL.*(remote|unhandled system) error",
+    r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
+    r"|connection (was |has been )?(closed|lost|refused|abort(ed)?|timed out)|failed to (recv|send)|remote rank"
+    r"|gloo/transport/\S+ *(read|write|send|recv|connection)|no route to host|network is (unreachable|down)"
+    r"|Dist(Network|Store)Error|recvValue failed|sendBytes failed|NCCL.*(remote|unhandled system) error",
     re.IGNORECASE,
 )
 """What a survivor says when another rank or the network failed: a consequence, not a cause."""
@@ -58,12 +62,19 @@ class Member:
     over: bool = False
     lost: Unreachable | None = None
     processes: list[Message] = field(default_factory=list)
+    works: bool = False
     stack: tuple[str, ...] = ()
+    record: Message = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
         return f"rank {self.rank.rank} on {self.rank.node}"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its process was last seen stopped, or held by a debugger."""
+        return any(process["state"] in "Tt" for process in self.processes)
 
     @property
     def aftermath(self) -> bool:
@@ -82,10 +93,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Halt:
-    """Why waiting ended early. `kind`: died, failed, stalled or late."""
+    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent: some
+    rank sends no beats. The last two prove nothing yet: a program may be busy in a place where Python's threads wait.
+
+    `promised`: bytes a second that the ranks together should send meanwhile, where something promises that.
+    """
 
     kind: str
     seconds: float
+    promised: float | None = None
 
 
 class Gang:
@@ -100,6 +116,8 @@ class Gang:
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
+        self.seen: dict[str, Message] = {}
+        self._suspected = True
         self._news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
         self._logs: list[TextIO] = []
         self._on_message: Callable[[Member, Message], None] = lambda member, message: None
@@ -126,16 +144,15 @@ class Gang:
                 self._start_rank(session, member, script.name)
 
     def _start_rank(self, session: Session, member: Member, script: str) -> None:
-        logs = self.run.run_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        log = Path(logs / f"rank-{member.rank.rank:05d}.{member.rank.node}.log").open("a")  # noqa: SIM115  closed by dismiss
+        log = open_log(self.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
         self._logs.append(log)
 
         def on_log(text: str) -> None:
             text = self.run.redactor.text(text)
             member.log = [*member.log[-40:], text]
-            log.write(text)
-            log.flush()
+            with contextlib.suppress(OSError):  # no room on this machine is no fault of the node's
+                log.write(text)
+                log.flush()
 
         member.heard = member.moved = time.monotonic()
         member.remote = session.start(
@@ -150,6 +167,7 @@ class Gang:
     def order(self, message: Mapping[str, Any]) -> None:
         """The same order to every rank that lives. A rank whose node is lost is found by whoever waits."""
         self.extra = {}
+        self._suspected = False
         now = time.monotonic()
         for member in self.members:
             for step in ("done", "wrong"):
@@ -169,11 +187,14 @@ class Gang:
         timeout_s: float,
         stall_s: Callable[[], float],
         on_message: Callable[[Member, Message], None] | None = None,
+        suspicions: bool = False,
+        silence_s: float = SILENT_S,
     ) -> Halt | None:
         """Wait until every rank has made `step`; None when they all did.
 
         Ends early when a rank died or reported a failure (after letting the dust settle), when no rank moved for
-        `stall_s()` seconds, or when one sends no beats at all. Ranks whose node could not be reached count as dead.
+        `stall_s()` seconds, or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as dead.
+        With `suspicions` also, once an order, after half of that time: whoever can tell already need not wait longer.
         """
         self._on_message = on_message or (lambda member, message: None)
         begun = time.monotonic()
@@ -198,23 +219,50 @@ class Gang:
             if self._being_lost():
                 continue  # a node that says nothing at all is about to be known as lost: then we know more
             waiting = [member for member in self.members if step not in member.steps]
-            if now - max(member.moved for member in self.members) > stall_s():
+            still_s = now - max(member.moved for member in self.members)
+            if still_s > stall_s():
                 return Halt("stalled", now - begun)
-            if any("imported" in m.steps and now - m.heard > SILENT_S for m in waiting):
-                return Halt("stalled", now - begun)
+            if suspicions and not self._suspected and still_s > stall_s() / 2:
+                self._suspected = True
+                return Halt("suspected", now - begun)
+            if any("imported" in m.steps and now - m.heard > silence_s for m in waiting):
+                return Halt("silent", now - begun)
 
-    def gather(self, step: str, *, timeout_s: float) -> None:
-        """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other."""
-        begun = time.monotonic()
+    def go_on(self, halt: Halt) -> None:
+        """A stall or a silence that proved to be none: what counts as one begins anew."""
+        now = time.monotonic()
+        for member in self.members:
+            member.heard = now
+            if halt.kind == "stalled":
+                member.moved = now
+
+    def gather(self, step: str, *, timeout_s: float, look: Callable[..., None] | None = None) -> None:
+        """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other.
+
+        `look` is called where one falls silent, and fills in its processes: one that is stopped is not waited for, one that
+        is at work is.
+        """
+        begun = looked = time.monotonic()
         waiting = [member for member in self.members if member.remote]
         while waiting and time.monotonic() - begun < timeout_s:
             self._drain(0.05)
             now = time.monotonic()
-            waiting = [m for m in waiting if step not in m.steps and not m.failure and not m.over]
-            # Beats come from the first moment on, also while torch is imported: silence is not work.
-            late = [m for m in waiting if now - (m.heard if "started" in m.steps else begun) > START_S]
+            waiting = [m for m in waiting if step not in m.steps and not m.failure and not m.over and not m.stopped]
+            silent = any("started" in m.steps and now - m.heard > SILENT_S for m in waiting)
+            if look and silent and now - looked > SILENT_S:
+                look(watch_s=0.05)
+                looked = time.monotonic()
+            # Beats come from the first moment on, also while torch is imported. Without them it may still be at work: in
+            # the activate line, or in a place where Python's threads wait.
+            late = [m for m in waiting if now - m.heard > START_S]
             if waiting and len(late) == len(waiting):
-                return
+                if look:
+                    look()
+                busy = [member for member in late if member.works]
+                if not busy:
+                    return
+                for member in busy:
+                    member.heard = time.monotonic()
 
     def _being_lost(self) -> bool:
         """Whether some node with a living rank is silent, and not yet given up."""
@@ -239,8 +287,10 @@ class Gang:
             member.over, member.code, member.lost = True, member.remote.code, member.remote.lost
             return
         event = message.get("event")
+        if "started" not in member.steps and message.get("step") != "started" and event not in STOPS:
+            return  # no rank speaks yet: what `activate` prints may look like anything
         if event == "beat":
-            if (message.get("phase"), *place_of(message)) != (member.beat.get("phase"), *member.place):
+            if any(message.get(key) != member.beat.get(key) for key in ("phase", "size", "turn", "work")):
                 member.moved = now
             member.beat = message
             return
@@ -248,36 +298,20 @@ class Gang:
         if event == "step":
             member.step = message["step"]
             member.steps[member.step] = message
-        elif event in ("failed", "activation-failed", "program-missing"):
+        elif event == "failed" or event in STOPS:
             member.failure = message
         elif event in ("row", "finished"):
             member.finished_size = int(message["row"]["size"] if event == "row" else message["size"])
             self.extra[event] = message
         else:
             self.extra[f"{event}"] = message
-            if event == "wrong":
-                member.steps["wrong"] = message
+            if event in ("wrong", "looking-up"):
+                member.steps[event] = message
+            elif event == "looked-up":
+                member.steps.pop("looking-up", None)
         self._on_message(member, message)
 
     # Looking.
-
-    def inspect(self, *, timeout_s: float = 4.0) -> None:
-        """Ask every node's kernel about its ranks, and every rank for its stack, all in parallel."""
-        alive = [member for member in self.members if member.remote and not member.over]
-        pool = ThreadPoolExecutor(max(1, min(64, len(alive))))
-        wait([pool.submit(self._inspect_one, member) for member in alive], timeout=timeout_s)
-        pool.shutdown(wait=False, cancel_futures=True)
-
-    def _inspect_one(self, member: Member) -> None:
-        assert member.remote is not None
-        member.processes = member.remote.processes()
-        if any(process["state"] in "TtD" for process in member.processes):
-            return  # it cannot run a signal handler now
-        member.remote.signal("SIGUSR1")
-        time.sleep(0.3)
-        session = self.run.site.sessions[member.rank.node]
-        text = session.read_file(f"stack-{member.rank.rank}.txt").decode(errors="replace")
-        member.stack = main_stack(text)
 
     def lines(self, member: Member, count: int = 8) -> tuple[str, ...]:
         """The end of what a rank printed besides its messages."""
@@ -305,21 +339,21 @@ class Gang:
                 except Unreachable:
                     continue
         for log in self._logs:
-            log.close()
+            with contextlib.suppress(OSError):
+                log.close()
+
+
+def open_log(path: Path) -> TextIO:
+    """A file for what a rank prints; where this machine cannot keep one, the run goes on without."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError:
+        return Path(os.devnull).open("a")
 
 
 def place_of(message: Message) -> tuple[int, int]:
     return int(message.get("size", 0)), int(message.get("turn", 0))
-
-
-def main_stack(text: str) -> tuple[str, ...]:
-    """The last dump of the main thread from what faulthandler wrote, innermost frame first."""
-    dumps = re.split(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", text, flags=re.MULTILINE)
-    for block in reversed(dumps):
-        frames = [line.strip() for line in block.splitlines() if line.strip().startswith("File ")]
-        if any("rank.py" in frame and " in main" in frame for frame in frames):
-            return tuple(frames[:8])
-    return ()
 
 
 def start_gang(run: Run, inventory: Inventory, script: str) -> Gang:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.causes.tools.ib_ports import Port, from_sysfs, parse
+from runbook.causes.tools.ibstat import read
+from runbook.causes.tools.reading import some
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.launch.environment import hca_expression
+from runbook.checks.infiniband.among import uneven
+from runbook.checks.infiniband.ports import longer_names, matches, named, rate, select
+from runbook.checks.infiniband.roce import gid_findings
+from runbook.launch.environment import hca_expression, network_environment
+from runbook.load.didyoumean import nearest
 from runbook.model.inventory import Node
-from runbook.model.selection import Selection, selection
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.selection import selection
+from runbook.model.verdict import Finding, Outcome, Verdict
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
 
 
-@dataclass(frozen=True)
-class Port:
-    """One port of one HCA. `rate_gbps` is the link rate in Gbit/s; states are lower case, as ibstat prints them."""
+STATES = ("active", "down", "initializing", "armed")
+"""The states that a port can be in; another word is the half of one."""
 
-    hca: str
-    number: int
-    state: str
-    physical: str
-    rate_gbps: float | None
-    link_layer: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.hca}:{self.number}"
+PHYSICAL = {
+    "linkup": "LinkUp",
+    "linkerrorrecovery": "LinkErrorRecovery",
+    "portconfigurationtraining": "PortConfigurationTraining",
+}
+"""Physical states as ibstat writes them, where that is more than one word."""
 
 
 @dataclass(frozen=True)
@@ -39,77 +40,187 @@ class Ibstat(Check):
     timeout_s: ClassVar[float] = 30.0
 
     def run(self, at: Context) -> list[Outcome]:
-        if at.inventory.infiniband is None:
+        promise = at.inventory.infiniband
+        if promise is None:
             return [Outcome.skipped(node.name, "the inventory has no infiniband: block") for node in at.nodes]
         said = at.ask("ibstat", lambda node: {}, timeout_s=15.0)
+        spare = spares({n: ports_of(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)})
         outcomes = []
         for node in at.nodes:
             answer = said[node.name]
             if isinstance(answer, Outcome):
                 outcomes.append(answer)
                 continue
+            index = network_environment(at.inventory, node).get("NCCL_IB_GID_INDEX")
+            gid_index = index if isinstance(index, str) else None
             expression = hca_expression(at.inventory, node)
-            outcomes.append(judge(node, answer, expression, at.inventory.infiniband.min_rate_gbps))
-        return outcomes
+            outcomes.append(judge(node, answer, expression, promise.min_rate_gbps, gid_index, spare=spare))
+        return beside_each_other(at, said, outcomes)
 
 
-def judge(node: Node, answer: Mapping[str, Any], expression: str | None, min_rate: float | None) -> Outcome:
-    """From what the node's ibstat (or sysfs) printed to an outcome. Pure."""
-    tool, sysfs = answer["ibstat"], answer["sysfs"]
-    text = str(tool.get("out") or "")
-    source = "ibstat"
-    ports = parse(text)
-    if not ports and sysfs:
-        ports, source = from_sysfs(sysfs), "/sys/class/infiniband"
-    said = tuple((text + str(tool.get("err") or "")).strip().splitlines()[:8])
+def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Warnings about what differs between nodes whose ports are all sound."""
+    if any(outcome.verdict is not Verdict.PASS for outcome in outcomes):
+        return list(outcomes)
+    chosen = {
+        node.name: [p for p in select(hca_expression(at.inventory, node), ports_of(said[node.name])[0]) if p.sound]
+        for node in at.nodes
+    }
+    promised = bool(at.inventory.infiniband and at.inventory.infiniband.min_rate_gbps)
+    warnings = uneven(chosen, promised=promised)
+    return [replace(one, warnings=(*one.warnings, *warnings.get(one.node, ()))) for one in outcomes]
+
+
+def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
+    """The node's ports and who told of them: ibstat, or the kernel where that shows none, or not all of them."""
+    told, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
+    if seen and (not told or cut_short(answer)):
+        return seen, "/sys/class/infiniband"
+    details = {port.name: port.detail for port in seen}
+    return [replace(port, detail=details.get(port.name, "")) for port in told], "ibstat"
+
+
+def cut_short(answer: Mapping[str, Any]) -> str:
+    """Why what ibstat printed is not all there is to say: a port without its state, fewer ports than announced, an error
+    in the middle; empty when nothing is missing."""
+    tool = answer["ibstat"]
+    reading = read(f"{tool.get('out') or ''}\n{tool.get('err') or ''}")
+    return reading.unknown if reading else ""
+
+
+def judge(
+    node: Node,
+    answer: Mapping[str, Any],
+    expression: str | None,
+    min_rate: float | None,
+    gid_index: str | None = None,
+    *,
+    spare: Collection[str] = (),
+) -> Outcome:
+    """From what the node's ibstat (or sysfs) printed to an outcome. Pure. `spare`: ports that are down on every node."""
+    tool = answer["ibstat"]
+    ports, source = ports_of(answer)
     if not ports:
-        return nothing_to_see(node, tool, sysfs, said)
+        return nothing_to_see(node, answer)
     chosen = select(expression, ports)
-    listed = tuple(f"{p.name}: {p.state}, {p.physical}, {rate(p)}, {p.link_layer}" for p in ports)
-    if not chosen:
-        return Outcome.failed(
-            node.name,
-            Finding(
-                "ib-hca-missing",
-                f"{node.name} has no HCA that `{expression}` selects; it has {', '.join(sorted({p.hca for p in ports}))}",
-                f"correct `infiniband: {{hca: …}}` in the inventory (or NCCL_IB_HCA in the env of {node.name})",
-                listed,
-            ),
-        )
-    wanted = selection(expression or "")
-    named = () if wanted.excludes else wanted.names
-    missing = [word for word in named if not any(matches(word, port, wanted) for port in ports)]
-    findings = [
-        Finding(
-            "ib-hca-missing",
-            f"{node.name} has no HCA {word}",
-            "`lspci | grep -i mellanox` and `dmesg | grep -i mlx5` on that node, or correct the inventory",
-            listed,
-        )
-        for word in missing
+    listed = tuple(f"{p.name}: {p.state}, {p.physical}, {p.detail or rate(p)}, {p.link_layer}" for p in ports)
+    metrics: dict[str, object] = {"ports": listed}
+    if missing := missing_hcas(node, expression, ports, listed):
+        return Outcome.failed(node.name, *missing, *faults(node, chosen, min_rate), metrics=metrics)
+    idle = [port for port in chosen if port.name in spare and not named(expression, port)]
+    chosen = [port for port in chosen if port not in idle] or chosen
+    why = cut_short(answer) if source == "ibstat" else ""
+    told = [
+        port for port in chosen if not why or (port.state in STATES and port.physical and port.rate_gbps is not None)
     ]
-    findings += [finding for port in chosen if (finding := fault(node, port, min_rate))]
+    findings = [*faults(node, told, min_rate), *gid_findings(node, told, answer.get("gids"), gid_index)]
     if findings:
-        return Outcome.failed(node.name, *findings, metrics={"ports": listed})
-    slowest = min((p.rate_gbps for p in chosen if p.rate_gbps is not None), default=0.0)
+        return Outcome.failed(node.name, *findings, metrics=metrics)
+    if why:
+        return Outcome.unknown(node.name, half_told(node, tool, why), metrics=metrics)
+    slowest = min((p.rate_gbps for p in chosen if p.rate_gbps is not None), default=None)
+    speed = f" at {slowest:g} Gbit/s" if slowest is not None else ""
     promised = f" (promised {min_rate:g})" if min_rate else ""
-    return Outcome.passed(
-        node.name,
-        f"{', '.join(p.name for p in chosen)} Active, LinkUp at {slowest:g} Gbit/s{promised}, by {source}",
-        metrics={"ports": listed},
+    warnings = [
+        f"`{word}` takes every HCA whose name begins so, {', '.join(more)} as well: write `={word}` for that one alone"
+        for word, more in longer_names(expression, ports).items()
+    ]
+    if not expression and (ethernet := [p.name for p in ports if p.ethernet and p.sound and p not in chosen]):
+        warnings.append(
+            f"{', '.join(ethernet)} is Ethernet and NCCL may take it too: name the others in `infiniband: {{hca: …}}`"
+        )
+    if idle:
+        warnings.append(
+            f"{', '.join(p.name for p in idle)} is down on every node, so taken for a spare: NCCL leaves it out"
+        )
+    if tool.get("timed_out"):
+        warnings.append("ibstat did not return within 8 s")
+    proof = f"{', '.join(p.name for p in chosen)} Active, LinkUp{speed}{promised}, by {source}"
+    return Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings)
+
+
+def spares(ports: Mapping[str, Sequence[Port]]) -> set[str]:
+    """Ports that are down on every one of several nodes that look alike: cards have more ports than anybody cables."""
+    down = [{port.name for port in listed if port.state == "down"} for listed in ports.values()]
+    return set.intersection(*down) if len(down) > 1 else set()
+
+
+def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], listed: tuple[str, ...]) -> list[Finding]:
+    """Names that select nothing. An expression that excludes names what need not be there; it must leave something."""
+    wanted = selection(expression or "")
+    hcas = sorted({port.hca for port in ports})
+    there = f"it has {some(hcas)}"
+    where = f"`infiniband: {{hca: …}}` in the inventory (or NCCL_IB_HCA in the env of {node.name})"
+    if wanted.excludes:
+        if select(expression, ports):
+            return []
+        says = f"`{expression}` leaves {node.name} no HCA: {there}"
+        return [Finding("ib-hca-missing", says, f"correct {where}", listed)]
+    found = []
+    for word in wanted.names:
+        if any(matches(word, port, wanted) for port in ports):
+            continue
+        name, _, number = word.partition(":")
+        near = nearest(name, hcas)
+        if number and any(wanted.fits(name, hca) for hca in hcas):
+            says = f"no HCA that `{name}` means has a port {number} on {node.name}"
+            remedy = f"correct {where}"
+        elif wanted.exact and any(hca.startswith(name) for hca in hcas):
+            says = f"{node.name} has no HCA with the exact name {name}: {there}"
+            remedy = f"write `{name}` without `=` for all whose names begin so: correct {where}"
+        else:
+            says = f"{node.name} has no HCA {name}: {there}"
+            remedy = (f"did you mean `{near}`? " if near else "") + (
+                f"correct {where}; if the card should be there: `lspci -d 15b3:` and `sudo dmesg -T | grep -i mlx` on that node"
+            )
+        found.append(Finding("ib-hca-missing", says, remedy, listed))
+    return found
+
+
+def half_told(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
+    """What ibstat printed shows no fault, and is not all there is."""
+    said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
+    return Finding(
+        "tool-output-unknown",
+        f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}",
+        f"run `ibstat` on {node.name} by hand",
+        tuple(line.strip() for line in said[:3] + said[3:][-5:]),
     )
 
 
-def nothing_to_see(node: Node, tool: Mapping[str, Any], sysfs: object, said: tuple[str, ...]) -> Outcome:
+def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     """No port was read: no device (a failure), or nobody could look (unknown)."""
-    if tool.get("missing") and sysfs is None:
+    tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
+    text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
+    said = tuple(text.splitlines()[:8])
+    on_bus = (
+        () if cards is None else (f"the kernel shows {cards} Mellanox card{'' if cards == 1 else 's'} on the PCI bus",)
+    )
+    # ibstat without any device prints nothing and ends with 0; the kernel's empty list is as good a proof.
+    silent = tool.get("code") == 0 and not text and not tool.get("missing")
+    no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
+    if (sysfs == {} or silent or no_driver) and not tool.get("timed_out"):
+        return Outcome.failed(
+            node.name,
+            Finding(
+                "ib-no-device",
+                f"{node.name} has no InfiniBand device"
+                + (": its card is there, and no driver has taken it" if cards else ""),
+                "sudo modprobe mlx5_ib"
+                if cards
+                else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; without a "
+                "card take the `infiniband:` block out of the inventory",
+                (*(said or ("ibstat lists no adapter",)), *on_bus),
+            ),
+        )
+    if tool.get("missing"):
         return Outcome.unknown(
             node.name,
             Finding(
                 "tool-missing",
                 f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
                 f"{PACKAGES}; if this node has no InfiniBand, take the `infiniband:` block out of the inventory",
-                ("ibstat is neither on PATH nor in /usr/sbin",),
+                ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
             ),
         )
     if tool.get("timed_out"):
@@ -117,142 +228,73 @@ def nothing_to_see(node: Node, tool: Mapping[str, Any], sysfs: object, said: tup
             node.name,
             Finding(
                 "tool-output-unknown",
-                f"ibstat does not return on {node.name}",
-                "look at `dmesg | grep -i mlx5`: the driver or the adapter hangs",
-                ("no answer within 8 s",),
-            ),
-        )
-    none = any(
-        "no such" in line.lower() or "can't open" in line.lower() or "not found" in line.lower() for line in said
-    )
-    if none or not said or sysfs == {}:
-        return Outcome.failed(
-            node.name,
-            Finding(
-                "ib-no-device",
-                f"{node.name} has no InfiniBand device",
-                "`lspci | grep -i mellanox`; load the driver (`sudo modprobe mlx5_ib`), or take the `infiniband:` block "
-                "out of the inventory",
-                said or ("ibstat lists no adapter",),
+                f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband",
+                f"on {node.name}: `sudo dmesg -T | grep -i mlx`: the driver or the adapter hangs",
+                ("ibstat: no answer within 8 s", *on_bus),
             ),
         )
     return Outcome.unknown(
         node.name,
         Finding(
             "tool-output-unknown",
-            f"ibstat on {node.name} printed what nobody here knows (exit {tool.get('code')})",
+            f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})",
             f"run `ibstat` on {node.name} by hand",
-            said,
+            said or ("it printed nothing",),
         ),
     )
 
 
+def faults(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
+    return [finding for port in chosen if (finding := fault(node, port, min_rate))]
+
+
 def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     where = f"{port.name} of {node.name}"
-    seen = (f"{port.name}: State {port.state}, Physical state {port.physical}, Rate {rate(port)}",)
-    if port.state in ("initializing", "init", "armed"):
+    state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
+    seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
+    if port.state in ("initializing", "armed") and port.physical == "linkup" and not port.ethernet:
         return Finding(
             "ib-port-initializing",
-            f"{where} is {port.state.capitalize()}: the link is up, but no subnet manager has set it up",
+            f"{where} is {state}: the link is up, but no subnet manager has set it up",
             "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch; "
             "`sudo sminfo` shows who it is",
             seen,
         )
-    if port.state != "active" or port.physical != "linkup":
+    if not port.sound:
         return Finding(
             "ib-port-not-active",
-            f"{where} is {port.state.capitalize()} (physical state {port.physical.capitalize()})",
-            "check the cable and the switch port (`sudo iblinkinfo`); enable a disabled one with "
-            "`sudo ibportstate -D 0 PORT enable`; reseat or replace the cable if it stays in Polling",
+            f"{where} is {state or 'in an unknown state'} (physical state {physical or 'unknown'})",
+            how_to_raise(node, port),
             seen,
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
+        narrow = " over one lane instead of four" if "(1X" in port.detail else ""
         return Finding(
             "ib-rate-low",
-            f"{where} runs at {port.rate_gbps:g} Gbit/s, not at the promised {min_rate:g}",
+            f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}",
             "a bad cable or transceiver makes a link train slower or narrower: `sudo iblinkinfo` shows both ends; "
             "reseat or replace it, or correct `min_rate_gbps`",
             seen,
         )
     if min_rate and port.rate_gbps is None:
-        return Finding("ib-rate-low", f"{where} shows no rate", "run `ibstat` there by hand", seen)
+        return Finding("ib-rate-low", f"{where} shows no rate", f"run `ibstat {port.hca}` there by hand", seen)
     return None
 
 
-def parse(text: str) -> list[Port]:
-    """Ports from ibstat's text, in its own order. The format is that of infiniband-diags since OFED 1."""
-    ports: list[Port] = []
-    hca = ""
-    number: int | None = None
-    fields: dict[str, str] = {}
-
-    def finish() -> None:
-        if number is not None:
-            ports.append(
-                Port(
-                    hca,
-                    number,
-                    fields.get("state", "").lower(),
-                    fields.get("physical state", "").lower(),
-                    as_rate(fields.get("rate")),
-                    fields.get("link layer", "InfiniBand"),
-                )
-            )
-
-    for line in text.splitlines():
-        if match := re.match(r"\s*CA '(.+)'", line):
-            finish()
-            hca, number, fields = match[1], None, {}
-        elif match := re.match(r"\s*Port (\d+):\s*$", line):
-            finish()
-            number, fields = int(match[1]), {}
-        elif number is not None and ":" in line:
-            name, _, value = line.partition(":")
-            fields[name.strip().lower()] = value.strip()
-    finish()
-    return ports
-
-
-def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> list[Port]:
-    """Ports from /sys/class/infiniband: `4: ACTIVE`, `5: LinkUp`, `400 Gb/sec (4X NDR)`."""
-    return [
-        Port(
-            hca,
-            int(number),
-            (port.get("state") or "").partition(": ")[2].lower(),
-            (port.get("phys_state") or "").partition(": ")[2].lower(),
-            as_rate(port.get("rate")),
-            port.get("link_layer") or "InfiniBand",
+def how_to_raise(node: Node, port: Port) -> str:
+    if port.ethernet:
+        return (
+            f"on {node.name}: `rdma link show {port.hca}/{port.number}` names its interface; `sudo ip link set INTERFACE up`, "
+            "then the cable and the switch port"
         )
-        for hca, ports in hcas.items()
-        for number, port in ports.items()
-        if number.isdigit()
-    ]
-
-
-def as_rate(text: str | None) -> float | None:
-    match = re.match(r"[\d.]+", text or "")
-    return float(match[0]) if match else None
-
-
-def rate(port: Port) -> str:
-    return "no rate" if port.rate_gbps is None else f"{port.rate_gbps:g} Gbit/s"
-
-
-def select(expression: str | None, ports: list[Port]) -> list[Port]:
-    """The ports NCCL_IB_HCA selects: a prefix list, `=` for exact names, `^` to exclude, `:port` for one port.
-
-    Without an expression NCCL takes every active port and ignores the rest, so idle spare ports are not a fault then:
-    the active ones are chosen, or all if none is.
-    """
-    if not expression:
-        return [port for port in ports if port.state == "active"] or ports
-    chosen = selection(expression)
-    return [port for port in ports if any(matches(name, port, chosen) for name in chosen.names) != chosen.excludes]
-
-
-def matches(word: str, port: Port, chosen: Selection) -> bool:
-    name, _, number = word.partition(":")
-    if number and number.isdigit() and int(number) != port.number:
-        return False
-    return chosen.fits(name, port.hca)
+    if port.physical == "disabled":
+        return f"on {node.name}: `sudo ibportstate -C {port.hca} -P {port.number} -D 0 {port.number} enable`"
+    if port.physical == "linkerrorrecovery":
+        return (
+            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {port.hca} -P {port.number}` shows its error "
+            "counters; reseat or replace the cable"
+        )
+    return (
+        "check the cable and the switch port (`sudo iblinkinfo`), which may be disabled there; reseat or replace the cable if "
+        "it stays in Polling"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context, Facts, no_answer
@@ -15,14 +14,22 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 from runbook.transport import ProgramNotStarted, Remote
 
-DIAL_S = 2.2
-"""Long enough for two SYNs: the kernel repeats the first after 1 s."""
+OPEN_S = 0.5
+"""How long a dial waits for an answer to one of its four SYNs. Enough to hear of a port that is open; silence is not yet
+proof of a drop unless a rule explains it."""
+
+PATIENT_S = 2.2
+"""How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
+
+REPLY_S = 2.2
+"""How long an opened connection may take to its first byte, and to each next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost or
-    unresolvable; `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full."""
+    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent
+    or unresolvable; `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full. `local` and `remote` are
+    both ends' addresses as numbers, as far as it got: a name may mean something else here, or nothing."""
 
     source: str
     destination: str
@@ -33,18 +40,23 @@ class Dial:
     outcome: str
     errno: str | None
     seconds: float
+    tries: int = 1
+    retransmitted: int | None = None
+    local: str | None = None
+    remote: str | None = None
 
     @property
     def says(self) -> str:
         """What became of it, in words."""
         return {
-            "dropped": f"no answer within {self.seconds:.1f} s",
+            "dropped": f"no answer within {self.seconds:.1f} s ({self.tries} tries)",
             "refused": "refused (RST)",
             "rejected": f"rejected ({self.errno})",
             "stranger": "something else than our listener answers",
             "silent": "opens, but nothing comes through it",
             "lost": "opens, but full-size packets do not arrive",
             "reset": "opens and is reset",
+            "unsent": "no port is left to dial from",
             "unresolvable": f"the name does not resolve ({self.errno})",
         }.get(self.outcome, self.outcome)
 
@@ -59,12 +71,29 @@ class Want:
     port: int
     kind: str
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether on all addresses of the machine, as torch opens its store: the rendezvous address may be any of them."""
+        return self.kind == "rendezvous"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one node is told to dial."""
+
+    peer: str
+    address: str
+    port: int
+    kind: str
+    mode: str
+
 
 class Mesh:
     """Listeners up on all nodes of a stage for as long as the `with` block lasts."""
 
-    def __init__(self, at: Context, wants: Callable[[Node], Sequence[Want]]) -> None:
+    def __init__(self, at: Context, wants: Callable[[Node], Sequence[Want]], *, reply_s: float = REPLY_S) -> None:
         self._at = at
+        self._reply_s = reply_s
         self._wants = wants
         self._remotes: dict[str, Remote] = {}
         self.listening: dict[str, list[tuple[int, str]]] = {}  # by node: (port, kind)
@@ -73,14 +102,22 @@ class Mesh:
         self.dials: list[Dial] = []
 
     def __enter__(self) -> Mesh:
-        # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both.
+        # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
+        # rendezvous is on all addresses of its machine, so it leaves that port to nobody else there.
+        wanted = {node.name: self._wants(node) for node in self._at.nodes}
+        machines = {node.name: self._at.machine(node.name) for node in self._at.nodes}
+        meeting = {(machines[name], w.port) for name, wants in wanted.items() for w in wants if w.everywhere}
         taken: set[tuple[str, str, int]] = set()
         plans: dict[str, list[Want]] = {}
         for node in self._at.nodes:
-            place = (self._at.machine(node.name), self._at.data_address(node))
-            wants = [w for w in self._wants(node) if w.port == 0 or (*place, w.port) not in taken]
-            taken |= {(*place, want.port) for want in wants}
-            plans[node.name] = wants
+            machine = machines[node.name]
+            place = (machine, self._at.data_address(node))
+            plans[node.name] = [
+                w
+                for w in wanted[node.name]
+                if w.port == 0 or w.everywhere or ((machine, w.port) not in meeting and (*place, w.port) not in taken)
+            ]
+            taken |= {(*place, want.port) for want in plans[node.name]}
         started = self._at.each(lambda node: self._start(node, plans[node.name]))
         for name, result in started.items():
             if isinstance(result, BaseException):
@@ -91,7 +128,7 @@ class Mesh:
         arguments = {
             "run_id": self._at.run.run_id,
             "address": self._at.data_address(node),
-            "listen": [want.port for want in wants],
+            "listen": [[want.port, want.everywhere] for want in wants],
         }
         remote = self._at.session(node).program("mesh", arguments, timeout_s=self._at.left_s)
         self._remotes[node.name] = remote
@@ -113,49 +150,51 @@ class Mesh:
     ) -> None:
         """Every node dials every other one on all its ports; results are in `dials`.
 
-        With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds (address, port, kind) that are dialled as well and where any answer at all is welcome.
+        With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds
+        (address, port, kind) where somebody else listens: they are only opened.
         """
         up = [node for node in self._at.nodes if node.name in self.listening]
-
-        def targets(source: Node) -> list[dict[str, Any]]:
-            wanted: list[dict[str, Any]] = []
+        orders: dict[str, list[Target]] = {}
+        for source in up:
+            wanted: list[Target] = []
             for peer in up:
                 if peer.name == source.name and not itself:
                     continue
                 for port, kind in self.listening[peer.name]:
-                    address = self._address(peer, kind)
-                    wanted += [
-                        {"peer": peer.name, "address": address, "port": port, "kind": kind, "mode": mode}
-                        for mode in modes
-                    ]
-                for address, port, kind in extra(peer) if extra else ():
-                    wanted.append({"peer": peer.name, "address": address, "port": port, "kind": kind, "mode": "greet"})
-            return wanted
+                    wanted += [Target(peer.name, self._address(peer, kind), port, kind, mode) for mode in modes]
+                wanted += [Target(peer.name, *where, "knock") for where in (extra(peer) if extra else ())]
+            orders[source.name] = wanted
+        self.dials += self._dialled(orders, OPEN_S)
+
+    def again(self, failed: Sequence[Dial]) -> None:
+        """Dial these once more, with patience: what they find now stands in their place in `dials`."""
+        orders: dict[str, list[Target]] = {}
+        for dial in failed:
+            orders.setdefault(dial.source, []).append(
+                Target(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
+            )
+        self.dials = [dial for dial in self.dials if dial not in failed] + self._dialled(orders, PATIENT_S)
+
+    def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float) -> list[Dial]:
+        found: list[Dial] = []
 
         def one(source: Node) -> None:
             remote = self._remotes[source.name]
-            remote.tell({"dial": targets(source), "timeout_s": DIAL_S})
+            remote.tell({"dial": [asdict(t) for t in orders[source.name]], "open_s": open_s, "reply_s": self._reply_s})
             for message in remote.messages(self._at.left_s):
-                for found in message["results"]:
-                    self.dials.append(
-                        Dial(
-                            source.name,
-                            found["peer"],
-                            found["address"],
-                            found["port"],
-                            found["kind"],
-                            found["mode"],
-                            found["outcome"],
-                            found["errno"],
-                            found["seconds"],
-                        )
-                    )
+                keys = (
+                    *("peer", "address", "port", "kind", "mode"),
+                    *("outcome", "errno", "seconds", "tries", "retransmitted", "local", "remote"),
+                )
+                found.extend(Dial(source.name, *(result[key] for key in keys)) for result in message["results"])
                 return
             raise remote.lost or TimeoutError(f"{source.name}: the dials were not finished in time")
 
-        for name, result in self._at.each(one, up).items():
+        sources = [node for node in self._at.nodes if node.name in orders]
+        for name, result in self._at.each(one, sources).items():
             if isinstance(result, BaseException):
                 self.silent[name] = no_answer(name, "mesh", result)
+        return found
 
     def _address(self, peer: Node, kind: str) -> str:
         rendezvous = self._at.inventory.rendezvous
@@ -174,20 +213,27 @@ class Mesh:
             remote.over.wait(max(0.0, deadline - time.monotonic()))
 
 
-def rules_of(at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]]) -> dict[str, Evidence | None]:
-    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked."""
+def rules_of(
+    at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]], *, timeout_s: float = 12.0
+) -> dict[str, Evidence | None]:
+    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time."""
     evidence: dict[str, Evidence | None] = dict.fromkeys(names)
 
     def one(name: str) -> Evidence | None:
         session = at.run.site.sessions[name]
-        answer = session.program("rules", {"peers": list(peers.get(name, ()))}, timeout_s=8.0).wait(10.0)
+        answer = session.program("rules", {"peers": list(peers.get(name, ()))}, timeout_s=8.0).wait(
+            min(10.0, timeout_s)
+        )
         return Evidence.of(answer.message) if answer.message else None
 
-    with concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(names)))) as pool:
-        futures = {name: pool.submit(one, name) for name in names if name in at.run.site.sessions}
-        for name, future in futures.items():
+    pool = concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(names))), thread_name_prefix="rules")
+    futures = {name: pool.submit(one, name) for name in names if name in at.run.site.sessions}
+    concurrent.futures.wait(futures.values(), timeout=timeout_s)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for name, future in futures.items():
+        if future.done():
             try:
-                evidence[name] = future.result(timeout=12.0)
-            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError, concurrent.futures.TimeoutError):
-                evidence[name] = None
+                evidence[name] = future.result()
+            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError):
+                continue
     return evidence

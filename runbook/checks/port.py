@@ -34,7 +34,9 @@ class PortCheck(Check):
             ports: list[int] = []
             if first_of[at.machine(node.name)] == node.name:
                 ports = sorted({*promised, *([at.inventory.rendezvous.port] if node.name == master else [])})
-            return {"address": address if node.name == master else None, "ports": ports}
+            if node.name == master:
+                return {"address": address, "speaks": address, "ports": ports}
+            return {"address": None, "speaks": at.data_address(node), "ports": ports}
 
         said = at.ask("port", arguments, timeout_s=15.0)
         outcomes = []
@@ -71,14 +73,7 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     port = at.inventory.rendezvous.port
     if where is not None and not where["local"]:
         findings.append(not_local(at, node, where, address))
-    held: dict[object, list[int]] = {}
-    for number, found in answer["ports"].items():
-        if not found["free"]:
-            holder = found.get("holder") or {}
-            held.setdefault((found["errno"], holder.get("pid"), holder.get("uid")), []).append(int(number))
-    for numbers in held.values():
-        numbers.sort(key=lambda number: number != port)  # the rendezvous port speaks for the others
-        findings.append(taken(node, numbers, answer["ports"][str(numbers[0])], rendezvous=numbers[0] == port))
+    findings += holders(node, answer, port)
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = []
@@ -92,6 +87,23 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     if where is not None:
         proof = f"{address} is on this node, rendezvous port {port} is free" + (f", {proof}" if count > 1 else "")
     return Outcome.passed(node.name, proof, warnings=warnings)
+
+
+def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
+    """One finding for each process that holds ports. `port` is the rendezvous port, which speaks for the others."""
+    held: dict[object, list[int]] = {}
+    for number, found in answer["ports"].items():
+        if not found["free"]:
+            holder = found.get("holder") or {}
+            held.setdefault((found["errno"], holder.get("pid"), holder.get("uid")), []).append(int(number))
+    spare = next((number for number, found in answer["ports"].items() if found["free"]), "…")
+    findings = []
+    for numbers in held.values():
+        numbers.sort(key=lambda number: number != port)
+        first = answer["ports"][str(numbers[0])]
+        limit = answer.get("unprivileged")
+        findings.append(taken(node, numbers, first, rendezvous=numbers[0] == port, unprivileged=limit, spare=spare))
+    return findings
 
 
 def in_ephemeral_range(port: int, text: str | None) -> bool:
@@ -133,33 +145,51 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     )
 
 
-def taken(node: Node, ports: list[int], found: Mapping[str, Any], *, rendezvous: bool) -> Finding:
+def taken(
+    node: Node,
+    ports: list[int],
+    found: Mapping[str, Any],
+    *,
+    rendezvous: bool,
+    unprivileged: int | None = None,
+    spare: str = "…",
+) -> Finding:
     """One finding for all the ports that one process holds; the first of them is named."""
     port = ports[0]
     what = "the rendezvous port" if rendezvous else "the port"
     others = f" (and {len(ports) - 1} more ports)" if len(ports) > 1 else ""
+    other = f"another port: `rendezvous: {{port: {spare}}}`" if rendezvous else "other `network: {ports: …}`"
+    evidence: tuple[str, ...] = (f"bind({port}): {found['errno']}",)
     if found["errno"] == "EACCES":
+        first = unprivileged or 1024
         return Finding(
             "port-privileged-or-reserved",
-            f"{node.name} may not bind {what} {port}: ports below 1024 are root's",
-            "choose a port above 1024: `rendezvous: {port: 29500}`",
-            (f"bind({port}): {found['errno']}",),
+            f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's",
+            f"choose a port from {first} on: `rendezvous: {{port: 29500}}`",
+            (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}"),
         )
     holder = found.get("holder") or {}
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")
+    if holder.get("listens"):
+        evidence += (f"it listens on {holder['listens']}",)
+        if is_loopback(holder["listens"].rpartition(":")[0].strip("[]")):
+            evidence += ("a rank binds all addresses at once, so a listener on loopback alone is in its way too",)
+    elif holder.get("peer"):
+        evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
+        kill = f"kill {holder['pid']}" if holder.get("ours", True) else f"sudo kill {holder['pid']}"
         who = f"process {holder['pid']} of {user}: {holder['command']}"
-        fix = f"end it if it is a leftover (`kill {holder['pid']}` on {node.name})"
-        if holder.get("run_id"):
-            who += f" (it belongs to runbook's run {holder['run_id']})"
-            fix = f"wait if that run is still going on; end it if it is a leftover (`kill {holder['pid']}` on {node.name})"
+        fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"
+        if holder.get("run_id") and holder.get("left_behind"):
+            who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"
+            fix = f"on {node.name}: `{kill}`"
+        elif holder.get("run_id"):
+            who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
+            fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"
+    elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
+        who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
+        fix = f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it (iproute2 6.8)"
     else:
         who = f"a process of {user} that only root can see"
-        fix = f"see who it is: `sudo ss -ltnp 'sport = :{port}'` on {node.name}"
-    other = "another port: `rendezvous: {port: …}`" if rendezvous else "other `network: {ports: …}`"
-    return Finding(
-        "port-in-use",
-        f"{what} {port}{others} of {node.name} is taken by {who}",
-        f"{fix}, or choose {other}",
-        (f"bind({port}): {found['errno']}",),
-    )
+        fix = f"see who it is: `sudo ss -Htanp 'sport = :{port}'` on {node.name}; end it there, or choose {other}"
+    return Finding("port-in-use", f"{what} {port}{others} of {node.name} is taken by {who}", fix, evidence)

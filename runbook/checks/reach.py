@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from runbook.checks.base import Check
-from runbook.checks.context import Context, Facts, folder_finding, no_answer
+from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.gang import Gang, start_gang
-from runbook.checks.readiness.clock import SKEW_WARN_S, clock_finding
-from runbook.checks.readiness.gpus import judge_gpus, shared_gpus
+from runbook.checks.ranks.evidence import gather
+from runbook.checks.readiness.clock import clock_finding, clock_proof
+from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
+from runbook.checks.readiness.gpus.judge import Judged
 from runbook.checks.readiness.interfaces import interface_findings
-from runbook.checks.readiness.limits import limit_warnings
+from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
-from runbook.checks.readiness.torch import compare_versions, torch_findings
+from runbook.checks.readiness.torch import compare_versions
 from runbook.checks.readiness.workdir import folder_findings
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
+IMPORT_BESIDE_FAULT_S = 3.0
+"""How long torch is waited for when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
+rank may hang on that very GPU."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +40,29 @@ class Reach(Check):
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         gang = None
-        if at.needs_gang is not None and all(node in reached for node in at.needs_gang.nodes):
-            # torch takes seconds to import: the ranks do that while we look at the rest.
+        if at.needs_gang is not None and any(node in reached for node in at.needs_gang.nodes):
+            # torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
+            # node that was not reached hides nothing about the others.
             gang = start_gang(at.run, at.needs_gang, at.script)
-        facts = at.ask("reach", lambda node: {"gpus": bool(node.gpus)}, timeout_s=30.0)
+        with ThreadPoolExecutor(1, "gpus") as beside:
+            looking = beside.submit(look_at_gpus, at)
+            facts = at.ask("reach", lambda node: {}, timeout_s=30.0)
+            gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         offsets = {name: value[0] for name, value in clocks.items() if isinstance(value, tuple)}
         for name, found in facts.items():
             if not isinstance(found, Outcome):
                 at.run.facts[name] = found
         imported: set[str] = set()
+        waited = all_sound(gpus) and len(reached) == len(at.nodes)
         if gang:
             at.say("importing torch")
-            gang.gather("imported", timeout_s=min(IMPORT_TIMEOUT_S, at.left_s))
+            patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
+            gang.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, gang))
             imported = {member.rank.node for member in gang.members if "imported" in member.steps}
-        outcomes = [self._node(at, node, facts.get(node.name), offsets, gang, imported) for node in at.nodes]
+        outcomes = [
+            self._node(at, node, facts.get(node.name), offsets, gang, imported, gpus, waited) for node in at.nodes
+        ]
         return compare_versions(outcomes, gang) if gang else outcomes
 
     def _node(
@@ -58,43 +73,50 @@ class Reach(Check):
         offsets: Mapping[str, float],
         gang: Gang | None,
         imported: set[str],
+        gpus: Mapping[str, Judged],
+        waited: bool,
     ) -> Outcome:
         session = at.run.site.sessions.get(node.name)
         if session is None:
             return no_answer(node.name, "login", at.run.site.failures[node.name])
         if "folder_error" in session.hello:
-            return Outcome.failed(node.name, folder_finding(node.name, session.hello["folder_error"]))
+            return Outcome.failed(node.name, *folder_findings(node, session.hello))
         if isinstance(facts, Outcome):
             return facts
         if facts is None:
             return no_answer(node.name, "reach", TimeoutError())
         findings = folder_findings(node, session.hello)
+        no_room = bool(findings)
         warnings: list[str] = []
         clock = clock_finding(node.name, offsets, warnings)
         if clock:
             findings.append(clock)
         findings += interface_findings(at.inventory, node, facts)
         findings += shared_gpus(at, node)
-        limit_warnings(at.inventory, node, facts, warnings)
+        findings += limit_findings(at.inventory, node, facts, warnings)
         unknown: list[Finding] = []
-        if node.gpus:
-            gpu = judge_gpus(node, facts["nvidia_smi"])
-            if gpu is not None:
-                (unknown if gpu.cause in ("tool-missing", "tool-output-unknown") else findings).append(gpu)
+        judged = gpus.get(node.name, Judged())
+        findings += judged.findings
+        unknown += judged.unknown
+        warnings += judged.warnings
         said = f"Python {session.hello['python']}"
         metrics: dict[str, object] = {
             "hostname": facts["hostname"],
             "clock_offset_s": round(offsets.get(node.name, 0.0), 4),
         }
+        if judged.driver:
+            metrics["nvidia_driver"] = judged.driver
         python = python_finding(node, session.hello)
         if python is not None:
             findings.append(python)
-        elif at.needs_gang is not None and node in at.needs_gang.nodes:
-            torch, unproven = torch_findings(gang, node, imported)
+        elif at.needs_gang is not None and node in at.needs_gang.nodes and not no_room:
+            torch, unproven = torch_beside_gpus(gang, node, imported, gpus, waited=waited)
             findings += torch
             unknown += unproven
-            if gang and not torch and not unproven:
-                step = next(m.steps["imported"] for m in gang.members if m.rank.node == node.name)
+            if gang and node.name in imported:
+                step = next(
+                    m.steps["imported"] for m in gang.members if m.rank.node == node.name and "imported" in m.steps
+                )
                 said = f"Python {step['python']}, torch {step['torch']}, {at.inventory.rendezvous.backend}"
                 metrics |= {"torch": step["torch"], "nccl": step["nccl"], "gpus": step["gpus"], "gpu": step["gpu"]}
         if findings:
@@ -107,6 +129,6 @@ class Reach(Check):
         parts.append("workdir writable")
         if interface := socket_interface(at.inventory, node):
             parts.append(f"interface {interface}")
-        if abs(offsets.get(node.name, 0.0)) < SKEW_WARN_S:
-            parts.append("clock in step")
+        if proof := clock_proof(node.name, offsets):
+            parts.append(proof)
         return Outcome.passed(node.name, ", ".join(parts), metrics=metrics, warnings=warnings)

@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
     diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    _collect(commands)
     explain = commands.add_parser("explain", help="what a cause, a check or a lint rule is about, and how to fix it")
     explain.add_argument(
         "id",
@@ -182,6 +183,32 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made.add_argument("--port", type=_port, metavar="N", help="port of sshd (default: as ssh would)")
     made.add_argument("--jump", metavar="NODE", help="jump host, as ssh -J takes it")
     made.add_argument("--accept-new", action="store_true", help="trust a host's key the first time")
+
+
+def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    collect = commands.add_parser(
+        "collect",
+        help="one archive for a colleague or a forum: the run, the scripts, every node's tools; no secrets, no user names",
+        description="Gather versions, inventory, scripts, the run's events and logs, and what every node's tools say, "
+        "into one archive, with secrets and user names taken out. Nothing is changed and nothing is left on the nodes.",
+        epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the archive "
+        "is written all the same",
+    )
+    collect.add_argument(
+        "-i", "--inventory", metavar="INV", help="inventory file (default: the run's, else the only one here)"
+    )
+    collect.add_argument(
+        "-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d"
+    )
+    collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
+    collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
+    collect.add_argument(
+        "-f", "--forks", type=_forks, default=64, metavar="N", help="nodes asked at once (default: 64)"
+    )
+    collect.add_argument(
+        "--hide-addresses", action="store_true", help="put host1 and 10.0.0.1 for names and addresses, alike everywhere"
+    )
+    collect.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
 
 
 def _port(text: str) -> int:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TextIO
 
 from runbook.causes.logs.judge import judge
 from runbook.causes.logs.rules import scanner
+from runbook.causes.logs.scan import Scanner
+from runbook.causes.tools.paste import read_paste
+from runbook.causes.tools.verdict import UNREAD, Source, with_tools
 from runbook.cli.causepages import cause_pages
 from runbook.cli.logfiles import LogFile, chunks, find_logs
 from runbook.report.diagnosis import as_json, as_text
@@ -16,6 +20,11 @@ from runbook.report.diagnosis import as_json, as_text
 FOUND_OR_HEALTHY = 0
 DOES_NOT_TELL = 1
 EVERY_S = 0.1
+HEAD = 128 * 1024
+"""Bytes at a file's beginning in which outputs of tools are looked for."""
+SMALL = 16 * 1024
+HEADS = 8 << 20
+"""Bytes of all files together that are looked at so, small ones aside: a thousand ranks' logs are no paste."""
 
 
 def diagnose(named: Sequence[str], *, output: str) -> int:
@@ -23,18 +32,59 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     logs = find_logs(named)
     scan = scanner()
     progress = Progress(logs, sys.stderr)
+    reader = Reader(scan)
     for log in logs:
-        scan.feed(log.name, progress.over(log), (log.rank, None) if log.rank is not None else None)
+        reader.read(log, progress.over(log))
     progress.clear()
-    causes = judge(scan)
+    causes = with_tools(judge(scan), reader.tools, logs=reader.logs)
     pages = cause_pages()
     if output == "json":
         sys.stdout.write(as_json(causes, pages))
     else:
-        told = as_text(causes, pages, files=len(logs), lines=scan.lines)
+        told = as_text(causes, pages, files=len(logs), lines=reader.lines)
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(told.encode(encoding, "backslashreplace").decode(encoding))
-    return DOES_NOT_TELL if causes and causes[0].cause == "insufficient-evidence" else FOUND_OR_HEALTHY
+    return DOES_NOT_TELL if causes and causes[0].cause in ("insufficient-evidence", UNREAD) else FOUND_OR_HEALTHY
+
+
+class Reader:
+    """Tells outputs of tools, which are kept in `tools`, from logs, which are scanned."""
+
+    def __init__(self, scan: Scanner) -> None:
+        self.tools: list[Source] = []
+        self._scan = scan
+        self._left = HEADS
+        self._lines = 0
+        self._logs = False
+
+    @property
+    def lines(self) -> int:
+        return self._scan.lines + self._lines
+
+    @property
+    def logs(self) -> bool:
+        """Some log has something on it."""
+        return self._logs and self._scan.told
+
+    def read(self, log: LogFile, stream: Iterator[bytes]) -> None:
+        head = b""
+        free = log.tool or 0 < log.size <= SMALL
+        most = HEAD if free else min(HEAD, self._left)
+        for chunk in stream:
+            head += chunk
+            if len(head) > most:
+                break
+        self._left -= 0 if free else min(len(head), most)
+        paste = read_paste(head[:most].decode("utf-8", "replace"), log.name)
+        whole = len(head) <= most
+        if log.tool or (whole and paste.only):
+            self._lines += head.count(b"\n")
+        else:
+            known = log.rank is not None or log.node is not None
+            self._scan.feed(log.name, chain([head], stream), (log.rank, log.node) if known else None)
+            self._logs = self._logs or not (whole and paste.meant)
+        named = log.member is None and whole and paste.meant
+        self.tools += [Source(log.name, found, log.node, named) for found in paste.found]
 
 
 class Progress:

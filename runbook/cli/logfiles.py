@@ -12,10 +12,11 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+from runbook.cli.archives import Member, is_archive, members
 from runbook.model.errors import FilesWrong, Problem
 
 CHUNK = 1 << 20
@@ -32,9 +33,18 @@ class LogFile:
     name: str
     path: Path | None  # None: standard input
     rank: int | None = None
+    node: str | None = None
+    member: Member | None = None  # of the archive at `path`
+
+    @property
+    def tool(self) -> bool:
+        """It holds a tool's output, and no log."""
+        return self.member is not None and self.member.tool
 
     @property
     def size(self) -> int:
+        if self.member is not None:
+            return self.member.size
         return self.path.stat().st_size if self.path else 0
 
 
@@ -55,6 +65,15 @@ def find_logs(named: Sequence[str]) -> list[LogFile]:
             problems.append(Problem("arguments.no-such-log", f"there is no file {name}"))
         elif not os.access(path, os.R_OK):
             problems.append(Problem("arguments.unreadable-log", f"{name} may not be read by this user"))
+        elif is_archive(path):
+            inside = [
+                LogFile(f"{name}!{member.name}", path, node=member.node, member=member)
+                for member in members(path)
+                if PurePosixPath(member.name).suffix not in NO_LOGS
+            ]
+            if not inside:
+                problems.append(Problem("arguments.no-logs", f"{name} holds no log"))
+            found.update((log.name, log) for log in inside)
         else:
             found.setdefault(name, LogFile(name, path))
     if problems:
@@ -66,6 +85,9 @@ def chunks(log: LogFile) -> Iterator[bytes]:
     """The bytes of a log, unpacked and as UTF-8; a packed one that breaks off ends there."""
     if log.path is None:
         yield from _read(sys.stdin.buffer)
+        return
+    if log.member is not None:
+        yield from log.member.chunks(CHUNK)
         return
     with log.path.open("rb") as stream:
         yield from _read(stream)
@@ -131,4 +153,4 @@ def _with_ranks(logs: list[LogFile]) -> list[LogFile]:
     places = {log.name: found for log in logs if (found := ATTEMPT.match(log.name))}
     if len({found["run"] for found in places.values()}) != 1:
         return logs
-    return [LogFile(log.name, log.path, int(places[log.name]["rank"])) if log.name in places else log for log in logs]
+    return [replace(log, rank=int(places[log.name]["rank"])) if log.name in places else log for log in logs]

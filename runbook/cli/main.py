@@ -75,6 +75,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.diagnose import diagnose
 
         return diagnose(arguments.logs, output=arguments.output)
+    if arguments.command == "collect":
+        from runbook.cli.collect import collect
+
+        return collect(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
@@ -117,7 +118,11 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
     junit = Junit()
     readers: list[Emit] = [result]
     with contextlib.ExitStack() as stack:
-        events = stack.enter_context((run_dir / "events.jsonl").open("w", encoding="utf-8"))
+        try:
+            events = (run_dir / "events.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise FilesWrong([Problem("arguments.run-dir", f"{run_dir}: {error.strerror}")]) from None
+        stack.callback(closed, events)
         readers.append(Jsonl(events))
         if arguments.output == "junit":
             readers.append(junit)
@@ -141,13 +146,30 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
             yield emit
         finally:
             with warned():
-                (run_dir / "result.json").write_text(result.text(), encoding="utf-8")
+                write_whole(run_dir / "result.json", result.text())
     with warned():
         if arguments.output == "json":
             sys.stdout.write(result.text())
         elif arguments.output == "junit":
             sys.stdout.write(junit.text())
         sys.stdout.flush()
+
+
+def closed(file: TextIO) -> None:
+    """What a full disk did not take is lost by now."""
+    with warned():
+        file.close()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, also where somebody has removed the folder meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

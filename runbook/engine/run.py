@@ -208,7 +208,8 @@ def _clean(run: Run, interrupted: bool) -> str | None:
     left = [name for name, result in results.items() if isinstance(result, dict) and result.get("left")]
     parts = []
     if interrupted:
-        parts.append("stopped and removed everything of this run")
+        where = " on the other nodes" if left or unsure else ""
+        parts.append(f"stopped and removed everything of this run{where}")
     if left:
         parts.append(f"could not end everything on {', '.join(left)}")
     if unsure:

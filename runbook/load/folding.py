@@ -155,7 +155,7 @@ class Folding:
             key=self._text(("ssh", "key"), folded),
             jump=given.get("jump"),
             host_keys=given.get("host_keys", "strict"),
-            connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=10.0),
+            connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=5.0),
         )
 
     def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:

@@ -21,7 +21,7 @@ class Ssh:
     key: str | None = None
     jump: str | None = None
     host_keys: str = "strict"  # strict | accept-new
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,27 +189,6 @@ def strays(tags):
     return found
 
 
-def process_report(leader):
-    """State, kernel wait channel and command of every process in the session that `leader` leads (Linux)."""
-    report = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % name) as file:
-                text = file.read()
-            rest = text.rpartition(")")[2].split()
-            if int(rest[3]) != leader:  # field 6 of proc(5) stat: the session id
-                continue
-            entry = {"pid": int(name), "state": rest[0], "comm": text[text.index("(") + 1 : text.rindex(")")]}
-            with open("/proc/%s/wchan" % name) as file:
-                entry["wchan"] = file.read()
-        except (OSError, ValueError, IndexError):
-            continue
-        report.append(entry)
-    return report
-
-
 class Supervisor:
     def __init__(self):
         self.pipe = Pipe()
@@ -224,6 +203,7 @@ class Supervisor:
     def greet(self, config):
         """Make the run's private folder and say who and where we are."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
+        os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
         self.keep = config.get("keep", False)
         self.silence_s = config.get("silence_s", self.silence_s)
         self.grace_s = config.get("grace_s", self.grace_s)
@@ -250,9 +230,12 @@ class Supervisor:
             if hasattr(os, "statvfs"):
                 room = os.statvfs(folder)
                 hello["free_bytes"] = room.f_bavail * room.f_frsize
+                hello["free_files"] = room.f_favail if room.f_files else None  # some file systems count none
                 hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
         except OSError as error:
             hello["folder_error"] = failure(error, folder)
+        if hasattr(os, "statvfs"):
+            hello["place"] = place(workdir)
         self.pipe.send(hello)
 
     def serve(self):
@@ -287,9 +270,6 @@ class Supervisor:
         elif order == "stop":
             program = self.programs[frame["program"]]
             threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
-        elif order == "inspect":
-            leader = self.programs[frame["program"]].process.pid
-            self.pipe.send({"id": frame["id"], "event": "done", "processes": process_report(leader)})
         elif order == "read":
             with open(os.path.join(self.folder, frame["path"]), "rb") as file:
                 self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
@@ -413,6 +393,36 @@ def failure(error, path=None):
         "text": getattr(error, "strerror", None) or str(error),
         "path": str(getattr(error, "filename", None) or path or ""),
     }
+
+
+def place(workdir):
+    """Where the workdir lies: how much of its path is there, whose that is, and on which file system."""
+    import pwd
+
+    home = os.path.expanduser("~")
+    said = {"workdir": workdir, "home": home, "user": str(os.getuid()), "owner": None, "mode": None, "link": None}
+    there = workdir
+    try:
+        if os.path.islink(workdir) and not os.path.exists(workdir):
+            said["link"] = os.path.realpath(workdir)
+        while not os.path.exists(there) and os.path.dirname(there) != there:
+            there = os.path.dirname(there)
+        status = os.stat(there)
+        said.update(owner=str(status.st_uid), mode="%04o" % (status.st_mode & 0o7777))
+        room = os.statvfs(there)
+        said.update(full_of_files=bool(room.f_files and not room.f_favail), free_bytes=room.f_bavail * room.f_frsize)
+        mount = os.path.realpath(there)
+        while not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        said["mount"] = mount
+        for name, number in (("owner", status.st_uid), ("user", os.getuid())):
+            try:
+                said[name] = pwd.getpwuid(number).pw_name
+            except KeyError:
+                pass  # no name: the number has to do
+    except OSError:
+        pass  # what is known by now has to do
+    return dict(said, there=there, folder=os.path.isdir(there))
 
 
 def machine():

@@ -5,6 +5,9 @@ as JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin end
 
 What it says: {"event": "step", "step": ...} once a step, {"event": "beat", ...} twice a second from a thread of its
 own (so that silence means stopped, not busy), {"event": "row", ...} a finished size, {"event": "failed", ...}.
+
+What it leaves beside itself for whoever asks why it hangs or died: stack-RANK.txt, its stack at SIGUSR1 and at a crash,
+and flight-RANK.json, its last collectives as torch's Flight Recorder has them, at {"do": "flight"} and at a failure.
 """
 
 import datetime
@@ -24,7 +27,15 @@ BEAT_S = 0.5
 COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this only bounds a rank nobody watches
 PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
 CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
+LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
+"""How often a name server that keeps us waiting is told of, and for how long: resolvers ask twice for 5 s each."""
+
 DIAL_S = 1.0
+TICK_S = 0.02
+TRANSPORT = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
+"""How the names begin of the threads that move the data, beside the main one."""
+
+RECORDED = 100  # collectives kept in flight-RANK.json: the newest ones
 
 speaking = threading.Lock()
 
@@ -52,9 +63,26 @@ class Place:
     size = 0
     turn = 0
     turns = 0
+    work = 0  # pieces of memory filled and compared
+    calls = 0  # collectives that this program has asked torch for
+    calling = None  # the last of them: operation, elements and type
+    recorded = None  # how many more Flight Recorder had counted than `calls` when the group was new
 
     def snapshot(self):
-        return {"phase": self.phase, "size": self.size, "turn": self.turn, "turns": self.turns}
+        return {"phase": self.phase, "size": self.size, "turn": self.turn, "turns": self.turns, "work": self.work}
+
+
+class Lag:
+    """Why the others might have to wait for this rank: seconds of each kind since the order began."""
+
+    def __init__(self):
+        self.timed = 0.0  # the timed AllReduces, from the first to the last
+        self.own = 0.0  # of these: before it had entered the collective
+        self.paused = 0.0  # meanwhile this process did not run at all: stopped, or throttled
+        self.queued = 0.0  # meanwhile a thread of it was ready to run and had no CPU
+
+    def snapshot(self):
+        return {name: round(seconds, 4) for name, seconds in vars(self).items()}
 
 
 class Worker:
@@ -64,9 +92,12 @@ class Worker:
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.backend = os.environ.get("RUNBOOK_BACKEND", "gloo")
         self.place = Place()
+        self.lag = Lag()
+        self.timing = threading.Event()
         self.orders = queue.Queue()
         self.joined = False
         self.store = None
+        self.agreements = 0
         self.device = None
         self.torch = None
         self.dist = None
@@ -76,14 +107,40 @@ class Worker:
     def listen(self):
         """Orders in, one JSON object a line. The end of stdin is the end of this process, whatever it is doing."""
         for line in sys.stdin:
-            if line.strip():
-                self.orders.put(json.loads(line))
+            order = json.loads(line) if line.strip() else {}
+            if order.get("do") == "flight":
+                threading.Thread(target=self.leave_flight, daemon=True).start()
+            elif order:
+                self.orders.put(order)
         os._exit(0)
 
     def beat(self):
         while True:
             threading.Event().wait(BEAT_S)  # not time.sleep(), which fails under libfaketime
             say("beat", **self.place.snapshot())
+
+    def watch_pauses(self):
+        """While AllReduces are timed: how much later than asked for a sleeping thread wakes up."""
+        while True:
+            self.timing.wait()
+            begun = time.monotonic()
+            threading.Event().wait(TICK_S)
+            late = time.monotonic() - begun - TICK_S
+            if late > TICK_S:
+                self.lag.paused += late
+
+    def leave_flight(self):
+        """Write down the last collectives, and the one that this program wanted; never raises."""
+        try:
+            flight = flight_record(self.backend) if self.torch else None
+            place = self.place
+            told = {"rank": self.rank, "calls": place.calls, "calling": place.calling, "recorded": place.recorded}
+            name = "flight-%d.json" % self.rank
+            with open(name + ".partial", "w") as file:
+                json.dump(dict(told, flight=flight), file)
+            os.replace(name + ".partial", name)
+        except Exception as error:
+            sys.stderr.write("no flight record: %s: %s\n" % (type(error).__name__, error))
 
     # Steps.
 
@@ -93,6 +150,9 @@ class Worker:
                 "python-too-old", "%s is Python %s, older than 3.8" % (sys.executable, sys.version.split()[0])
             )
         self.place.phase = "importing torch"
+        record_flights()
+        if self.backend == "nccl":
+            os.environ.setdefault("NCCL_DEBUG", "INFO")  # its log says which network it took, and why not another
         begun = time.monotonic()
         try:
             import torch
@@ -144,6 +204,7 @@ class Worker:
     def join(self, _order):
         """Rank 0 opens the store, the others dial it; then the process group and a barrier."""
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        threading.Thread(target=self.look_up, args=(host, port), daemon=True).start()
         patience = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         if self.rank == 0:
             self.step("opening the store")
@@ -156,7 +217,7 @@ class Worker:
                 if "EADDRINUSE" in text or "already in use" in text:
                     raise Failure("port-in-use", "TCP port %d is taken on the master" % port)
                 raise
-            self.step("listening")
+            self.step("listening", address=host, port=port)
         else:
             self.dial(host, port)
             store = self.dist.TCPStore(
@@ -183,6 +244,7 @@ class Worker:
         self.step("joined")
         self.barrier()
         self.joined = True
+        self.place.recorded = recorded_calls(self.backend) - self.place.calls
         if self.rank == 0:
             hosts = [json.loads(store.get("runbook/host/%d" % rank).decode()) for rank in range(self.world_size)]
             say("world", hosts=hosts)
@@ -192,6 +254,25 @@ class Worker:
     def step(self, name, **fields):
         self.place.phase = name
         say("step", step=name, **fields)
+
+    def look_up(self, host, port):
+        """Say how long a name server keeps us waiting: torch asks for names too, also where every address is a number,
+        and meanwhile it makes no step."""
+        answered = threading.Event()
+
+        def ask():
+            try:
+                socket.getnameinfo(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4], 0)
+            except OSError:
+                pass  # an answer as well
+            answered.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+        begun = time.monotonic()
+        while not answered.wait(LOOKUP_S) and time.monotonic() - begun < LOOKUP_PATIENCE_S:
+            say("looking-up", address=host, seconds=round(time.monotonic() - begun, 1))
+        if answered.is_set():
+            say("looked-up", address=host)
 
     def dial(self, host, port):
         """Knock until the master's port opens, and say what stands in the way whenever that changes."""
@@ -214,6 +295,7 @@ class Worker:
             threading.Event().wait(0.05)
 
     def barrier(self):
+        self.calls("barrier")
         if self.device.type == "cuda":
             self.dist.barrier(device_ids=[self.device.index])
         else:
@@ -229,6 +311,7 @@ class Worker:
         """A sweep of sizes within a time budget. Every rank takes the same decisions, from numbers they all share."""
         torch = self.torch
         sizes = order["sizes"]
+        self.lag = Lag()
         ends = time.monotonic() + order["budget_s"]
         pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
         stopped_before = None
@@ -248,7 +331,7 @@ class Worker:
                 self.fill(data, pattern)
                 self.barrier()
                 started = time.perf_counter()
-                self.dist.all_reduce(data)
+                self.reduce(data)
                 self.synchronize()
                 seconds = time.perf_counter() - started
                 wrong = self.compare(data, pattern)
@@ -265,7 +348,7 @@ class Worker:
             self.place.phase, self.place.turns = "timing", turns
             data.zero_()  # sums of zeros stay zeros: no overflow however many iterations
             times = self.time(data, turns)
-            mean = self.average(sum(times) / len(times))
+            mean = self.agree(mean_of(times), combine=mean_of)[0]
             if self.rank == 0:
                 say("row", row=row(size, count, mean, times, self.world_size))
             else:
@@ -273,18 +356,29 @@ class Worker:
             del data
         self.place.phase, self.place.turn = "finishing", self.place.turns + 1
         self.barrier()
-        self.step("done", stopped_before=stopped_before)
+        self.step("done", stopped_before=stopped_before, lag=self.lag.snapshot())
         self.place.phase = "waiting for orders"
 
     def time(self, data, turns):
         """Seconds of each of `turns` AllReduces: device events on a GPU, the clock on a CPU."""
         self.barrier()
+        queued, begun = queued_seconds(), time.perf_counter()
+        self.timing.set()
+        try:
+            return self.timed(data, turns)
+        finally:
+            self.timing.clear()
+            self.lag.timed += time.perf_counter() - begun
+            self.lag.queued += longest_growth(queued, queued_seconds())
+
+    def timed(self, data, turns):
         if self.device.type == "cuda":
             marks = [self.torch.cuda.Event(enable_timing=True) for _ in range(turns + 1)]
             self.synchronize()
             marks[0].record()
             for turn in range(turns):
                 self.place.turn = turn + 1
+                self.calls("all_reduce", data)
                 self.dist.all_reduce(data)
                 marks[turn + 1].record()
             self.synchronize()
@@ -292,9 +386,15 @@ class Worker:
         times = []
         for turn in range(turns):
             self.place.turn = turn + 1
+            self.calls("all_reduce", data)
             begun = time.perf_counter()
-            self.dist.all_reduce(data)
-            times.append(time.perf_counter() - begun)
+            work = self.dist.all_reduce(data, async_op=True)
+            entered = time.perf_counter()
+            if work is not None:
+                work.wait()
+            ended = time.perf_counter()
+            self.lag.own += entered - begun
+            times.append(ended - begun)
         return times
 
     def room_for(self, size):
@@ -305,16 +405,30 @@ class Worker:
             free = available_memory()
         return free is None or free > 3 * size + (256 << 20)
 
-    def agree(self, *numbers):
-        """The largest of each number over all ranks, so that all decide alike."""
-        vector = self.torch.tensor(numbers, dtype=self.torch.float64, device=self.device)
-        self.dist.all_reduce(vector, op=self.dist.ReduceOp.MAX)
-        return vector.tolist()
+    def agree(self, *numbers, combine=max):
+        """The largest (or what `combine` makes) of each number over all ranks, so that all decide alike.
 
-    def average(self, number):
-        vector = self.torch.tensor([number], dtype=self.torch.float64, device=self.device)
-        self.dist.all_reduce(vector)
-        return vector.item() / self.world_size
+        Through the store: the collectives that are tested may give anything, and ranks that decided by what they gave
+        would part ways.
+        """
+        self.agreements += 1
+        name = "runbook/agree/%d" % self.agreements
+        self.store.set("%s/%d" % (name, self.rank), json.dumps(numbers))
+        if self.rank == 0:
+            every = [json.loads(self.store.get("%s/%d" % (name, rank)).decode()) for rank in range(self.world_size)]
+            self.store.set(name, json.dumps([combine(column) for column in zip(*every)]))
+        return json.loads(self.store.get(name).decode())
+
+    def calls(self, operation, data=None):
+        """Note what this program asks torch for, to be compared with what torch was really asked."""
+        self.place.calls += 1
+        self.place.calling = {"operation": operation}
+        if data is not None:
+            self.place.calling.update(count=data.numel(), dtype=str(data.dtype).rpartition(".")[2])
+
+    def reduce(self, data, **options):
+        self.calls("all_reduce", data)
+        self.dist.all_reduce(data, **options)
 
     def fill(self, data, pattern):
         """Element i of rank r is (i mod 251) + r + 1: it depends on the place and the rank, and sums stay exact."""
@@ -322,6 +436,7 @@ class Worker:
         for start in range(0, data.numel(), CHUNK):
             piece = data[start : start + CHUNK]
             piece.copy_(mine[: piece.numel()])
+            self.place.work += 1
 
     def compare(self, data, pattern):
         """How many elements differ from the sum over all ranks, and the first one that does."""
@@ -332,6 +447,7 @@ class Worker:
         for start in range(0, data.numel(), CHUNK):
             piece = data[start : start + CHUNK]
             right = expected[: piece.numel()]
+            self.place.work += 1
             if self.torch.equal(piece, right):
                 continue
             places = (piece != right).nonzero().flatten()
@@ -351,11 +467,89 @@ class Worker:
         blamed = []
         for rank in range(self.world_size):
             data = pattern + float(rank + 1) if rank == self.rank else torch.zeros_like(pattern)
-            self.dist.all_reduce(data)
+            self.reduce(data)
             bad = 0.0 if torch.equal(data, pattern + float(rank + 1)) else 1.0
             if self.agree(bad)[0]:
                 blamed.append(rank)
+        if len(blamed) in (0, self.world_size):
+            # One that spoils whatever passes through it spoils every round: then each works by itself.
+            groups = [self.dist.new_group([rank]) for rank in range(self.world_size)]
+            data = pattern + float(self.rank + 1)
+            self.reduce(data, group=groups[self.rank])
+            bad = 0.0 if torch.equal(data, pattern + float(self.rank + 1)) else 1.0
+            seen = self.agree(*(bad if rank == self.rank else 0.0 for rank in range(self.world_size)))
+            blamed = [rank for rank, wrong in enumerate(seen) if wrong]
         say("located", ranks=blamed)
+
+
+def record_flights():
+    """Ask torch for its Flight Recorder before it is imported: releases before 2.9 have it switched off."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * RECORDED))
+    try:
+        from importlib.metadata import version
+
+        old = tuple(int(part) for part in version("torch").split(".")[:2]) < (2, 9)
+    except Exception:
+        old = False
+    if old:  # newer ones call this name deprecated, once in every log
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])
+
+
+def flight_record(backend):
+    """What Flight Recorder has, as plain data with its newest entries, or None. Private API: it may be absent."""
+    import torch._C._distributed_c10d as c10d
+
+    names = ["_dump_nccl_trace_json", "_dump_fr_trace_json"]
+    for name in names if backend == "nccl" else names[::-1]:
+        dump = getattr(c10d, name, None)
+        found = json.loads(dump()) if dump else {}
+        if found.get("pg_status") or found.get("entries"):
+            found["entries"] = found.get("entries", [])[-RECORDED:]
+            return found
+    return None
+
+
+def recorded_calls(backend):
+    """The number of the last collective that Flight Recorder counted, in whichever group; 0 where there is none."""
+    try:
+        found = flight_record(backend) or {}
+        return max([int(one["last_enqueued_collective"]) for one in found.get("pg_status", {}).values()] or [0])
+    except Exception:
+        return 0
+
+
+def queued_seconds():
+    """By thread, how long it has ever been ready to run without a CPU (Linux); only of those that a collective needs: a
+    thread that only spins is always ready, and holds nobody up."""
+    found = {}
+    for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
+        try:
+            with open("/proc/self/task/%s/comm" % task) as file:
+                needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT)
+            if needed:
+                with open("/proc/self/task/%s/schedstat" % task) as file:
+                    found[task] = int(file.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            continue  # a thread that has ended, or a kernel that does not count
+    return found
+
+
+def longest_growth(before, after):
+    """Of the threads that were there all the time, the largest difference."""
+    return max([after[task] - before[task] for task in before if task in after] or [0.0])
+
+
+def kernel_kills():
+    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def mean_of(numbers):
+    return sum(numbers) / len(numbers)
 
 
 def affordable(seconds, sizes, left, wanted):
@@ -425,28 +619,38 @@ def main():
     if "RUNBOOK_RUN_ID" not in os.environ:
         # Started by hand it would wait for orders, and end well without having done anything.
         sys.exit("rank.py gets its orders from `runbook run`, which starts it; launch.sh starts programs of yours")
+    # Python would make an exception of it, which waits until torch comes back.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     worker = Worker()
-    say("step", step="started", pid=os.getpid(), host=socket.gethostname())
+    stacks = open("stack-%d.txt" % worker.rank, "w")
+    # Of the thread that is asked alone: walking the frames of others while they run crashes one time in some hundred.
+    faulthandler.enable(file=stacks, all_threads=False)
     if hasattr(signal, "SIGUSR1"):
-        stacks = open("stack-%d.txt" % worker.rank, "w")
-        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
-    threading.Thread(target=worker.listen, daemon=True).start()
-    threading.Thread(target=worker.beat, daemon=True).start()
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
+    seat = {"rank": worker.rank, "world_size": worker.world_size}
+    say("step", step="started", pid=os.getpid(), host=socket.gethostname(), seat=seat, kernel_kills=kernel_kills())
+    for service in (worker.listen, worker.beat, worker.watch_pauses):
+        threading.Thread(target=service, daemon=True).start()
     try:
         worker.load()
         while True:
             order = worker.orders.get()
             if order["do"] in ("join", "allreduce"):
                 getattr(worker, order["do"])(order)
+            elif order["do"] == "measure":
+                import lanes  # the controller lays it beside us when a sweep was too slow
+
+                lanes.measure(worker, order, say)
             else:
                 raise Failure("program-error", "unknown order %r" % order["do"])
     except Failure as failure:
         say("failed", cause=failure.cause, text=str(failure), **failure.details)
     except BaseException as error:
+        worker.leave_flight()
         say(
             "failed",
             cause=None,
-            text="%s: %s" % (type(error).__name__, str(error).split("\n")[0][:500]),
+            text=": ".join(filter(None, (type(error).__name__, str(error).split("\n")[0][:500]))),
             traceback=traceback.format_exc().splitlines()[-12:],
             at=worker.place.snapshot(),
         )

@@ -1,15 +1,10 @@
-"""What a node is made of: interfaces, GPUs, limits. Says one message and ends. Python 3.8, standard library.
-
-Argument, JSON: {"gpus": bool: whether to ask nvidia-smi}.
-"""
+"""What a node is made of: interfaces, limits. Says one message and ends. Python 3.8, standard library."""
 
 import json
 import os
 import sys
 
 from tool import json_of, read, say, tool
-
-GPU_TIMEOUT_S = 10
 
 
 def interfaces():
@@ -58,15 +53,27 @@ def ipv4_of(name):
 
 
 def limits():
+    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, which no limit of locked memory concerns."""
     try:
         import resource
 
-        soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        memlock = None if soft == resource.RLIM_INFINITY else soft
+        soft, hard = [None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_MEMLOCK)]
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except (ImportError, OSError, ValueError):
         return {}
-    return {"memlock_bytes": memlock, "open_files": files}
+    return {
+        "memlock_bytes": soft,
+        "memlock_hard_bytes": hard,
+        "may_lock": may_lock(),
+        "open_files": None if files == resource.RLIM_INFINITY else files,
+    }
+
+
+def may_lock():
+    for line in (read("/proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> 14 & 1)
+    return False
 
 
 def shared_memory():
@@ -77,21 +84,14 @@ def shared_memory():
     return {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
 
 
-def look(arguments):
-    facts = {
+def look(_arguments):
+    return {
         "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),
         "shm": shared_memory(),
         "port_range": read("/proc/sys/net/ipv4/ip_local_port_range"),
     }
-    if arguments.get("gpus"):
-        facts["nvidia_smi"] = tool(
-            "nvidia-smi",
-            ["--query-gpu=index,uuid,name,memory.total,memory.used", "--format=csv,noheader,nounits"],
-            GPU_TIMEOUT_S,
-        )
-    return facts
 
 
 if __name__ == "__main__":

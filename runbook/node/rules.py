@@ -33,11 +33,11 @@ AS_ROOT = {
     "ip6tables-nft-save": ["ip6tables-nft-save"],
     "ipset": ["ipset", "save"],
     "ufw": ["ufw", "status", "verbose"],
+    "firewalld-state": ["firewall-cmd", "--state"],
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
 }
 AS_ANYONE = {
-    "firewalld-state": ["firewall-cmd", "--state"],
     "addresses": ["ip", "-j", "addr", "show"],
 }
 FACTS = {
@@ -48,6 +48,7 @@ FACTS = {
     "ip_forward": "/proc/sys/net/ipv4/ip_forward",
     "release": "/proc/sys/kernel/osrelease",
 }
+MOST_DEVICES = 16
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 # What sudo, nft, iptables, ufw and firewall-cmd print when the caller is not root enough.
 DENIED = (
@@ -170,6 +171,28 @@ def legacy_tables(sudo):
     return found
 
 
+def traffic_filters():
+    """`tc` filters where an interface has any: they drop what no packet filter ever sees. (interface, way) -> text."""
+    try:
+        listed = json.loads(run(["tc", "-j", "qdisc", "show"]).get("stdout") or "[]")
+    except ValueError:
+        return {}
+    devices = sorted({one.get("dev", "") for one in listed if one.get("kind") in ("ingress", "clsact")})
+    found = {}
+    for device in devices[:MOST_DEVICES]:
+        for way in ("ingress", "egress"):
+            text = run(["tc", "filter", "show", "dev", device, way]).get("stdout", "").strip()
+            if text:
+                found["%s %s" % (device, way)] = text[:4000]
+    return found
+
+
+def why_no_route(peer, records):
+    """The routes and policy rules that a refusal comes from."""
+    records["routes " + peer] = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
+    records["policy " + peer] = run(["ip", "-6" if ":" in peer else "-4", "-j", "rule", "show"])
+
+
 def nf_tables_in_kernel(release):
     """False only when it is certain that this kernel has no nf_tables."""
     if os.path.exists("/sys/module/nf_tables"):
@@ -189,7 +212,7 @@ def wanted(root, sudo):
         if path is not None:
             jobs.pop("%s-%s-save" % (prefix, flavour(path)))
     if find("firewall-cmd") is None:
-        for name in ("firewalld-zones", "firewalld-default"):
+        for name in ("firewalld-state", "firewalld-zones", "firewalld-default"):
             jobs.pop(name)
     return jobs
 
@@ -204,16 +227,20 @@ def main():
         jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
     records = {}
     facts = {name: read(path) for name, path in FACTS.items()}
+    facts.update(uid=os.getuid(), gid=os.getgid())
 
     def work(name, argv, how):
         try:
             records[name] = run(argv, how)
+            if name.startswith("route ") and records[name].get("rc"):
+                why_no_route(argv[-1], records)
         except Exception as error:
             records[name] = {"status": "failed", "argv": argv, "stderr": repr(error)}
 
     def look():
         facts["legacy_tables"] = legacy_tables(sudo)
         facts["nf_tables"] = nf_tables_in_kernel(facts.get("release"))
+        facts["traffic_filters"] = traffic_filters()
 
     threads = [threading.Thread(target=work, args=(name, *job), daemon=True) for name, job in jobs.items()]
     threads.append(threading.Thread(target=look, daemon=True))

@@ -1,7 +1,7 @@
 """What `inventory init` writes down of a node, besides what `reach` and `ibstat` tell: quick facts only.
 
 Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface: Mbit/s},
-"nvidia_devices": how many GPUs the driver shows in /proc, or null}.
+"nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
 """
 
 import json
@@ -9,9 +9,11 @@ import os
 import re
 import sys
 
-from tool import read, say
+from tool import read, say, tool
 
 NVIDIA = "/proc/driver/nvidia/gpus"
+GPU_FIELDS = "--query-gpu=index,uuid,name,memory.total,memory.used"
+GPU_TIMEOUT_S = 10
 
 
 def login():
@@ -51,6 +53,7 @@ def look(_arguments):
         "system": system(),
         "shell": os.environ.get("SHELL"),
         "speeds": speeds(),
+        "nvidia_smi": tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S),
         "nvidia_devices": nvidia_devices(),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -52,6 +53,10 @@ class LocalStream:
         with contextlib.suppress(OSError):
             self._process.stdout.close()
         self._stderr.close()
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def complaint(self) -> str:
         with contextlib.suppress(OSError, ValueError):

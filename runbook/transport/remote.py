@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import json
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,22 @@ MARK = b"\x1erunbook "
 
 LONGEST_LINE = 64 * 1024
 STDERR_LIMIT = 64 * 1024
+
+
+def from_json(data: bytes) -> Any:
+    """What a node says. A name there may be of bytes that are no text, and JSON can say even that; nobody could print it."""
+    said = json.loads(data)
+    return _as_text(said) if re.search(rb"\\u[dD][89a-fA-F]", data) else said
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +84,15 @@ class _Text:
         if final and self.pending:
             lines.append(self.pending)
             self.pending = b""
+        if len(self.pending) > LONGEST_LINE and MARK not in self.pending:
+            kept = len(self.pending) - len(MARK)  # a mark may have begun to arrive
+            self.on_log(self.pending[:kept].decode(errors="replace"))
+            self.pending = self.pending[kept:]
         for line in lines:
             _, mark, body = line.partition(MARK)
             if mark:
                 with contextlib.suppress(ValueError):
-                    message = json.loads(body)
+                    message = from_json(body)
                     if isinstance(message, dict):
                         self.on_message(message)
                         continue
@@ -185,12 +206,6 @@ class Remote:
 
     def stop(self, grace_s: float = 1.0) -> None:
         self._session.order({"do": "stop", "program": self.number, "grace": grace_s})
-
-    def processes(self, timeout_s: float = 3.0) -> list[Message]:
-        """State and wait channel of each process of this program, as the node's kernel tells it."""
-        reply, _ = self._session.ask({"do": "inspect", "program": self.number}, timeout_s=timeout_s)
-        found: list[Message] = reply["processes"]
-        return found
 
     def wait(self, timeout_s: float) -> Answer:
         """How it ended. Raises Unreachable if the node was lost; stops the program if the time is up."""

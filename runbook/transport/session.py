@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +18,14 @@ from importlib import resources
 
 from runbook.model.errors import Unreachable
 from runbook.transport import bootstrap
-from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote
+from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote, from_json
 from runbook.transport.stream import Stream
 
 SILENCE_S = 6.0
 """After this long without a byte each end takes the other for lost (beats are sent every second)."""
+
+NOISE = 1 << 16
+"""Bytes kept of what a login prints before our supervisor speaks."""
 
 
 class Session:
@@ -50,11 +52,22 @@ class Session:
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
+            self._stream.kill()
             self._stream.close()
+            if bootstrap.STARTED in self._noise:
+                raise NoPython(
+                    "python-missing",
+                    f"{python} on {node} does not start: it was called, and nothing came of it within {timeout_s:g} s",
+                    f"on {node}: `time {python} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
+                    f"$(command -v {python})`), may hold it; or name another `python:` for {node} in the inventory",
+                    _evidence(self._noise, self._stream.complaint()),
+                ) from None
             raise Unreachable(
                 "ssh-timeout",
-                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s",
-                f"log in by hand (`ssh …`) and see what holds the shell up: a slow profile, a full or hung home folder ({node})",
+                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc or "
+                "another startup file waits, or the home folder hangs",
+                f"on {node}: `bash --norc -c 'time bash -x ~/.bashrc </dev/null'` shows the line it waits in, `df ~` whether "
+                "the home answers; what is meant for people belongs behind `[ -t 0 ] || return`",
                 _evidence(self._noise, self._stream.complaint()),
             ) from None
         if isinstance(hello, Unreachable):
@@ -261,7 +274,7 @@ class Session:
             if not greeted:
                 noise, mark, rest = buffer.partition(bootstrap.MARK)
                 if not mark:
-                    self._noise = buffer[-4096:]
+                    self._noise, buffer = buffer[-4096:], buffer[-NOISE:]  # a mark may have begun to arrive
                     continue
                 if rest.startswith(b"none"):
                     if b"\n" in rest:
@@ -278,7 +291,7 @@ class Session:
     def _frames(self, buffer: bytes) -> bytes:
         at = 0
         while (line_end := buffer.find(b"\n", at)) >= 0:
-            frame = json.loads(buffer[at:line_end])
+            frame = from_json(buffer[at:line_end])
             payload_end = line_end + 1 + frame.get("bytes", 0)
             if len(buffer) < payload_end:
                 break
@@ -338,15 +351,24 @@ def _evidence(*texts: str | bytes) -> tuple[str, ...]:
     lines: list[str] = []
     for text in texts:
         decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-        lines.extend(line for line in decoded.splitlines()[-6:] if line.strip())
+        theirs = decoded.replace(bootstrap.STARTED.decode(), "")
+        lines.extend(line for line in theirs.splitlines()[-6:] if line.strip())
     return tuple(lines)
 
 
 def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unreachable:
     """Why the login gave us a shell and still no supervisor."""
     _, mark, tail = rest.partition(bootstrap.MARK)
+    codes = [int(code) for code in tail.removeprefix(b"none").split()] if mark else []
+    if bootstrap.EATEN in codes:
+        return Unreachable(
+            "login-shell-failed",
+            f"a startup file of the login shell of {node} reads what is meant for our program",
+            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that reads, "
+            "or give that line `</dev/null`",
+            _evidence(noise, complaint),
+        )
     if mark:
-        codes = [int(code) for code in tail.removeprefix(b"none").split()]
         if bootstrap.TOO_OLD in codes and all(code in (bootstrap.TOO_OLD, bootstrap.MISSING, 2) for code in codes):
             return NoPython(
                 "python-too-old",
@@ -361,11 +383,15 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
             "`python: /path/to/python3`",
             _evidence(complaint),
         )
+    said = _evidence(noise, complaint)
     return Unreachable(
         "login-shell-failed",
-        f"the login shell of {node} ended without running our command",
-        f"see what it says by hand: `ssh {shlex.quote(node)} /bin/sh -c true`; the account needs a shell that runs commands",
-        _evidence(noise, complaint),
+        f"the login shell of {node} ended without running our command"
+        + (f": {said[-1]!r}" if said else ", and said nothing"),
+        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
+        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand, or a "
+        "`command=` in ~/.ssh/authorized_keys, must not be there for this key",
+        said or ("the session ended without a word on either stream",),
     )
 
 

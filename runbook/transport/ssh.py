@@ -9,25 +9,31 @@ and `ProxyJump none` of ssh_config are not understood. So the TCP connection, th
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fabric
 import paramiko
-from paramiko.hostkeys import HostKeys
 
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import Node, Ssh
+from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
+from runbook.transport.known_hosts import Known, KnownHosts
 from runbook.transport.ssh_config import Target, host_port, resolve
-from runbook.transport.ssh_dial import dial, through
-from runbook.transport.ssh_errors import UnknownKey, why
+from runbook.transport.ssh_dial import Transport, dial, through
+from runbook.transport.ssh_errors import ChangedKey, RevokedKey, TurnedAway, UnknownKey, key_unusable, why
+from runbook.transport.ssh_keys import Keys
 
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
+MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
+INSIST_S = 4.0
+"""How long a login is tried again that was turned away before a word was said: our own other logins, which may be what
+fills the server's queue (MaxStartups), are through it in a second or two."""
 
 
 # What paramiko has to say arrives as exceptions; its log would come as tracebacks on the user's terminal.
@@ -40,143 +46,136 @@ class Logins:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._host_keys: dict[str, HostKeys] = {}
-        self._private_keys: dict[str, paramiko.PKey | None] = {}
-        self._config = fabric.Config(lazy=True)
+        self._known_hosts: dict[tuple[str, ...], KnownHosts] = {}
+        self._keys = Keys()
         self._bastions: dict[str, _Bastion] = {}
 
     def connect(self, node: Node) -> SshStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
         target = resolve(node.ssh.host or node.address, node.ssh)
-        gateway = self._bastion(target.jump, node) if target.jump else None
+        gateway = self._gateway(target, node) if target.jump else None
         return SshStream(self._login(target, node.name, gateway), node, target)
 
-    def _bastion(self, jump: str, node: Node) -> fabric.Connection:
-        with self._lock:
-            bastion = self._bastions.setdefault(jump, _Bastion())
-        with bastion.lock:
-            if bastion.connection is None and bastion.failure is None:
-                user, _, rest = jump.rpartition("@")
-                host, port = host_port(rest)
-                # The bastion's own user and port come from ssh_config; the key and the trust from the inventory.
-                settings = Ssh(
-                    user=user or None,
-                    port=port,
-                    key=node.ssh.key,
-                    host_keys=node.ssh.host_keys,
-                    connect_timeout_s=node.ssh.connect_timeout_s,
-                )
-                try:
-                    target = resolve(host, settings)
-                    inner = self._bastion(target.jump, node) if target.jump else None
-                    bastion.connection = self._login(target, f"jump host {host}", inner)
-                except Unreachable as error:
-                    bastion.failure = Unreachable(
-                        "ssh-jump-failed",
-                        f"the jump host {jump} is what fails: {error.says} [{error.cause}]",
-                        error.remedy,
-                        error.evidence,
-                    )
+    def _gateway(self, target: Target, node: Node) -> fabric.Connection:
+        """A connection to the last jump host before the target, by way of those before it."""
+        gateway: fabric.Connection | None = None
+        way = ""
+        for name, hop in self._hops(target, node):
+            way = f"{way},{name}"
+            with self._lock:
+                bastion = self._bastions.setdefault(way, _Bastion())
+            with bastion.lock:
+                if bastion.connection is None and bastion.failure is None:
+                    try:
+                        bastion.connection = self._login(hop, f"jump host {name}", gateway)
+                    except Unreachable as error:
+                        bastion.failure = _jump_failed(name, error)
             if bastion.failure:
                 raise bastion.failure
-            assert bastion.connection is not None
-            return bastion.connection
+            gateway = bastion.connection
+        assert gateway is not None
+        return gateway
+
+    def _hops(self, target: Target, node: Node) -> list[tuple[str, Target]]:
+        """The jump hosts in the order of the way there. The first of a list may have a jump host of its own."""
+        hops: list[tuple[str, Target]] = []
+        places = [(target.host, target.port)]
+        left = target.jump
+        while left:
+            before, _, jump = left.rpartition(",")
+            user, _, rest = jump.removeprefix("ssh://").strip("/").rpartition("@")
+            # A jump host's own user and port come from ssh_config; the key and the trust from the inventory.
+            try:
+                host, port = host_port(rest)
+                hop = resolve(host, replace(node.ssh, user=user or None, port=port, host=None, jump=None))
+            except Unreachable as error:
+                raise _jump_failed(jump, error) from error
+            except ValueError as error:
+                raise Unreachable(
+                    "ssh-jump-failed",
+                    f"{node.name}: `{jump}` names no jump host",
+                    "write USER@HOST or USER@HOST:PORT, several with commas between them",
+                ) from error
+            if (hop.host, hop.port) in places:
+                raise Unreachable(
+                    "ssh-jump-failed",
+                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads through "
+                    "itself",
+                    f"give {host} a way without a jump host in ~/.ssh/config, before the lines that send it round: `Host "
+                    f"{host}` and `ProxyJump none`",
+                    tuple(f"on the way: {place} port {number}" for place, number in places),
+                )
+            places.append((hop.host, hop.port))
+            hops.insert(0, (jump, hop))
+            left = before or hop.jump
+        return hops
 
     def _login(self, target: Target, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Log in, trying again for a short while when the server turns us away before saying a word (MaxStartups)."""
-        deadline = time.monotonic() + target.timeout_s
+        """Log in, trying again for a short while when the server turns us away before saying a word."""
+        deadline = time.monotonic() + INSIST_S
         pause = 0.2
         while True:
             try:
                 return self._login_once(target, name, gateway)
-            except Unreachable as error:
-                if error.cause != "ssh-handshake-failed" or time.monotonic() + pause > deadline:
+            except TurnedAway:
+                if time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, 1.0)
 
     def _login_once(self, target: Target, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
-        sock = through(gateway, target, name) if gateway else dial(target, name)
-        if target.explicit_key and self._private(target.keys[0]) is None:
-            try:
-                self._readable(target.keys[0], name)
-            except Unreachable:
-                sock.close()
-                raise
+        keys = [self._keys(path) for path in target.keys]
+        if target.explicit_key and keys[0].wrong:
+            raise key_unusable(keys[0], name)
+        usable = [key for key in keys if not key.wrong]
+        known = self._known(target.known_hosts).of(*target.entries)
+        wire = through(gateway, target, name) if gateway else dial(target, name)
         kwargs: dict[str, object] = {
-            "sock": sock,
+            "sock": wire,
             "allow_agent": not target.explicit_key and not target.identities_only,
             "look_for_keys": False,
-            "banner_timeout": target.timeout_s,
+            "banner_timeout": target.banner_s,
             "auth_timeout": AUTH_TIMEOUT_S,
             "channel_timeout": CHANNEL_TIMEOUT_S,
+            "transport_factory": functools.partial(Transport, kinds=[entry.kind for entry in known.keys]),
         }
-        if len(target.keys) == 1 and (key := self._private(target.keys[0])) is not None:
-            kwargs["pkey"] = key
-        elif target.keys:
-            kwargs["key_filename"] = list(target.keys)
+        if len(usable) == 1 and usable[0].key is not None:
+            kwargs["pkey"] = usable[0].key
+        elif usable:
+            kwargs["key_filename"] = [key.path for key in usable]
         connection = fabric.Connection(
             target.known_as,
             user=target.user,
             port=target.port,
-            config=self._config,
-            connect_timeout=target.timeout_s,
+            config=fabric.Config(lazy=True),  # one each: it changes while it is used
+            connect_timeout=target.banner_s,
             connect_kwargs=kwargs,
         )
         client = connection.client
-        for file in target.known_hosts:
-            for key_type, key in (self._known(file).lookup(target.entry) or {}).items():
-                client.get_host_keys().add(target.entry, key_type, key)
-        policy = _AcceptNew(target, self._lock) if target.accept_new else _Refuse()
-        client.set_missing_host_key_policy(policy)
+        # paramiko is told of no known key: so it asks the policy about every one.
+        client.set_missing_host_key_policy(_Verify(target, known, self._lock))
         try:
             connection.open()
             connection.transport.set_keepalive(5)
         except Exception as error:
-            sock.close()
+            found = why(error, target, name, wire, client.get_transport(), keys)
+            wire.close()
             connection.close()
-            raise why(error, target, name) from error
+            raise found from error
         return connection
 
-    def _readable(self, file: str, name: str) -> None:
-        """A key that the inventory names and that cannot be used is told before it is offered."""
-        why = None
-        try:
-            paramiko.PKey.from_path(file)
-        except paramiko.PasswordRequiredException:
-            return  # perhaps the agent has it: the login will tell
-        except OSError as error:
-            why = error.strerror
-        except Exception as error:  # noqa: BLE001  a dozen kinds, all of which mean: this is no private key
-            why = f"it is not a private key ({type(error).__name__})"
-        if why:
-            raise Unreachable(
-                "ssh-auth-failed",
-                f"{name}: the key {file} cannot be used: {why}",
-                "name the right file in the inventory: `ssh: {key: ~/.ssh/id_ed25519}`",
-                (f"{file}: {why}",),
-            )
-
-    def _private(self, file: str) -> paramiko.PKey | None:
-        """A private key, read once for all nodes; None where it cannot be, and paramiko's own attempt tells why."""
+    def _known(self, files: tuple[str, ...]) -> KnownHosts:
         with self._lock:
-            if file not in self._private_keys:
-                certificate = Path(f"{file}-cert.pub")
-                try:
-                    key = None if certificate.exists() else paramiko.PKey.from_path(file)
-                except Exception:  # noqa: BLE001  from_path raises a dozen kinds; a login with it will say which
-                    key = None
-                self._private_keys[file] = key
-            return self._private_keys[file]
+            if files not in self._known_hosts:
+                self._known_hosts[files] = KnownHosts.read(files)
+            return self._known_hosts[files]
 
-    def _known(self, file: str) -> HostKeys:
-        with self._lock:
-            if file not in self._host_keys:
-                keys = HostKeys()
-                with contextlib.suppress(OSError, paramiko.SSHException):
-                    keys.load(file)
-                self._host_keys[file] = keys
-            return self._host_keys[file]
+
+def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
+    if error.cause == "ssh-jump-failed":
+        return error
+    says = f"the jump host {jump} is what fails: {error.says} [{error.cause}]"
+    return Unreachable("ssh-jump-failed", says, error.remedy, error.evidence)
 
 
 @dataclass
@@ -194,21 +193,39 @@ class SshStream:
         self._stderr = b""
         try:
             self._channel = connection.transport.open_session(timeout=CHANNEL_TIMEOUT_S)
-            self._channel.settimeout(None)
-            self._channel.exec_command(command(node.interpreter))
         except (paramiko.SSHException, OSError, EOFError) as error:
             connection.close()
             raise Unreachable(
                 "ssh-handshake-failed",
                 f"{node.name}: logged in as {target.label}, but the server opens no session: {error}",
-                f"look at sshd's MaxSessions and ForceCommand and at the server's log on {node.name}",
+                f"on {node.name}: `sudo sshd -T | grep -i -E 'maxsessions|forcecommand|chrootdirectory'`, and `sudo journalctl -u ssh -n 20`",
             ) from error
+        try:
+            self._channel.settimeout(None)
+            self._channel.exec_command(command(node.interpreter))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            connection.close()
+            raise Unreachable(
+                "login-shell-failed",
+                f"{node.name}: logged in as {target.label}, but the server starts no shell for us: {error}",
+                f"on {node.name}: `sudo journalctl -u ssh -n 20` says why; if it cannot fork, {target.user} has reached its "
+                f"limit of processes: `ps -L -u {target.user} | wc -l` against `ulimit -u`, raised by `nproc` in "
+                "/etc/security/limits.d/; or the machine has no memory left: `free -m`",
+            ) from error
+        self._news = threading.Event()
+        self._channel.in_buffer.set_event(self._news)
+        self._channel.in_stderr_buffer.set_event(self._news)
 
     def write(self, data: bytes) -> None:
         self._channel.sendall(data)
 
     def read(self) -> bytes:
-        return bytes(self._channel.recv(1 << 18))
+        while True:
+            # Both streams share one window: what nobody reads from stderr would in the end stop stdout as well.
+            self.complaint()
+            if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
+                return bytes(self._channel.recv(1 << 18))
+            self._news.wait(1.0)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -216,26 +233,42 @@ class SshStream:
         with contextlib.suppress(Exception):
             self._connection.close()
 
+    def kill(self) -> None:
+        with contextlib.suppress(Exception):
+            order = paramiko.Message()
+            order.add_byte(MSG_CHANNEL_REQUEST)
+            order.add_int(self._channel.remote_chanid)
+            order.add_string("signal")
+            order.add_boolean(False)
+            order.add_string("KILL")
+            self._connection.transport._send_user_message(order)  # paramiko has no word for signals
+
     def complaint(self) -> str:
         with contextlib.suppress(Exception):
-            while self._channel.recv_stderr_ready() and len(self._stderr) < 8192:
-                self._stderr += self._channel.recv_stderr(4096)
+            while self._channel.recv_stderr_ready():
+                self._stderr = (self._stderr + self._channel.recv_stderr(1 << 16))[-8192:]
         return self._stderr.decode(errors="replace").strip()
 
 
-class _Refuse(paramiko.MissingHostKeyPolicy):
-    def missing_host_key(self, _client: object, _hostname: str, key: paramiko.PKey) -> None:
-        raise UnknownKey(key)
+class _Verify(paramiko.MissingHostKeyPolicy):
+    """Takes a host key that is known; an unknown one only on first use, when so told, and into the first known_hosts file."""
 
-
-class _AcceptNew(paramiko.MissingHostKeyPolicy):
-    """Trust on first use, written to the first known_hosts file, once."""
-
-    def __init__(self, target: Target, lock: threading.Lock) -> None:
+    def __init__(self, target: Target, known: Known, lock: threading.Lock) -> None:
         self._target = target
+        self._known = known
         self._lock = lock
 
     def missing_host_key(self, _client: object, _hostname: str, key: paramiko.PKey) -> None:
+        shown = key.asbytes()
+        if revoked := self._known.revokes(shown):
+            raise RevokedKey(key, revoked)
+        alike = [entry for entry in self._known.keys if entry.kind == key.get_name()]
+        if any(entry.key == shown for entry in alike):
+            return
+        if alike:
+            raise ChangedKey(key, alike[0])
+        if not self._target.accept_new:
+            raise UnknownKey(key, self._known)
         file = Path(self._target.known_hosts[0])
         with self._lock:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

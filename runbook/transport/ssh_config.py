@@ -26,7 +26,7 @@ class Target:
     port: int
     user: str
     keys: tuple[str, ...]
-    jump: str | None
+    jump: str | None  # several, in the order of the way there, with commas between them
     proxy_command: str | None
     known_hosts: tuple[str, ...]
     known_as: str
@@ -34,6 +34,13 @@ class Target:
     accept_new: bool
     timeout_s: float
     identities_only: bool = False
+    aliased: bool = False
+
+    @property
+    def banner_s(self) -> float:
+        """How long the server may take for its first words. TCP is answered by the kernel, this by a program, which may
+        be busy, swapped out, or asking a dead name server who we are."""
+        return 2 * self.timeout_s
 
     @property
     def label(self) -> str:
@@ -41,8 +48,13 @@ class Target:
 
     @property
     def entry(self) -> str:
-        """How known_hosts spells this host."""
-        return self.known_as if self.port == 22 else f"[{self.known_as}]:{self.port}"
+        """How known_hosts spells this host: with its port, unless HostKeyAlias gives it a name of its own."""
+        return self.known_as if self.port == 22 or self.aliased else f"[{self.known_as}]:{self.port}"
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """As `entry`, and where OpenSSH looks when it finds no key there."""
+        return (self.entry,) if self.entry == self.known_as else (self.entry, self.known_as)
 
 
 def resolve(host: str, ssh: Ssh) -> Target:
@@ -69,6 +81,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
     known += [
         word for line in options.get("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"]) for word in line.split()
     ]
+    known = [file for file in known if file != "none"] or [f"{home}/.ssh/known_hosts"]
     if ssh.key:
         keys: tuple[str, ...] = (path(ssh.key),)
     else:
@@ -80,7 +93,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
         port=ssh.port or int(one("port") or 22),
         user=ssh.user or one("user") or pwd.getpwuid(os.getuid()).pw_name,
         keys=keys,
-        jump=ssh.jump or (one("proxyjump") or "").split(",")[-1] or None,
+        jump=one("proxyjump") if ssh.jump is None else ssh.jump if ssh.jump != "none" else None,
         proxy_command=None if ssh.jump else one("proxycommand"),
         known_hosts=tuple(known),
         known_as=one("hostkeyalias") or real.strip("[]"),
@@ -88,6 +101,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
         accept_new=ssh.host_keys == "accept-new",
         timeout_s=ssh.connect_timeout_s,
         identities_only=one("identitiesonly") == "yes",
+        aliased=one("hostkeyalias") is not None,
     )
 
 

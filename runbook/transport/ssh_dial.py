@@ -6,9 +6,14 @@ import array
 import contextlib
 import errno
 import fcntl
+import re
 import socket
+import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import fabric
@@ -16,10 +21,14 @@ import paramiko
 
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import Target
+from runbook.transport.ssh_wire import Wire
 
 SMALL = 1000
 """Bytes of TCP payload a packet. A path that loses full-size packets would also lose our login, and with it every
 chance to say so; what we send is small, and any path carries packets of this size."""
+
+RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
+"""The ways in which one and the same RSA key may sign."""
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
 
@@ -71,12 +80,89 @@ def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
     raise last or OSError(f"{host} has no address")
 
 
-def dial(target: Target, name: str) -> socket.socket:
+class ProxyCommand:
+    """A program that reaches the server for us, as a socket. paramiko's own cannot tell that its program has ended, and
+    runs it without a shell, which OpenSSH gives it: it may have quotes and `2>/dev/null`."""
+
+    def __init__(self, command: str) -> None:
+        self._near, far = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest, in `close`
+        with far:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=far.fileno(),
+                stdout=far.fileno(),
+                stderr=self._stderr,
+                start_new_session=True,  # Ctrl-C is for us: we still want to say goodbye by this way
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._near, name)
+
+    def complaint(self) -> str:
+        """The last line that the program wrote to stderr."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stderr.seek(0)
+            lines = self._stderr.read().decode(errors="replace").splitlines()
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
+        return ""
+
+    def close(self) -> None:
+        self._near.close()
+        self._process.terminate()
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+
+class Transport(paramiko.Transport):
+    """paramiko's, with some things of ours: it keeps why a channel was refused and what the server said when it hung up
+    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since a
+    server has several and shows one."""
+
+    farewell = ""
+
+    def __init__(self, *args: Any, kinds: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = self.get_security_options()
+        wanted = [name for kind in kinds for name in (RSA if kind == "ssh-rsa" else (kind,))]
+        options.key_types = sorted(options.key_types, key=lambda name: name not in wanted)
+        self._mine = threading.local()
+        self._refusals: dict[int, tuple[int, str]] = {}
+
+    def _next_channel(self) -> int:
+        number: int = super()._next_channel()  # type: ignore[misc]  # the stubs have public names only
+        self._mine.number = number
+        return number
+
+    def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
+        number, code, text = message.get_int(), message.get_int(), message.get_text()
+        self._refusals[number] = (code, text)
+        message.rewind()
+        super()._parse_channel_open_failure(message)  # type: ignore[misc]
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = message.get_text()[:200]
+        message.rewind()
+        super()._parse_disconnect(message)  # type: ignore[misc]
+
+    def refusal(self) -> tuple[int, str]:
+        """Why the channel that this thread asked for last was refused: the code of RFC 4254 and the server's words."""
+        return self._refusals.get(getattr(self._mine, "number", -1), (0, ""))
+
+    def auth_interactive_dumb(self, *_args: Any, **_kwargs: Any) -> list[str]:
+        # paramiko would print the server's question and wait at the terminal for somebody to type.
+        raise paramiko.BadAuthenticationType("the key was taken, and more is asked for", ["keyboard-interactive"])
+
+
+def dial(target: Target, name: str) -> Wire:
     """A TCP connection, so that name, route, refusal and silence are told apart before SSH begins."""
     if target.proxy_command:
-        return paramiko.ProxyCommand(  # type: ignore[return-value]
-            target.proxy_command.replace("%h", target.host).replace("%p", str(target.port)).replace("%r", target.user)
-        )
+        return Wire(ProxyCommand(_filled_in(target)))
     where = f"{target.host} port {target.port}"
     try:
         sock = _connect(target.host, target.port, target.timeout_s)
@@ -91,44 +177,106 @@ def dial(target: Target, name: str) -> socket.socket:
         raise Unreachable(
             "ssh-refused",
             f"{name}: {where} refuses the connection: the host is up, no sshd listens there",
-            f"on {name}: `sudo systemctl start ssh` (or sshd), or name its port: `ssh: {{port: …}}`",
+            f"on {name}'s console: `sudo systemctl enable --now ssh` (`sshd` on Red Hat and SUSE), or name its port: "
+            f"`ssh: {{port: …}}`; if `sudo ss -ltnp 'sport = :{target.port}'` shows an sshd there, a firewall (or "
+            "fail2ban) refuses us in its place: `sudo nft list ruleset`",
             (f"connect({where}): {error.strerror}",),
         ) from error
     except TimeoutError as error:
         raise Unreachable(
             "ssh-unreachable",
             f"{name}: nothing answers at {where} within {target.timeout_s:g} s",
-            f"check that {name} is up, that its address is right, and that no firewall drops TCP {target.port} from here",
+            f"check that {name} is up, that its address is right, and that no firewall drops TCP {target.port} from "
+            f"here: `ping -c 3 {target.host}`, and `sudo nft list ruleset` on its console",
             (f"connect({where}): no answer within {target.timeout_s:g} s",),
         ) from error
     except OSError as error:
-        code = errno.errorcode.get(error.errno or 0, "")
-        raise Unreachable(
-            "ssh-unreachable",
-            f"{name}: {where} cannot be reached: {error.strerror or error}",
-            f"check the route to {target.host}: `ip route get {target.host}`, and that {name} is up",
-            (f"connect({where}): {code} {error.strerror or error}",),
-        ) from error
+        raise _no_way(target, name, error) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+    return Wire(sock)
 
 
-def through(gateway: fabric.Connection, target: Target, name: str) -> socket.socket:
+def _filled_in(target: Target) -> str:
+    values = {"%h": target.host, "%p": str(target.port), "%r": target.user, "%n": target.known_as, "%%": "%"}
+    return re.sub(r"%.", lambda token: values.get(token[0], token[0]), target.proxy_command or "")
+
+
+def _no_way(target: Target, name: str, error: OSError) -> Unreachable:
+    code = errno.errorcode.get(error.errno or 0, "")
+    where, text = f"{target.host} port {target.port}", error.strerror or str(error)
+    remedy = f"check the route to {target.host} (`ip route get {target.host}`), and that {name} is up"
+    if error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
+        # The same error for a neighbour that does not answer, a router's word, and iptables' `icmp-host-prohibited`.
+        text += ": it is off, a router has no way to it, or a firewall rejects us"
+        remedy += f"; if `ping -c 3 {target.host}` is answered, a firewall rejects TCP {target.port}: look at "
+        remedy += f"`sudo nft list ruleset` on {name}'s console"
+    return Unreachable(
+        "ssh-unreachable",
+        f"{name}: {where} cannot be reached: {text}",
+        remedy,
+        (f"connect({where}): {code} {error.strerror or error}",),
+    )
+
+
+def _answers(target: Target) -> bool:
+    """Whether TCP opens from here: what one machine reaches and another does not is up."""
     try:
-        channel = gateway.transport.open_channel(
+        _connect(target.host, target.port, min(1.0, target.timeout_s)).close()
+    except OSError:
+        return False
+    return True
+
+
+PROHIBITED = 1  # RFC 4254, section 5.1
+
+
+def through(gateway: fabric.Connection, target: Target, name: str) -> Wire:
+    """A connection that the jump host makes for us. What the jump host says of it decides who is to blame."""
+    where, jump = f"{target.host} port {target.port}", gateway.original_host
+    transport = gateway.transport
+    try:
+        channel = transport.open_channel(
             "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=target.timeout_s
         )
-    except paramiko.ChannelException as error:
-        refused = "refused" in str(error).lower()
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
+        seen = (f"the jump host {jump} says: {text or error}",)
+        if not transport.is_active():
+            raise Unreachable(
+                "ssh-jump-failed", f"{name}: the jump host {jump} hung up on us", f"look at sshd's log on {jump}", seen
+            ) from error
+        if code == PROHIBITED:
+            raise Unreachable(
+                "ssh-jump-failed",
+                f"{name}: the jump host {jump} let us in and forbids to go on to {where}",
+                f"on {jump}: `sudo sshd -T | grep -i -E 'allowtcpforwarding|permitopen|disableforwarding'` shows what "
+                "forbids it; allow it there, or name another jump host: `ssh: {jump: …}`",
+                seen,
+            ) from error
+        if "not known" in text or "resolution" in text or "resolve" in text:
+            raise Unreachable(
+                "ssh-jump-failed",
+                f"{name}: the jump host {jump} cannot resolve {target.host!r}",
+                f"give {name} an address that {jump} knows (`address:` or `ssh: {{host: …}}`), or the name to {jump}'s "
+                "/etc/hosts",
+                seen,
+            ) from error
+        refused = "refused" in text.lower()
+        fails = "refuses the connection" if refused else "cannot be reached"
+        if _answers(target):
+            raise Unreachable(
+                "ssh-jump-failed",
+                f"{name}: from the jump host {jump} {where} {fails}, while it answers this machine directly",
+                f"let TCP {target.port} from {jump} through on {name} (`sudo nft list ruleset` there shows what stops it), or "
+                f"reach {name} without a jump host: take `jump:` out of the inventory",
+                seen,
+            ) from error
         raise Unreachable(
             "ssh-refused" if refused else "ssh-unreachable",
-            f"{name}: the jump host is fine, but from there {target.host} port {target.port} cannot be reached: {error}",
-            f"on the jump host try `nc -zv {target.host} {target.port}`",
+            f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
+            + (": no sshd listens there" if refused else ""),
+            f"on {jump}: `nc -zv -w 5 {target.host} {target.port}`; start sshd on {name} (`sudo systemctl enable --now "
+            "ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
+            seen,
         ) from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        raise Unreachable(
-            "ssh-unreachable",
-            f"{name}: no answer through the jump host from {target.host} port {target.port}: {error}",
-            f"on the jump host try `nc -zv {target.host} {target.port}`",
-        ) from error
-    return channel  # type: ignore[no-any-return]  # a channel has a socket's methods, which is all paramiko wants
+    return Wire(channel)

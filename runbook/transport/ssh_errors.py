@@ -1,76 +1,277 @@
-"""Which cause an exception of a login stands for."""
+"""Which cause an exception of a login stands for, together with what the server had said by then."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import paramiko
 
 from runbook.model.errors import Unreachable
+from runbook.transport.known_hosts import Entry, Known
 from runbook.transport.ssh_config import Target
+from runbook.transport.ssh_keys import KeyFile
+from runbook.transport.ssh_wire import Wire
 
 
 class UnknownKey(Exception):
-    def __init__(self, key: paramiko.PKey) -> None:
+    """A host key that no known_hosts file has; `known` is what they say of that host."""
+
+    def __init__(self, key: paramiko.PKey, known: Known | None = None) -> None:
         self.key = key
+        self.known = known or Known(())
 
 
-def why(error: Exception, target: Target, name: str) -> Unreachable:
-    """Which cause an exception of paramiko, Fabric or the socket stands for."""
-    seen = (f"{type(error).__name__}: {error}",)
+class ChangedKey(Exception):
+    """Another host key of the same kind than the one that `entry` gives."""
+
+    def __init__(self, key: paramiko.PKey, entry: Entry) -> None:
+        self.key = key
+        self.entry = entry
+
+
+class RevokedKey(ChangedKey):
+    """A host key that `entry` says is not to be trusted any more."""
+
+
+class TurnedAway(Unreachable):
+    """The server hung up before it had named itself: it may have more room in a moment."""
+
+
+TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
+"""What OpenSSH says before it names itself: since 8.5, and since 9.8 with PerSourcePenalties. Before, nothing."""
+
+
+def why(
+    error: Exception,
+    target: Target,
+    name: str,
+    wire: Wire | None = None,
+    transport: paramiko.Transport | None = None,
+    keys: Sequence[KeyFile] = (),
+) -> Unreachable:
+    """Which cause an exception of paramiko, Fabric or the socket stands for.
+
+    `wire` is the connection it happened on, `keys` are those that were to be offered, or that could not be.
+    """
+    said = getattr(transport, "farewell", "")
+    seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
     if isinstance(error, UnknownKey):
-        fingerprint = error.key.fingerprint
+        return _unknown(error, target, name)
+    if isinstance(error, ChangedKey):
+        return _distrusted(error, target, name)
+    if "Too many authentication failures" in said:
+        return _too_many_keys(target, name, keys, seen)
+    if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
+        return _refused(error, target, name, keys, seen)
+    if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
+        return _nothing_to_offer(target, name, keys, seen)
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire is not None and wire.offers():
+        return _nothing_in_common(error, target, name, wire, transport)
+    if target.proxy_command and (wire is None or not wire.heard):
+        complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
         return Unreachable(
-            "ssh-host-key-unknown",
-            f"{name}: {target.entry} shows a {error.key.get_name()} host key that no known_hosts file has",
-            f"compare the fingerprint with the machine's own, then: `ssh-keyscan -p {target.port} {target.known_as} >> "
-            f"{target.known_hosts[0]}`; or trust on first use with `ssh: {{host_keys: accept-new}}` in the inventory",
-            (f"offered: {fingerprint}", f"looked in: {' '.join(target.known_hosts)}"),
+            "ssh-jump-failed",
+            f"{name}: the ProxyCommand of ~/.ssh/config gives no connection: `{target.proxy_command}`"
+            + (f" says: {complaint}" if complaint else ""),
+            f"run it by hand with {target.host} for %h and {target.port} for %p: an SSH server's banner must appear",
+            seen,
         )
-    if isinstance(error, paramiko.BadHostKeyException):
+    where = f"{target.host} port {target.port}"
+    if wire is not None and wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
+        return _turned_away(target, name, wire.words, seen)
+    if wire is not None and wire.words and wire.banner is None:
         return Unreachable(
-            "ssh-host-key-changed",
-            f"{name}: the host key of {target.entry} is not the one in known_hosts: a reinstalled machine, another "
-            "machine at this address, or somebody in between",
-            f"if the machine was reinstalled: `ssh-keygen -f {target.known_hosts[0]} -R '{target.entry}'`, then add its new key",
-            (f"offered: {error.key.fingerprint}", f"expected: {error.expected_key.fingerprint}"),
+            "ssh-handshake-failed",
+            f"{name}: {where} is no SSH server: it says {wire.words!r}",
+            f"name the port of its sshd, `ssh: {{port: …}}`; on {name}, `sudo ss -ltnp 'sport = :{target.port}'` shows "
+            "what listens there",
+            seen,
         )
-    text = str(error).lower()
-    if isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text or _silent(error):
+    silent = wire is not None and wire.quiet_s > 0.8 * target.banner_s
+    if silent or isinstance(error, TimeoutError) or "timed out" in str(error) or "timeout" in str(error).lower():
+        if wire is not None and wire.banner:
+            says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
+        else:
+            says = f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
         return Unreachable(
             "ssh-timeout",
-            f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.timeout_s:g} s",
-            f"on {name}'s console look at sshd (`systemctl status ssh`), its load, and whether another service holds port {target.port}",
-            seen,
-        )
-    unreadable = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError)
-    if isinstance(error, (paramiko.AuthenticationException, *unreadable)):
-        keys = ", ".join(target.keys) or "the agent's keys"
-        extra = ""
-        if isinstance(error, paramiko.PasswordRequiredException):
-            extra = " (the key has a passphrase: load it with `ssh-add`)"
-        elif isinstance(error, OSError):
-            extra = f" (cannot read {error.filename})"
-        return Unreachable(
-            "ssh-auth-failed",
-            f"{name}: {target.label} does not accept our key{extra}; tried {keys}",
-            f"check user and key (`ssh: {{user: …, key: …}}`), then install the key: `ssh-copy-id -p {target.port} "
-            f"{target.user}@{target.known_as}`",
-            seen,
-        )
-    if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
-        return Unreachable(
-            "ssh-auth-failed",
-            f"{name}: there is no key to offer to {target.label}: no agent, and none of ssh's default keys exists",
-            "name one with `ssh: {key: ~/.ssh/…}`, or start an agent and `ssh-add`",
+            says,
+            f"on {name}'s console: `sudo systemctl restart ssh`, `uptime` for its load, and `sudo ss -ltnp 'sport = "
+            f":{target.port}'` for another service on that port",
             seen,
         )
     return Unreachable(
         "ssh-handshake-failed",
-        f"{name}: {target.host} port {target.port} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
-        f"look at sshd's log on {name} (`journalctl -u ssh`): MaxStartups, fail2ban, or no algorithm in common",
+        f"{name}: {where} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
+        f"on {name}'s console: `sudo journalctl -u ssh -n 20` (`sshd` on Red Hat and SUSE) says why",
+        (*seen, *([f"the server is {wire.banner}"] if wire is not None and wire.banner else [])),
+    )
+
+
+def _unknown(error: UnknownKey, target: Target, name: str) -> Unreachable:
+    kind, known = error.key.get_name(), error.known
+    others = sorted({entry.kind for entry in known.keys})
+    signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
+    says = f"{name}: {target.entry} shows a {kind} host key that no known_hosts file has"
+    if others:
+        says += f"; of that host they have only {', '.join(others)}"
+    elif signed:
+        says += ": they trust a certificate authority for it, and runbook cannot verify host certificates"
+    return Unreachable(
+        "ssh-host-key-unknown",
+        says,
+        f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`; or trust on first use with `ssh: {{host_keys: accept-new}}` in the inventory",
+        (f"offered: {error.key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread),
+    )
+
+
+def _learn(target: Target, file: str) -> str:
+    """The command that writes the host's present key into a known_hosts file."""
+    if target.jump or target.proxy_command:  # no way there for ssh-keyscan
+        jump = f"-J {target.jump} " if target.jump else ""
+        trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={file}"
+        return f"ssh {jump}-p {target.port} {trust} {target.user}@{target.host} true"
+    rename = f" | sed 's/^[^ ]*/{target.entry}/'" if target.aliased else ""
+    return f"ssh-keyscan -p {target.port} {target.host}{rename} >> {file}"
+
+
+def _distrusted(error: ChangedKey, target: Target, name: str) -> Unreachable:
+    file = error.entry.place.rpartition(":")[0]
+    if isinstance(error, RevokedKey):
+        return Unreachable(
+            "ssh-host-key-changed",
+            f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
+            f"give {name} new host keys, on its console: `sudo rm /etc/ssh/ssh_host_*_key* && sudo ssh-keygen -A && sudo "
+            f"systemctl restart ssh`, then `{_learn(target, target.known_hosts[0])}`",
+            (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
+        )
+    return Unreachable(
+        "ssh-host-key-changed",
+        f"{name}: the host key of {target.entry} is not the one in known_hosts: a reinstalled machine, another "
+        "machine at this address, or somebody in between",
+        f"only if {name} was reinstalled: `ssh-keygen -f {file} -R '{target.entry}'`, then `{_learn(target, file)}`",
+        (f"offered: {error.key.fingerprint}", f"expected: {error.entry.fingerprint} ({error.entry.place})"),
+    )
+
+
+def _turned_away(target: Target, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
+    where = f"{target.host} port {target.port}"
+    if "Not allowed at this time" in words:
+        return TurnedAway(
+            "ssh-handshake-failed",
+            f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed logins",
+            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it off",
+            (f"it says: {words}",),
+        )
+    return TurnedAway(
+        "ssh-handshake-failed",
+        f"{name}: sshd at {where} hangs up before the login: too many others are logging in (MaxStartups), or "
+        "a filter such as fail2ban or hosts.deny turns us away",
+        f"on {name}'s console: `sudo sshd -T | grep -i maxstartups` and `sudo journalctl -u ssh -n 20`; raise it in "
+        "/etc/ssh/sshd_config (`MaxStartups 100:30:200`) and `sudo systemctl reload ssh`; fewer logins at once: -f 4",
+        (f"it says: {words}" if words else "it hangs up without a word", *seen),
+    )
+
+
+def _refused(
+    error: paramiko.AuthenticationException,
+    target: Target,
+    name: str,
+    keys: Sequence[KeyFile],
+    seen: tuple[str, ...],
+) -> Unreachable:
+    allowed = list(getattr(error, "allowed_types", []) or [])
+    if allowed and "publickey" not in allowed:
+        words = " or ".join(sorted(set(allowed)))
+        asks = "keyboard-interactive" in allowed and "taken" in str(error)
+        return Unreachable(
+            "ssh-auth-failed",
+            f"{name}: {target.label} "
+            + (
+                "takes our key and asks for a second factor, which a run cannot type"
+                if asks
+                else f"takes no keys, only {words}"
+            ),
+            f"on {name}, in /etc/ssh/sshd_config: "
+            + ("`AuthenticationMethods publickey` for this user" if asks else "`PubkeyAuthentication yes`")
+            + ", then `sudo systemctl reload ssh`; or name another account: `ssh: {user: …}`",
+            seen,
+        )
+    offered = [key.label for key in keys if key.wrong is None]
+    file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
+    return Unreachable(
+        "ssh-auth-failed",
+        f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
+        f"is the user right (`ssh: {{user: …}}`)? Then `ssh-copy-id -i {file}.pub -p {target.port} "
+        f"{target.user}@{target.known_as}`; if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh "
+        f"-n 20` on {name} says why not: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that "
+        "others may write to, a `from=` before the key, or PubkeyAcceptedAlgorithms",
+        (*seen, *_unusable(keys)),
+    )
+
+
+def _too_many_keys(target: Target, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+    files = [key.path for key in keys if key.wrong is None]
+    return Unreachable(
+        "ssh-auth-failed",
+        f"{name}: {target.label} hangs up before our key's turn comes: too many are offered for its MaxAuthTries "
+        f"({len(files)} files{'' if target.identities_only else ', and those of the agent'})",
+        "name the one that it takes: `ssh: {key: ~/.ssh/…}` in the inventory (or `IdentitiesOnly yes` and one IdentityFile in "
+        "~/.ssh/config)",
+        (*seen, *(f"offered: {file}" for file in files[:8])),
+    )
+
+
+def _nothing_to_offer(target: Target, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+    if wrong := [key for key in keys if key.wrong]:
+        return key_unusable(wrong[0], name, _unusable(wrong))
+    return Unreachable(
+        "ssh-auth-failed",
+        f"{name}: there is no key to offer to {target.label}: no agent, and none of ssh's default keys exists",
+        "name one with `ssh: {key: ~/.ssh/…}`, or start an agent and `ssh-add`",
         seen,
     )
 
 
-def _silent(error: Exception) -> bool:
-    """paramiko wraps a banner that never came; EOF and resets are not silence."""
-    return isinstance(error, paramiko.SSHException) and isinstance(error.__context__, TimeoutError)
+def key_unusable(key: KeyFile, name: str, evidence: tuple[str, ...] = ()) -> Unreachable:
+    return Unreachable(
+        "ssh-auth-failed",
+        f"{name}: the key {key.path} cannot be used: {key.wrong}",
+        key.remedy,
+        evidence or _unusable([key]),
+    )
+
+
+def _unusable(keys: Sequence[KeyFile]) -> tuple[str, ...]:
+    return tuple(f"{key.path}: {key.wrong}" for key in keys if key.wrong)
+
+
+def _nothing_in_common(
+    error: Exception, target: Target, name: str, wire: Wire, transport: paramiko.Transport | None
+) -> Unreachable:
+    """Both lists, of the first kind of algorithm in which the two sides share none."""
+    theirs = wire.offers()
+    own = transport.get_security_options() if transport is not None else None
+    ours = (
+        {}
+        if own is None
+        else {
+            "KexAlgorithms": own.kex,
+            "HostKeyAlgorithms": own.key_types,
+            "Ciphers": own.ciphers,
+            "MACs": own.digests,
+        }
+    )
+    option = next((kind for kind in theirs if kind in ours and not set(theirs[kind]) & set(ours[kind])), None)
+    if option is None:
+        option = "KexAlgorithms"
+    have, want = ", ".join(theirs[option]), ", ".join([str(word) for word in ours.get(option, ())][:4])
+    return Unreachable(
+        "ssh-handshake-failed",
+        f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: it "
+        f"offers only {have}",
+        f"on {name}: `sudo grep -rin {option} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` shows what "
+        f"narrows it; take that line out, or add one of {want}; then `sudo systemctl reload ssh`; an OpenSSH too old "
+        "to have them wants an update",
+        (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
+    )

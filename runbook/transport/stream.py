@@ -17,5 +17,8 @@ class Stream(Protocol):
     def close(self) -> None:
         """Close both ways. Closing is also what makes the far end clean up. Never raises."""
 
+    def kill(self) -> None:
+        """End what was started at the far end, which does not listen to us; `close` is still to be called. Never raises."""
+
     def complaint(self) -> str:
         """What the far end wrote to stderr so far (the last few KiB): evidence when something went wrong."""

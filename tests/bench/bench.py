@@ -19,8 +19,9 @@ def main() -> int:
     parser.add_argument("--only", choices=list(PARTS), action="append", help="one part of it; may be repeated")
     parser.add_argument("--rounds", type=int, metavar="N", help="measure everything N times (default: each part's own)")
     parser.add_argument("--hosts", type=int, default=32, metavar="N", help="hosts of the fleet (default: 32)")
-    arguments = parser.parse_args()
-    return measure_all(arguments.only or list(PARTS), rounds=arguments.rounds, hosts=arguments.hosts)
+    parser.add_argument("--fault", metavar="TEXT", help="of the fault lab, only faults whose name holds TEXT")
+    options = parser.parse_args()
+    return measure_all(options.only or list(PARTS), rounds=options.rounds, hosts=options.hosts, fault=options.fault)
 
 
 if __name__ == "__main__":

@@ -16,17 +16,18 @@ from lab import Lab, LabError, lab_missing
 from .corpus import corpus_score
 from .cost import BenchError
 from .diagnose import diagnose
+from .faults import faults
 from .fleet import fleet
 from .lint import lint
 from .render import render
 from .start import start
 from .two_nodes import two_nodes
 
-PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3, "diagnose": 3, "corpus": 1}
+PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3, "diagnose": 3, "corpus": 1, "faults": 1}
 """The parts and how often each is measured."""
 
 
-def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
+def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str | None) -> int:
     """Measure and print. 1 when something could not be measured, else 0, also when a goal was missed."""
     tools = Path(sys.prefix) / "bench"
     scratch = Path(tempfile.mkdtemp(prefix="runbook-bench-"))
@@ -43,6 +44,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int) -> int:
         "lint": lambda times: lint(scratch, times),
         "diagnose": lambda times: diagnose(scratch, times),
         "corpus": lambda _: corpus_score(),
+        "faults": lambda _: faults(fault),
     }
     failed = 0
     try:

@@ -10,12 +10,14 @@ from typing import Any, cast
 import pytest
 
 import runbook.node
-from runbook.checks.allreduce import AllReduce, expected_seconds, wrong_data
+from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
 from runbook.checks.base import configure
 from runbook.checks.context import Context
 from runbook.checks.gang import Gang
+from runbook.checks.isolation.blame import Blame, Charge
+from runbook.checks.normal import Setting, expect
 from runbook.model.errors import FilesWrong, Span
-from runbook.model.verdict import Outcome, Verdict
+from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .world import at, cluster, context, gang_of, node, verdicts
 
@@ -105,7 +107,8 @@ def judged(
     gang = gang_of(inventory)
     for member in gang.members:
         member.steps["done"] = {"event": "step", "step": "done", "stopped_before": stop}
-    return AllReduce(**arguments)._judge(gang, context(inventory), rows)
+    check = AllReduce(**arguments)
+    return check._judge(gang, context(inventory), rows) if rows else check._nothing(gang, context(inventory))
 
 
 def test_without_a_gate() -> None:
@@ -124,6 +127,82 @@ def test_the_gate_looks_at_the_largest_size(gate: float, verdict: Verdict) -> No
         assert [f.cause for f in outcomes[0].findings] == ["allreduce-slow"]
         assert "busbw 20 GB/s at 1 MiB, below the gate of 20.1 GB/s" in outcomes[0].findings[0].says
         assert outcomes[0].metrics["busbw_gbytes"] == 20.0
+
+
+NORMAL = expect(Setting("nccl", (8,), ("NVIDIA H200",) * 8))
+UNHEARD_OF = expect(Setting("nccl", (8,), ("NVIDIA Z1000",) * 8))
+
+
+def normed(busbw: float, norm: Norm, *, size: int = 16 << 30, blame: Blame | None = None) -> list[Outcome]:
+    inventory = cluster()
+    gang = gang_of(inventory)
+    for member in gang.members:
+        member.steps["done"] = {"event": "step", "step": "done"}
+    return AllReduce(min_busbw_gbytes="auto")._judge(gang, context(inventory), [row(size, busbw)], norm, blame)
+
+
+def test_auto_says_what_is_normal() -> None:
+    outcome = normed(475.0, Norm({}, NORMAL))[0]
+    assert outcome.verdict is Verdict.PASS
+    assert "busbw 475 GB/s at 16 GiB, as it should be: 360 to 482 GB/s is normal for nccl, 8 × H200" in str(
+        outcome.proof
+    )
+    assert outcome.metrics["expected_busbw_gbytes"] == [360, 482]
+    assert "ml-engineering" in str(outcome.metrics["expected_source"])
+    assert not outcome.warnings
+
+
+def test_auto_fails_what_is_slow_whether_or_not_the_layer_is_known() -> None:
+    for blame in (None, Blame(common="all links are alike")):
+        outcomes = normed(200.0, Norm({}, NORMAL), blame=blame)
+        assert {outcome.verdict for outcome in outcomes} == {Verdict.FAIL}
+        finding = outcomes[0].findings[0]
+        assert finding.cause == "allreduce-slow"
+        assert "below what is normal" in finding.says
+        assert any("56% of what is normal: 360 to 482 GB/s" in line for line in finding.evidence)
+
+
+def test_auto_without_a_number_passes_and_says_so() -> None:
+    outcome = normed(200.0, Norm({}, UNHEARD_OF))[0]
+    assert outcome.verdict is Verdict.PASS
+    assert "was not judged, no number is known for nccl, 8 × Z1000" in outcome.warnings[0]
+    assert "give `min_busbw_gbytes:` yourself" in outcome.warnings[0]
+    assert outcome.metrics["expected_busbw_gbytes"] is None
+
+
+def test_auto_does_not_call_a_small_message_slow_or_normal() -> None:
+    outcome = normed(200.0, Norm({}, NORMAL), size=16 << 20)[0]
+    assert outcome.verdict is Verdict.PASS
+    assert "16 MiB is too small to tell" in outcome.warnings[0]
+    assert "raise `max_bytes:` or `budget:`" in outcome.warnings[0]
+
+
+def test_auto_that_could_not_look_is_unknown() -> None:
+    lost = Outcome.unknown("node-b", Finding("tool-output-unknown", "it said nothing", "look there"))
+    outcomes = normed(475.0, Norm({"node-b": lost}, None))
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.PASS, Verdict.UNKNOWN]
+    assert "node-b did not tell what the links are" in outcomes[0].warnings[0]
+
+
+def test_who_is_blamed_fails_and_the_others_pass_with_what_speaks_for_them() -> None:
+    charge = Charge("node-b sends at 1 MB/s", "on node-b: `mend it`", ("proof",), ("node-a",))
+    blame = Blame({"node-b": charge}, cleared={"node-a": "node-a is fine"}, measured=("between nodes: slow",))
+    outcomes = slow(context(cluster()), blame, "busbw 1 GB/s", None, ROWS, {"busbw": 1.0})
+    assert verdicts(outcomes) == {"node-a": (Verdict.PASS, ()), "node-b": (Verdict.FAIL, ("allreduce-slow",))}
+    assert outcomes[0].proof == "busbw 1 GB/s; node-a is fine"
+    assert outcomes[1].findings[0].remedy == "on node-b: `mend it`"
+    assert outcomes[1].findings[0].evidence[:2] == ("proof", "between nodes: slow")
+
+
+@pytest.mark.parametrize(("value", "read"), [("auto", "auto"), ("20", 20.0), (0.5, 0.5), (None, None)])
+def test_the_gate_is_a_number_or_auto(value: object, read: object) -> None:
+    assert configure(AllReduce, {"min_busbw_gbytes": value}, {}, None).min_busbw_gbytes == read
+
+
+@pytest.mark.parametrize("value", ["automatic", "Auto", True, -1, "nan", []])
+def test_and_nothing_else(value: object) -> None:
+    with pytest.raises(FilesWrong):
+        configure(AllReduce, {"min_busbw_gbytes": value}, {}, None)
 
 
 def test_one_rank_sends_nothing_and_is_not_gated() -> None:
@@ -187,13 +266,22 @@ def test_a_rank_that_alone_received_wrong_sums(three: tuple[Gang, Context]) -> N
     assert verdicts(wrong_data(gang, at) or []) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": WRONG}
 
 
-@pytest.mark.parametrize("located", [[], [0, 2]])
-def test_wrong_everywhere_and_nobody_to_blame(three: tuple[Gang, Context], located: list[int]) -> None:
+def test_wrong_everywhere_and_nobody_to_blame(three: tuple[Gang, Context]) -> None:
     gang, at = three
     for number in range(3):
         told(gang, number, 9)
-    gang.extra["located"] = {"event": "located", "ranks": located}
+    gang.extra["located"] = {"event": "located", "ranks": []}
     assert set(verdicts(wrong_data(gang, at) or []).values()) == {WRONG}
+
+
+def test_two_that_contribute_wrong_data(three: tuple[Gang, Context]) -> None:
+    gang, at = three
+    for number in range(3):
+        told(gang, number, 9)
+    gang.extra["located"] = {"event": "located", "ranks": [0, 2]}
+    outcomes = wrong_data(gang, at) or []
+    assert verdicts(outcomes) == {"node-a": WRONG, "node-b": BYSTANDER, "node-c": WRONG}
+    assert "ranks 0, 2 contribute wrong data" in outcomes[0].findings[0].says
 
 
 def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[Gang, Context]) -> None:
@@ -209,11 +297,22 @@ def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[Gang, Co
 def test_how_long_an_iteration_may_take_grows_with_its_size(three: tuple[Gang, Context]) -> None:
     gang, _ = three
     before = {**row(1 << 20, 1.0), "time_us": 1e6}
-    assert expected_seconds(gang, [before]) == pytest.approx(1.0)
+    assert expected_seconds(gang, [before], None) == pytest.approx(1.0)
     for member in gang.members:
         at(member, 1 << 23, 1)
-    assert expected_seconds(gang, [before]) == pytest.approx(8.0)
-    assert expected_seconds(gang, []) > 0
+    assert expected_seconds(gang, [before], None) == pytest.approx(8.0)
+
+
+def test_the_first_size_has_only_a_gate_to_be_measured_by(three: tuple[Gang, Context]) -> None:
+    gang, _ = three
+    for member in gang.members:
+        at(member, 3 * 10**9, 1)
+    assert expected_seconds(gang, [], None) is None
+    assert expected_seconds(gang, [], "auto") is None
+    assert expected_seconds(gang, [], 0.0) is None
+    assert expected_seconds(gang, [], 2.0) == pytest.approx(2.0), "each of three ranks sends 4/3 of 3 GB"
+    assert promised_rate(gang, [], 2.0) == pytest.approx(6e9)
+    assert promised_rate(gang, [], None) is None
 
 
 def of_rank_program(name: str) -> Callable[..., Any]:
@@ -241,3 +340,10 @@ def test_a_sweep_keeps_to_its_budget() -> None:
     assert affordable(60.0, sizes[-1:], 20.0, 20) == 2
     assert 2 <= affordable(0.5, sizes[-1:], 5.0, 20) <= 10
     assert affordable(0.0, sizes, 20.0, 20) == 20
+
+
+def test_of_threads_that_come_and_go_only_those_that_stay_are_compared() -> None:
+    growth = of_rank_program("longest_growth")
+    assert growth({"7": 1.0, "8": 2.0}, {"7": 1.5, "8": 2.1, "9": 30.0}) == pytest.approx(0.5)
+    assert growth({"7": 1.0}, {"8": 5.0}) == 0.0
+    assert growth({}, {}) == 0.0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from runbook.checks.connection import unjoined, wrong_hosts
+from runbook.checks.between import Between
+from runbook.checks.connection import misseated, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
 from runbook.checks.gang import Gang
-from runbook.model.inventory import Inventory
-from runbook.model.verdict import Outcome, Verdict
+from runbook.checks.ranks.words import log_name
+from runbook.model.inventory import Infiniband, Inventory
+from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 
 from .world import FakeRemote, Nobody, cluster, context, gang_of, node, verdicts
@@ -23,9 +24,9 @@ ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at a rank waits for its stack to be written; ours lies there already."""
-    clock = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
-    monkeypatch.setattr("runbook.checks.gang.time", clock)
+    """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
+    monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
+    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between())
 
 
 def joining(inventory: Inventory | None = None, **steps: str) -> tuple[Gang, Context]:
@@ -71,10 +72,55 @@ def test_every_rank_that_cannot_dial_is_named() -> None:
     assert found["node-c"] == (Verdict.FAIL, ("firewall-reject",))
 
 
-def test_ranks_that_reach_the_store_and_not_each_other() -> None:
+def test_ranks_that_reach_the_store_and_not_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     gang, at = joining(node_a="connected", node_b="connected", node_c="joined")
+    assert unjoined(gang, at) is None, "connections between the nodes open: no port is closed"
+    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between(blind={"node-a": "no sudo"}))
     found = judged(gang, at)
     assert set(found.values()) == {(Verdict.FAIL, ("data-ports-blocked",))}
+
+
+def test_a_rule_between_the_nodes_is_named_instead_of_what_the_ranks_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Finding("firewall-drop", "node-a drops TCP 29500: rule 7", "sudo nft delete rule …")
+    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between({"node-a": (rule,)}))
+    gang, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:no answer")
+    assert judged(gang, at) == {"node-a": (Verdict.FAIL, ("firewall-drop",)), "node-b": WAITING, "node-c": WAITING}
+
+
+def dials(gang: Gang, number: int, address: str, port: int, step: str = "dialling") -> None:
+    gang.members[number].steps[step] |= {"address": address, "port": port, "reason": "refused"}
+
+
+@pytest.mark.parametrize(
+    ("address", "cause"), [("127.0.0.1", "master-addr-loopback"), ("10.0.0.9", "master-addr-wrong-host")]
+)
+def test_a_rank_that_dials_elsewhere(address: str, cause: str) -> None:
+    gang, at = joining(node_a="listening", node_b="dialling", node_c="connected")
+    dials(gang, 1, address, 29500)
+    assert judged(gang, at)["node-b"] == (Verdict.FAIL, (cause,))
+
+
+def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused() -> None:
+    gang, at = joining(node_a="listening", node_b="dialling", node_c="dialling")
+    dials(gang, 0, "10.0.0.1", 29777, "listening")
+    for number in (1, 2):
+        dials(gang, number, "10.0.0.1", 29500)
+    expected = (Verdict.FAIL, ("master-addr-wrong-host",))
+    assert judged(gang, at) == {"node-a": expected, "node-b": WAITING, "node-c": WAITING}
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "cause"),
+    [(1, 3, None), (0, 3, "duplicate-rank"), (1, 4, "world-size-mismatch"), (2, 9, "duplicate-rank")],
+)
+def test_a_rank_that_was_told_who_it_is_by_somebody_else(rank: int, world: int, cause: str | None) -> None:
+    gang, _ = joining(node_a="imported", node_b="imported", node_c="imported")
+    gang.members[1].steps["started"] = {"event": "step", "seat": {"rank": rank, "world_size": world}}
+    outcomes = misseated(gang)
+    if cause is None:
+        assert outcomes is None
+    else:
+        assert verdicts(outcomes or [])["node-b"] == (Verdict.FAIL, (cause,))
 
 
 def test_a_rank_that_never_imported() -> None:
@@ -138,3 +184,16 @@ def test_two_nodes_that_are_meant_to_be_this_machine() -> None:
 def test_the_made_up_context_knows_its_machines() -> None:
     assert context(cluster()).machine("node-a") == "node-a"
     assert joining(node_a="done", node_b="done", node_c="done")[1].machine("node-b") == "boot-node-b"
+
+
+@pytest.mark.parametrize(("network", "causes"), [("Socket", ["ib-not-used-socket-fallback"]), ("IB", [])])
+def test_nccl_that_took_tcp_where_there_is_infiniband(tmp_path: Path, network: str, causes: list[str]) -> None:
+    gang = gang_of(cluster(backend="nccl", infiniband=Infiniband("mlx5")))
+    at = context(gang.inventory)
+    gang.run.run_dir = tmp_path
+    (tmp_path / "logs").mkdir()
+    for member in gang.members:
+        log = Path(log_name(gang, member))
+        log.write_text(f"node:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/{network}/0\n")
+    outcomes = over_tcp(gang, at) or []
+    assert sorted({finding.cause for outcome in outcomes for finding in outcome.findings}) == causes

@@ -8,16 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.firewall import (
-    MOST_RANGE_PORTS,
-    Firewall,
-    ephemeral_range,
-    explain,
-    needed_ports,
-    numeric,
-    ports_text,
-    sample,
-)
+from runbook.checks.culprits import Trouble, ephemeral_range, needed_ports, numeric, ports_text
+from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
 from runbook.checks.mesh import Dial, Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
@@ -73,8 +65,7 @@ def mesh_of(*dials: Dial, **options: Any) -> Mesh:
 
 def guilty(*dials: Dial) -> tuple[str, Finding]:
     """The one node that is blamed for these dials between node-a and node-b, and the one finding."""
-    bad = [one for one in dials if one.outcome != "open"]
-    ((name, (finding,)),) = explain(context(cluster()), mesh_of(*dials), bad).items()
+    ((name, (finding,)),) = Trouble.of(context(cluster()), dials).findings().items()
     return name, finding
 
 
@@ -85,7 +76,7 @@ def guilty(*dials: Dial) -> tuple[str, Finding]:
         ("stranger", "node-b", "name-wrong-address"),
         ("reset", "node-b", "tcp-connection-lost-midrun"),
         ("silent", "node-b", "packet-loss"),
-        ("lost", "node-b", "packet-loss"),
+        ("lost", "node-b", "mtu-blackhole"),
         ("dropped", "node-b", "firewall-drop"),
         ("rejected", "node-b", "firewall-reject"),
         ("refused", "node-b", "firewall-reject"),
@@ -100,13 +91,14 @@ def test_each_way_to_fail(outcome: str, node: str, cause: str) -> None:
 
 def test_ranks_that_meet_and_cannot_talk() -> None:
     name, finding = guilty(
-        dial("node-a", "node-b", "open"),
+        dial("node-b", "node-a", "open"),
         dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123),
     )
     assert (name, finding.cause) == ("node-b", "data-ports-blocked")
     assert finding.says.startswith("the rendezvous port 29500 opens, but")
     _, other = guilty(
-        dial("node-a", "node-b", "dropped"), dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123)
+        dial("node-a", "node-b", "dropped", kind="range"),
+        dial("node-a", "node-b", "dropped", kind="ephemeral", port=40123),
     )
     assert other.cause == "firewall-drop"
 
@@ -114,15 +106,16 @@ def test_ranks_that_meet_and_cannot_talk() -> None:
 def test_one_finding_for_all_ports_of_a_pair_and_one_for_each_kind_of_trouble() -> None:
     at = context(cluster())
     same = [dial("node-a", "node-b", "dropped", port=port) for port in (29500, 29501)]
-    assert [len(found) for found in explain(at, mesh_of(*same), same).values()] == [1]
+    assert [len(found) for found in Trouble.of(at, same).findings().values()] == [1]
     other = [*same, dial("node-a", "node-b", "refused", port=29502)]
-    assert sum(len(found) for found in explain(at, mesh_of(*other), other).values()) == 2
-    assert explain(at, mesh_of(), []) == {}
+    assert sum(len(found) for found in Trouble.of(at, other).findings().values()) == 2
+    assert Trouble.of(at, []).findings() == {}
 
 
 def judged(*dials: Dial, **options: Any) -> dict[str, Outcome]:
     inventory = cluster(node("node-a"), node("node-b"), node("node-c"))
-    outcomes = Firewall()._judge(context(inventory), mesh_of(*dials, **options))
+    at, mesh = context(inventory), mesh_of(*dials, **options)
+    outcomes = judge(at, mesh, Trouble.of(at, dials))
     assert [outcome.node for outcome in outcomes] == ["node-a", "node-b", "node-c"]
     return {outcome.node: outcome for outcome in outcomes}
 
@@ -179,8 +172,46 @@ def test_one_node_has_no_wire_to_cross() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "text"),
-    [("dropped", "no answer within 2.2 s"), ("refused", "refused (RST)"), ("rejected", "rejected (EHOSTUNREACH)")],
+    [
+        ("dropped", "no answer within 2.2 s (4 tries)"),
+        ("refused", "refused (RST)"),
+        ("rejected", "rejected (EHOSTUNREACH)"),
+    ],
 )
 def test_a_dial_in_words(outcome: str, text: str) -> None:
-    one = dial("node-a", "node-c", outcome, seconds=2.2, errno="EHOSTUNREACH")
+    one = dial("node-a", "node-c", outcome, seconds=2.2, tries=4, errno="EHOSTUNREACH")
     assert str(one) == f"node-a → {C}:29500: {text}"
+
+
+ALSO_OPEN = [dial("node-a", "node-b", "open", port=port) for port in range(29501, 29505)]
+
+
+def test_silence_beside_a_clean_path_needs_no_second_look_and_beside_a_lossy_one_it_does() -> None:
+    silent = dial("node-a", "node-b", "dropped")
+    late = dial("node-b", "node-a", "open", tries=3)
+    at = context(cluster())
+    assert Trouble.of(at, [silent, *ALSO_OPEN]).unexplained() == []
+    assert Trouble.of(at, [silent, *ALSO_OPEN, late]).unexplained() == [silent]
+    assert Trouble.of(at, [silent]).unexplained() == [silent]
+
+
+def test_lost_packets_are_not_taken_for_a_firewall() -> None:
+    late = dial("node-b", "node-a", "open", tries=3)
+    _, finding = guilty(dial("node-a", "node-b", "dropped"), *ALSO_OPEN, late)
+    assert finding.cause == "packet-loss"
+    assert "1 connections opened only after several tries (up to 3), 1 never" in finding.says
+    _, finding = guilty(dial("node-a", "node-b", "dropped"), *ALSO_OPEN)
+    assert finding.cause == "firewall-drop"
+
+
+def test_connections_that_opened_late_are_a_warning() -> None:
+    outcomes = judged(*EVERY, dial("node-a", "node-b", "open", port=29501, tries=4))
+    assert outcomes["node-b"].verdict is Verdict.PASS
+    assert outcomes["node-b"].warnings[0].startswith("1 of 3 connections opened only after up to 4 tries")
+    assert outcomes["node-a"].warnings == ()
+
+
+def test_what_a_node_does_to_itself_and_to_others_is_one_finding() -> None:
+    name, finding = guilty(dial("node-b", "node-a", "dropped"), dial("node-a", "node-a", "dropped"))
+    assert (name, finding.cause, finding.peers) == ("node-a", "firewall-drop", ("node-b",))
+    assert len([line for line in finding.evidence if "no answer within" in line]) == 2

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from runbook.checks.gang import Gang, Halt, Member, main_stack
-from runbook.checks.halts import outcomes_of_halt, progress
+from runbook.checks.between import Between
+from runbook.checks.gang import Gang, Halt, Member
+from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.ranks.evidence import gather, main_stack
+from runbook.checks.ranks.words import progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote
@@ -23,9 +24,9 @@ BYSTANDER = (UNKNOWN, ("peer-died",))
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at a rank waits for its stack to be written; ours lies there already."""
-    clock = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
-    monkeypatch.setattr("runbook.checks.gang.time", clock)
+    """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
+    monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
+    monkeypatch.setattr("runbook.checks.ranks.stuck.look_between", lambda _: Between())
 
 
 @pytest.fixture
@@ -70,7 +71,10 @@ def test_a_killed_rank_is_guilty_and_its_survivors_are_not(gang: Gang) -> None:
     ("code", "cause"),
     [
         *((code, "rank-crashed") for code in (-11, -6, -7)),
-        *((code, "rank-killed") for code in (-15, -64)),
+        *((code, "rank-killed") for code in (-9, 137, -64, -24)),
+        *((code, "terminated-from-outside") for code in (-15, -2, 143)),
+        (-1, "terminal-closed"),
+        (139, "rank-crashed"),
         *((code, "program-error") for code in (0, 1, 127)),
     ],
 )
@@ -121,7 +125,7 @@ def test_a_stopped_rank(gang: Gang, state: str, says: str) -> None:
 def test_a_stopped_rank_is_not_sent_a_signal_that_it_cannot_handle(gang: Gang) -> None:
     stopped, running = FakeRemote("T"), FakeRemote("S")
     gang.members[0].remote, gang.members[1].remote = cast(Remote, stopped), cast(Remote, running)
-    gang.inspect()
+    gather(gang)
     assert (stopped.signals, running.signals) == ([], ["SIGUSR1"])
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runbook.checks.ibstat import Port, as_rate, from_sysfs, judge, parse, select
+from runbook.causes.tools.ib_ports import Port, as_rate, from_sysfs, parse
+from runbook.checks.ibstat import judge, spares
+from runbook.checks.infiniband.among import uneven
+from runbook.checks.infiniband.nccl_log import socket_fallback
+from runbook.checks.infiniband.ports import select
 from runbook.model.verdict import Outcome, Verdict
 
 from .world import node
@@ -146,9 +153,7 @@ def test_healthy() -> None:
         (GOOD.replace("Active", "Armed"), "mlx5", None, ["ib-port-initializing"]),
         (GOOD.replace("Active", "Down").replace("LinkUp", "Disabled"), "mlx5", None, ["ib-port-not-active"]),
         (GOOD.replace("LinkUp", "LinkErrorRecovery"), "mlx5", None, ["ib-port-not-active"]),
-        (GOOD.replace("State: Active", "State: Fancy"), "mlx5", None, ["ib-port-not-active"]),
         (GOOD, "mlx5", 400, ["ib-rate-low"]),
-        (GOOD.replace("\t\tRate: 200\n", ""), "mlx5", 200, ["ib-rate-low"]),
         (GOOD, "mlx4", None, ["ib-hca-missing"]),
         (GOOD, "mlx5_0,mlx5_3", None, ["ib-hca-missing"]),
         (GOOD, "=mlx5", None, ["ib-hca-missing"]),
@@ -170,9 +175,27 @@ def test_an_exact_name_is_not_present_because_a_longer_one_is() -> None:
 
 
 def test_a_non_zero_exit_behind_good_ports_does_not_hide_them() -> None:
-    """`ibpanic: stat of IB device 'mlx5_8' failed` comes after eight healthy ports."""
-    answer = said(GOOD, tool={"code": 255, "err": "ibpanic: [1] main: stat of IB device 'mlx5_8' failed"})
-    assert judge(NODE, answer, "mlx5", 200).verdict is Verdict.PASS
+    """`ibpanic: stat of IB device 'mlx5_8' failed` comes after eight healthy ports: then the kernel tells of all."""
+    panic = {"code": 255, "err": "ibpanic: [1] main: stat of IB device 'mlx5_8' failed"}
+    assert judge(NODE, said(GOOD, tool=panic, sysfs=SYSFS), "mlx5", 200).verdict is Verdict.PASS
+    assert cause_of(judge(NODE, said(GOOD, tool=panic), "mlx5", 200)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD + GOOD.replace("mlx5_0", "mlx5_1").partition("Physical state")[0],
+        GOOD + "CA 'mlx5_1'\n\tCA type: MT4123\n\tNumber of ports: 1\n",
+        GOOD.replace("Number of ports: 1", "Number of ports: 2"),
+        GOOD.replace("\t\tRate: 200\n", ""),
+        GOOD.replace("State: Active", "State: Activ"),
+        GOOD.replace("State: Active", "State: Fancy"),
+    ],
+)
+@pytest.mark.parametrize("rate", [None, 200])
+def test_ports_that_are_not_told_of_are_not_known(text: str, rate: float | None) -> None:
+    assert text != GOOD
+    assert cause_of(judge(NODE, said(text), "mlx5", rate)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
 
 
 SYSFS = {
@@ -213,3 +236,189 @@ def test_seeing_nothing_is_never_healthy(answer: dict[str, Any], expected: tuple
     outcome = judge(NODE, answer, "mlx5", 200)
     assert cause_of(outcome) == expected
     assert all(finding.evidence for finding in outcome.findings)
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("mlx5_0,mlxl5_1", "did you mean `mlx5_0`?"),
+        ("=mlx5", "write `mlx5` without `=`"),
+        ("=mlx5_0:2", "has a port 2"),
+        ("^mlx5", "leaves node-a no HCA"),
+    ],
+)
+def test_a_name_that_selects_nothing_is_told_with_what_would(expression: str, words: str) -> None:
+    outcome = judge(NODE, said(GOOD), expression, 200)
+    assert cause_of(outcome) == (Verdict.FAIL, ["ib-hca-missing"])
+    assert words in outcome.findings[0].says + outcome.findings[0].remedy
+
+
+def test_a_name_that_takes_more_than_it_seems_to_is_warned_of() -> None:
+    text = GOOD.replace("mlx5_0", "mlx5_1") + GOOD.replace("mlx5_0", "mlx5_10")
+    assert "mlx5_10" in judge(NODE, said(text), "mlx5_1", 200).warnings[0]
+    assert judge(NODE, said(text), "=mlx5_1", 200).warnings == ()
+    assert judge(NODE, said(text), "mlx5", 200).warnings == ()
+
+
+def test_ethernet_beside_infiniband_is_not_what_is_meant() -> None:
+    text = GOOD + GOOD.replace("mlx5_0", "mlx5_8").replace("InfiniBand", "Ethernet").replace("200", "40")
+    outcome = judge(NODE, said(text), None, 200)
+    assert outcome.verdict is Verdict.PASS
+    assert "mlx5_8:1 is Ethernet" in outcome.warnings[0]
+    assert cause_of(judge(NODE, said(text), "mlx5", 200)) == (Verdict.FAIL, ["ib-rate-low"])
+
+
+ROCE = GOOD.replace("InfiniBand", "Ethernet").replace("SM lid: 1", "SM lid: 0")
+V2 = {"gid": "0000:0000:0000:0000:0000:ffff:0a00:0001", "type": "RoCE v2", "ndev": "ens1"}
+V1 = {**V2, "type": "IB/RoCE v1"}
+LOCAL = {**V2, "gid": "fe80:0000:0000:0000:0ac0:ebff:fe00:0001"}
+
+
+@pytest.mark.parametrize(
+    ("table", "index", "causes"),
+    [
+        ({"0": LOCAL, "3": V2}, None, []),
+        ({"0": LOCAL, "3": V2}, "3", []),
+        ({"0": LOCAL, "3": V2}, "-1", []),
+        ({"0": LOCAL, "2": V1, "3": V2}, "2", ["roce-wrong-gid-index"]),
+        ({"0": LOCAL, "3": V2}, "0", ["roce-wrong-gid-index"]),
+        ({"0": LOCAL, "3": V2}, "5", ["roce-wrong-gid-index"]),
+        ({"0": LOCAL}, None, ["roce-wrong-gid-index"]),
+        ({}, None, ["roce-wrong-gid-index"]),
+    ],
+)
+def test_the_gid_that_roce_will_use(table: dict[str, Any], index: str | None, causes: list[str]) -> None:
+    answer = {**said(ROCE), "gids": {"mlx5_0:1": table}}
+    outcome = judge(NODE, answer, "mlx5", 200, index)
+    assert [finding.cause for finding in outcome.findings] == causes
+    # Neither a table that could not be read nor InfiniBand has a wrong one.
+    assert judge(NODE, said(ROCE), "mlx5", 200, index).verdict is Verdict.PASS
+    assert judge(NODE, {**answer, **said(GOOD)}, "mlx5", 200, index).verdict is Verdict.PASS
+
+
+def test_an_ethernet_port_waits_for_no_subnet_manager() -> None:
+    outcome = judge(NODE, said(ROCE.replace("Active", "Initializing")), "mlx5", 200)
+    assert cause_of(outcome) == (Verdict.FAIL, ["ib-port-not-active"])
+    assert "rdma link show mlx5_0/1" in outcome.findings[0].remedy
+
+
+def test_a_disabled_port_is_enabled_by_a_command() -> None:
+    text = GOOD.replace("Active", "Down").replace("LinkUp", "Disabled")
+    (finding,) = judge(NODE, said(text), "mlx5", None).findings
+    assert "`sudo ibportstate -C mlx5_0 -P 1 -D 0 1 enable`" in finding.remedy
+
+
+def test_one_lane_of_four_is_told_where_the_kernel_tells_it() -> None:
+    seen = {"mlx5_0": {"1": {**SYSFS["mlx5_0"]["1"], "rate": "50 Gb/sec (1X HDR)"}}}
+    text = GOOD.replace("Rate: 200", "Rate: 50")
+    assert "one lane instead of four" in judge(NODE, said(text, sysfs=seen), "mlx5", 200).findings[0].says
+
+
+LOADER = "ibstat: error while loading shared libraries: libibumad.so.3: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "error", [LOADER, "sh: 1: ibstat: not found", "can't open /dev/infiniband/umad0: Permission denied"]
+)
+def test_an_ibstat_that_does_not_run_says_nothing_about_devices(error: str) -> None:
+    answer = said(tool={"code": 127, "err": error})
+    assert cause_of(judge(NODE, answer, "mlx5", 200)) == (Verdict.UNKNOWN, ["tool-output-unknown"])
+
+
+def test_a_card_without_its_driver() -> None:
+    outcome = judge(NODE, {**said(""), "cards": 2}, "mlx5", 200)
+    assert outcome.findings[0].remedy == "sudo modprobe mlx5_ib"
+    assert "no driver has taken it" in outcome.findings[0].says
+
+
+@given(text=st.text() | st.text(alphabet="CAPortSe:'mlx5_01 \n\tActiveLinkUp"), code=st.sampled_from([0, 1, 255]))
+def test_no_text_without_a_sound_port_is_healthy(text: str, code: int) -> None:
+    outcome = judge(NODE, said(text, tool={"code": code}), "mlx5", 200)
+    sound = [p for p in parse(text) if p.sound]
+    assert outcome.verdict is not Verdict.PASS or sound
+
+
+# Side by side.
+
+
+TWO = GOOD + GOOD.replace("mlx5_0", "mlx5_1").replace("Active", "Down").replace("LinkUp", "Polling")
+
+
+@pytest.mark.parametrize("expression", ["mlx5", "mlx", "^mlx5_9"])
+def test_a_port_that_is_down_on_every_node_is_a_spare(expression: str) -> None:
+    outcome = judge(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
+    assert outcome.verdict is Verdict.PASS
+    assert "mlx5_1:1 is down on every node" in outcome.warnings[0]
+    assert cause_of(judge(NODE, said(TWO), expression, 200)) == (Verdict.FAIL, ["ib-port-not-active"])
+
+
+@pytest.mark.parametrize("expression", ["mlx5_0,mlx5_1", "=mlx5_0,mlx5_1", "mlx5_1:1"])
+def test_a_port_that_the_inventory_names_must_be_up_everywhere(expression: str) -> None:
+    outcome = judge(NODE, said(TWO), expression, 200, spare={"mlx5_1:1"})
+    assert cause_of(outcome) == (Verdict.FAIL, ["ib-port-not-active"])
+
+
+def test_where_every_port_is_down_none_is_a_spare() -> None:
+    down = GOOD.replace("Active", "Down").replace("LinkUp", "Polling")
+    assert cause_of(judge(NODE, said(down), "mlx5", 200, spare={"mlx5_0:1"})) == (Verdict.FAIL, ["ib-port-not-active"])
+
+
+def test_what_is_down_on_every_node() -> None:
+    up, down, waits = port("mlx5_0"), port("mlx5_1", state="down"), port("mlx5_1", state="initializing")
+    assert spares({"a": [up, down], "b": [up, down]}) == {"mlx5_1:1"}
+    assert spares({"a": [up, down], "b": [up, port("mlx5_1")]}) == set()
+    assert spares({"a": [up, waits], "b": [up, waits]}) == set(), "nobody has set it up: no spare"
+    assert spares({"a": [up, down]}) == set(), "one node has nobody to be like"
+
+
+def test_nodes_that_differ_are_warned_of() -> None:
+    two, one = [port("mlx5_0"), port("mlx5_1")], [port("mlx5_0")]
+    assert uneven({"a": two, "b": two}, promised=False) == {}
+    assert "rails do not match" in uneven({"a": two, "b": one, "c": two}, promised=True)["b"][0]
+    slow = [replace(port("mlx5_0"), rate_gbps=100.0)]
+    assert "100 Gbit/s, others at 400" in uneven({"a": one, "b": slow}, promised=False)["b"][0]
+    assert uneven({"a": one, "b": slow}, promised=True) == {}
+
+
+# Did NCCL use it? Lines as NCCL 2.18 to 2.27 print them.
+
+HEAD = "node-a:4242:4250 [0] NCCL INFO "
+TCP = [HEAD + "NET/Socket : Using [0]eth0:10.0.0.1<0>", HEAD + "Using network Socket"]
+CHANNEL = HEAD + "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([HEAD + "NET/IB : No device found.", *TCP], "no device that it may use"),
+        ([HEAD + "NCCL_IB_DISABLE set by environment to 1.", *TCP], "NCCL_IB_DISABLE=1 forbids it"),
+        (
+            [HEAD + "NET/IB : No device found.", HEAD + "NCCL_IB_DISABLE set by environment to 1.", *TCP],
+            "NCCL_IB_DISABLE=1",
+        ),
+        ([HEAD + "Failed to open libibverbs.so[.1]", *TCP], "libibverbs is not installed"),
+        ([CHANNEL], "does not say why"),
+    ],
+)
+def test_nccl_fell_back_to_tcp(lines: list[str], words: str) -> None:
+    finding = socket_fallback("node-a", lines)
+    assert finding is not None
+    assert finding.cause == "ib-not-used-socket-fallback"
+    assert words in finding.says
+    assert set(finding.evidence) <= set(lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["Using network Socket"],  # not NCCL's
+        [HEAD + "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>", HEAD + "Using network IB"],
+        [*TCP, HEAD + "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA"],
+        [HEAD + "Using network AWS Libfabric", CHANNEL],
+        [HEAD + "NET/Socket : Using [0]eth0:10.0.0.1<0>"],  # the bootstrap's: it says nothing about the data
+        [HEAD + "NET/IB : No device found."],
+    ],
+)
+def test_nccl_uses_rdma_or_does_not_say(lines: list[str]) -> None:
+    assert socket_fallback("node-a", lines) is None

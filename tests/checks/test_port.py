@@ -50,22 +50,44 @@ def test_whoever_holds_the_port_is_named() -> None:
 
 
 def test_a_leftover_of_ours_is_known() -> None:
-    assert "runbook's run 20261121-1" in judged({"29500": holder(run_id="20261121-1")}, LOCAL).findings[0].says
+    (goes_on,) = judged({"29500": holder(run_id="20261121-1")}, LOCAL).findings
+    assert "it belongs to runbook's run 20261121-1, which still goes on" in goes_on.says
+    assert goes_on.remedy.startswith("wait until that run is over")
+    (left,) = judged({"29500": holder(run_id="20261121-1", left_behind=True)}, LOCAL).findings
+    assert "left behind by runbook's run 20261121-1" in left.says
+    assert left.remedy == "on node-a: `kill 4711`"
+
+
+def test_another_users_process_is_ended_by_root() -> None:
+    (finding,) = judged({"29500": holder(ours=False)}, LOCAL).findings
+    assert "`sudo kill 4711`" in finding.remedy
+
+
+def test_where_it_listens_is_told_and_that_loopback_is_enough_to_be_in_the_way() -> None:
+    (everywhere,) = judged({"29500": holder(listens="0.0.0.0:29500")}, LOCAL).findings
+    assert everywhere.evidence == ("bind(29500): EADDRINUSE", "it listens on 0.0.0.0:29500")
+    for where in ("127.0.0.1:29500", "[::1]:29500"):
+        (alone,) = judged({"29500": holder(listens=where)}, LOCAL).findings
+        assert "a listener on loopback alone is in its way too" in alone.evidence[-1]
+    (client,) = judged({"29500": holder(peer="10.0.0.2:22")}, LOCAL).findings
+    assert client.evidence[-1] == "it is the near end of a connection to 10.0.0.2:22"
 
 
 @pytest.mark.parametrize(
     ("held", "who"),
     [
-        (holder(pid=None), "a process of ana"),
-        (holder(pid=None, user=None), "a process of uid 1000"),
-        (holder(pid=None, user=None, uid=0), "a process of uid 0"),
-        ({"free": False, "errno": "EADDRINUSE", "holder": None}, "a process of an unknown user"),
+        (holder(pid=None, listens="0.0.0.0:29500"), "a process of ana"),
+        (holder(pid=None, listens="0.0.0.0:29500", user=None), "a process of uid 1000"),
+        (holder(pid=None, peer="10.0.0.2:22", user=None, uid=0), "a process of uid 0"),
+        (holder(pid=None, user=None, uid=None), "a process that has bound it and neither listens nor connects"),
+        ({"free": False, "errno": "EADDRINUSE", "holder": None}, "which no table of the kernel shows"),
     ],
 )
 def test_a_process_that_we_may_not_see(held: Facts, who: str) -> None:
     (finding,) = judged({"29500": held}, LOCAL).findings
     assert who in finding.says
-    assert "sudo ss -ltnp 'sport = :29500'" in finding.remedy
+    assert "sudo ss -Htanp" in finding.remedy
+    assert "sport = :29500" in finding.remedy
 
 
 def test_a_promised_port_is_not_the_rendezvous_port() -> None:
@@ -77,6 +99,7 @@ def test_a_promised_port_is_not_the_rendezvous_port() -> None:
 def test_privileged() -> None:
     outcome = judged({"80": {"free": False, "errno": "EACCES", "holder": None}}, LOCAL, inventory=cluster(port=80))
     assert causes(outcome) == ["port-privileged-or-reserved"]
+    assert "ports below 1024 are root's" in outcome.findings[0].says
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.gang import Gang
-from runbook.checks.readiness.clock import clock_finding
-from runbook.checks.readiness.gpus import judge_gpus
+from runbook.checks.readiness.clock import clock_finding, clock_proof
 from runbook.checks.readiness.interfaces import interface_findings
-from runbook.checks.readiness.limits import limit_warnings
+from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.torch import compare_versions, torch_findings
 from runbook.checks.readiness.workdir import folder_findings
 from runbook.model.errors import Unreachable
@@ -23,78 +22,6 @@ from runbook.transport import Answer, NoPython, ProgramNotStarted
 from .world import LO, A, B, cluster, gang_of, interface, machine, node
 
 GPUS = node("node-a", gpus=(0, 1))
-TWO = """\
-0, GPU-8e6a9b1c-0000-0000-0000-000000000000, NVIDIA H100 80GB HBM3, 81559, 4
-1, GPU-8e6a9b1c-0000-0000-0000-000000000001, NVIDIA H100 80GB HBM3, 81559, 4
-"""
-
-
-def smi(out: str = "", code: int | None = 0, err: str = "") -> Facts:
-    return {"out": out, "err": err, "code": code}
-
-
-def test_the_gpus_of_the_inventory_are_there() -> None:
-    assert judge_gpus(GPUS, smi(TWO)) is None
-    assert judge_gpus(node("node-a", gpus=(1,)), smi(TWO)) is None
-    assert judge_gpus(GPUS, smi(TWO + TWO.replace("0, GPU", "2, GPU").replace("1, GPU", "3, GPU"))) is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "cause"),
-    [
-        ({"missing": True}, "tool-missing"),
-        ({"timed_out": True, "code": None, "out": "", "err": ""}, "gpu-tool-hung"),
-        (smi(""), "tool-output-unknown"),
-        (smi("\n\n"), "tool-output-unknown"),
-        (smi("Sat Nov 21 03:00:00 2026\n+-----+\n| NVIDIA-SMI |\n"), "tool-output-unknown"),
-        (smi("a, b, c\n"), "tool-output-unknown"),
-        (smi(TWO, code=139), "tool-output-unknown"),
-        (smi("", code=None, err="[Errno 8] Exec format error"), "tool-output-unknown"),
-        (smi(TWO.splitlines()[0]), "gpu-count-mismatch"),
-        (smi(TWO.replace("1, GPU", "2, GPU")), "gpu-count-mismatch"),
-        (smi("No devices were found\n", code=6), "gpu-count-mismatch"),
-        (
-            smi("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.54\n", code=18),
-            "driver-library-mismatch",
-        ),
-        (
-            smi(
-                "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the "
-                "latest NVIDIA driver is installed and running.\n",
-                code=9,
-            ),
-            "no-gpu-visible",
-        ),
-        (
-            smi(
-                "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to "
-                "recover this GPU\n",
-                code=15,
-            ),
-            "gpu-fell-off-bus",
-        ),
-        (smi("Failed to initialize NVML: Unknown Error\n", code=255), "tool-output-unknown"),
-    ],
-)
-def test_what_else_nvidia_smi_says_is_never_healthy(answer: Facts, cause: str) -> None:
-    finding = judge_gpus(GPUS, answer)
-    assert finding is not None
-    assert finding.cause == cause
-    assert finding.evidence
-    assert "node-a" in finding.says
-
-
-def test_no_devices_is_no_devices_whatever_the_exit_code() -> None:
-    """Some drivers end with 0 here."""
-    finding = judge_gpus(GPUS, smi("No devices were found\n"))
-    assert finding is not None
-    assert finding.cause == "gpu-count-mismatch"
-
-
-def test_the_missing_index_is_named() -> None:
-    finding = judge_gpus(node("node-a", gpus=(0, 1, 2)), smi(TWO))
-    assert finding is not None
-    assert "missing: 2" in finding.says
 
 
 @pytest.mark.parametrize(
@@ -206,17 +133,111 @@ def test_the_folder() -> None:
         assert folder_finding("node-a", error).cause == cause
 
 
-def test_limits_are_warnings_and_only_where_they_matter() -> None:
-    low = {"limits": {"memlock_bytes": 65536}, "shm": {"bytes": 64 << 20}}
+RDMA = cluster(infiniband=Infiniband("mlx5"))
+RDMA_OF_NCCL = replace(RDMA, rendezvous=replace(RDMA.rendezvous, backend="nccl"))
+MIB = 1 << 20
+
+
+def limits(*, shm_mib: int = 65536, shm_free_mib: int | None = None, **changed: Any) -> Facts:
+    shm = {"bytes": shm_mib * MIB, "free_bytes": (shm_mib if shm_free_mib is None else shm_free_mib) * MIB}
+    return {"limits": {"memlock_bytes": None, "memlock_hard_bytes": None, "open_files": 65536, **changed}, "shm": shm}
+
+
+@pytest.mark.parametrize(
+    ("inventory", "one", "facts", "causes", "warned"),
+    [
+        (RDMA_OF_NCCL, GPUS, limits(), [], 0),
+        (RDMA_OF_NCCL, GPUS, limits(memlock_bytes=65536, memlock_hard_bytes=65536), ["memlock-limit"], 0),
+        (RDMA_OF_NCCL, GPUS, limits(memlock_bytes=65536), ["memlock-limit"], 0),
+        (RDMA_OF_NCCL, replace(GPUS, activate="ulimit -l unlimited"), limits(memlock_bytes=65536), [], 1),
+        (
+            RDMA_OF_NCCL,
+            replace(GPUS, activate="ulimit -l unlimited"),
+            limits(memlock_bytes=65536, memlock_hard_bytes=65536),
+            ["memlock-limit"],
+            0,
+        ),
+        (RDMA_OF_NCCL, GPUS, limits(memlock_bytes=65536, memlock_hard_bytes=65536, may_lock=True), [], 0),
+        (RDMA_OF_NCCL, GPUS, limits(memlock_bytes=512 * MIB, memlock_hard_bytes=512 * MIB), [], 1),
+        (RDMA, GPUS, limits(memlock_bytes=65536, memlock_hard_bytes=65536), [], 1),
+        (cluster(), GPUS, limits(memlock_bytes=65536, memlock_hard_bytes=65536), [], 0),
+        (cluster(), GPUS, limits(open_files=20), ["open-files-limit"], 0),
+        (cluster(), GPUS, limits(open_files=512), [], 1),
+        (cluster(), GPUS, limits(open_files=None), [], 0),
+        (cluster(), GPUS, limits(shm_mib=64), [], 1),
+        (cluster(), GPUS, limits(shm_mib=16), ["shm-too-small"], 0),
+        (cluster(), GPUS, limits(shm_mib=65536, shm_free_mib=5), ["shm-too-small"], 0),
+        (cluster(), node("node-a", gpus=(0,)), limits(shm_mib=16), [], 0),
+        (cluster(), node("node-a", gpus=tuple(range(8))), limits(shm_mib=64), ["shm-too-small"], 0),
+        (cluster(), GPUS, {"limits": {}, "shm": None}, [], 0),
+    ],
+)
+def test_limits(inventory: Any, one: Any, facts: Facts, causes: list[str], warned: int) -> None:
     warnings: list[str] = []
-    limit_warnings(cluster(), node("node-a"), low, warnings)
+    assert [finding.cause for finding in limit_findings(inventory, one, facts, warnings)] == causes
+    assert len(warnings) == warned
+
+
+def test_a_full_dev_shm_is_not_made_larger_but_emptied() -> None:
+    (finding,) = limit_findings(cluster(), GPUS, limits(shm_mib=65536, shm_free_mib=5), [])
+    assert "rm /dev/shm/nccl-" in finding.remedy
+    (finding,) = limit_findings(cluster(), GPUS, limits(shm_mib=8), [])
+    assert finding.remedy == "on node-a: `sudo mount -o remount,size=8G /dev/shm`"
+
+
+PLACE = {
+    "workdir": "/home/ana/.runbook",
+    "home": "/home/ana",
+    "user": "ana",
+    "owner": "root",
+    "mode": "0755",
+    "link": None,
+    "there": "/home/ana",
+    "folder": True,
+    "mount": "/home",
+    "full_of_files": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "place", "cause", "words"),
+    [
+        ("EDQUOT", {}, "disk-full", "quota -s"),
+        ("ENOSPC", {}, "disk-full", "du -xh"),
+        ("ENOSPC", {"full_of_files": True}, "disk-full", "df -i /home"),
+        ("EROFS", {}, "workdir-not-writable", "remount,rw /home"),
+        ("ENOENT", {"link": "/gone"}, "workdir-not-writable", "-m 700 /gone`"),
+        ("ENOTDIR", {"folder": False, "there": "/home/ana/.runbook"}, "workdir-not-writable", "`mv /home/ana/.runbook"),
+        ("EACCES", {}, "workdir-not-writable", "-o ana -m 700 /home/ana/.runbook`"),
+        ("EACCES", {"there": "/home"}, "workdir-not-writable", "-o ana -m 700 /home/ana`"),
+        ("EACCES", {"there": "/data", "workdir": "/data"}, "workdir-not-writable", "`workdir: /data/ana`"),
+        ("EIO", {}, "workdir-not-writable", "install -d"),
+    ],
+)
+def test_why_the_folder_cannot_be_made(code: str, place: Facts, cause: str, words: str) -> None:
+    error = {"errno": code, "text": "as the kernel says", "path": "/home/ana/.runbook/run"}
+    (finding,) = folder_findings(node("node-a"), {"folder_error": error, "place": {**PLACE, **place}})
+    assert finding.cause == cause
+    assert words in finding.remedy
+    assert any(code in line for line in finding.evidence)
+
+
+def test_inodes_run_out_before_bytes_do() -> None:
+    hello = {"folder": "/scratch/run/node-a", "free_bytes": 1 << 40, "place": {**PLACE, "mount": "/scratch"}}
+    (finding,) = folder_findings(node("node-a"), {**hello, "free_files": 3})
+    assert (finding.cause, "inodes" in finding.says) == ("disk-full", True)
+    assert folder_findings(node("node-a"), {**hello, "free_files": None}) == []
+
+
+def test_a_controller_whose_clock_is_wrong_blames_nobody() -> None:
+    offsets = {"node-a": 40.0, "node-b": 40.2, "node-c": 39.9}
+    warnings: list[str] = []
+    assert [clock_finding(name, offsets, warnings) for name in offsets] == [None, None, None]
     assert warnings == []
-    limit_warnings(cluster(infiniband=Infiniband("mlx5")), GPUS, low, warnings)
-    assert len(warnings) == 2
-    warnings.clear()
-    high = {"limits": {"memlock_bytes": None}, "shm": {"bytes": 64 << 30}}
-    limit_warnings(cluster(infiniband=Infiniband("mlx5")), GPUS, high, warnings)
-    assert warnings == []
+    assert "this machine's is 40 s behind" in str(clock_proof("node-a", offsets))
+    assert clock_proof("node-a", {"node-a": 0.1, "node-b": -0.1}) == "clock in step"
+    assert clock_proof("node-a", {"node-a": 3.0, "node-b": 0.1}) is None
+    assert clock_proof("node-c", {"node-a": 3.0, "node-b": 0.1}) is None
 
 
 def answer(**options: Any) -> Answer:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,12 @@ from typing import Any
 import pytest
 
 from runbook.causes.netfilter import firewalld, iptables, nft, ufw
-from runbook.checks import ibstat
+from runbook.causes.tools import ib_ports as ibstat
+from runbook.causes.tools import nvidia as printed
+from runbook.causes.tools import read_tool
+from runbook.checks.readiness.gpus.judge import judge_gpus
+
+from .world import node
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("RUNBOOK_CORPUS", ROOT.parent / "shared" / "corpus"))
@@ -56,8 +62,8 @@ def test_a_ping_that_no_parser_knows_has_no_numbers(ping_program: ModuleType, na
     assert said["raw"]
 
 
-@pytest.mark.parametrize("name", [name for name in of("ibstat") if "ibstatus" not in name])
-def test_ibstat(name: str) -> None:
+@pytest.mark.parametrize("name", of("ibstat"))
+def test_ibstat_and_ibstatus(name: str) -> None:
     expected = OUTPUTS[name]["expect"]
     ports = ibstat.parse(OUTPUTS[name]["output"])
     active = [port for port in ports if port.state == "active"]
@@ -65,6 +71,39 @@ def test_ibstat(name: str) -> None:
     assert len(ports) == expected.get("cas", len(ports))
     for hca, physical in expected.get("down", {}).items():
         assert next(port for port in ports if port.hca == hca).physical == physical.lower()
+
+
+@pytest.mark.parametrize("name", of("ibportstate"))
+def test_what_is_not_ibstats_shows_no_port(name: str) -> None:
+    assert ibstat.parse(OUTPUTS[name]["output"]) == []
+
+
+@pytest.mark.parametrize("name", of("nvidia-smi"))
+def test_no_other_output_of_nvidia_smi_is_a_list_of_sound_gpus(name: str) -> None:
+    answer = {"out": OUTPUTS[name]["output"], "err": "", "code": 0, "fields": ["index", "uuid", "name"]}
+    judged = judge_gpus(node("node-a", gpus=(0,)), {"gpu": answer})
+    (finding,) = (*judged.findings, *judged.unknown)
+    assert finding.cause == ("gpu-fell-off-bus" if "gpu-lost" in name else "tool-output-unknown")
+
+
+def test_nvidia_smi_in_its_listings() -> None:
+    details = printed.parse_details(OUTPUTS["nvidia-smi-q-remap-pending"]["output"])
+    assert details.head["CUDA Version"] == "11.6"
+    assert details.gpus["0000:10:1c"]["Remapped Rows/Pending"] == "Yes"
+    assert details.gpus["0000:10:1c"]["ECC Errors/Volatile/DRAM Correctable"] == "177"
+    for name in ("nvidia-smi-q-h100-odd", "nvidia-smi-q-pcie-idle"):
+        assert printed.parse_details(OUTPUTS[name]["output"]).gpus == {}
+    links = printed.parse_links(OUTPUTS["nvidia-smi-nvlink-a100"]["output"])
+    assert {gpu: sum(up.values()) for gpu, up in links.items()} == {0: 12, 1: 12}
+
+
+def test_bits_of_the_clocks() -> None:
+    for line in OUTPUTS["nvidia-smi-clocks-event"]["output"].splitlines():
+        expected = next(g for g in OUTPUTS["nvidia-smi-clocks-event"]["expect"]["gpus"] if line.startswith(g["name"]))
+        reasons = printed.throttled(int(line.rpartition(", ")[2], 16))
+        assert [reason.lower().replace(" ", "_") for reason in reasons] == [
+            name.removesuffix("_slowdown") for name in expected["reasons"] if name.startswith("hw_")
+        ]
 
 
 @pytest.mark.parametrize("name", of("ufw"))
@@ -101,3 +140,61 @@ def test_firewalld_zones(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in of("firewall-cmd") if "zones" not in name])
 def test_a_firewalld_that_does_not_run(name: str) -> None:
     assert not firewalld.runs(OUTPUTS[name]["output"])
+
+
+PROSE = {
+    "note",
+    "format",
+    "meaning",
+    "key_name",
+    "action",
+    "multi_value_field",
+    "reject_style",
+    "reply_from_is_not_success",
+}
+"""What the folder's author says to people."""
+
+FAULTS = {
+    "ibportstate-polling": "ib-port-not-active",
+    "ibstat-some-down": "ib-port-not-active",
+    "ntpq-init": "clock-skew",
+    "ntpq-no-peer-selected": "clock-skew",
+    "nvidia-smi-gpu-lost": "gpu-fell-off-bus",
+    "nvidia-smi-q-remap-pending": "gpu-reset-required",
+    "ping-linux-unreachable": "host-unreachable",
+    "ping-mac-unreachable": "host-unreachable",
+    "ulimit-memlock-64": "memlock-limit",
+    "winping-unreachable": "host-unreachable",
+}
+NOT_WHOLE = {
+    "firewalld-missing",
+    "ibstat-a100-ibpanic",
+    "nvidia-smi-q-h100-odd",
+    "nvidia-smi-q-pcie-idle",
+    "nvidia-smi-q-remap-pending",
+}
+
+
+def fact(facts: Mapping[str, Any], name: str, expected: object) -> object:
+    """A fact under the name that the folder's author gave it."""
+    if name.startswith("zone_"):
+        zone = facts["zones"][name.removeprefix("zone_")]
+        return {key: zone[key] for key in ("interfaces", "services", "ports")}
+    if name.startswith("ephemeral_tcp_allowed_on_"):
+        return facts["ephemeral_tcp_allowed"][name.removeprefix("ephemeral_tcp_allowed_on_")]
+    if name == "ephemeral_tcp_allowed_from_other_subnets":
+        return facts["ephemeral_tcp_allowed"]
+    told = facts.get(name, "not told")
+    if name == "error" and isinstance(expected, str):
+        return str(told)[: len(expected)]
+    return told[0] if isinstance(told, list) and not isinstance(expected, list) else told
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_output_is_read_field_by_field(name: str) -> None:
+    reading = read_tool(OUTPUTS[name]["output"])
+    assert reading
+    expected = {key: value for key, value in OUTPUTS[name]["expect"].items() if key not in PROSE}
+    assert {key: fact(reading.facts, key, value) for key, value in expected.items()} == expected
+    assert [fault.cause for fault in reading.faults] == ([FAULTS[name]] if name in FAULTS else [])
+    assert bool(reading.unknown) is (name in NOT_WHOLE)

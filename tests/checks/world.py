@@ -14,7 +14,7 @@ from runbook.checks.gang import Gang, Member
 from runbook.checks.mesh import Dial
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import Remote, Site
+from runbook.transport import ProgramNotStarted, Remote, Site
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 ADDRESSES = {"node-a": A, "node-b": B, "node-c": C}
@@ -58,22 +58,43 @@ def facts_of(inventory: Inventory) -> dict[str, Facts]:
     return {n.name: machine(n.address) for n in inventory.nodes}
 
 
+STACK = (
+    "Current thread 0x00007f0000000001 (most recent call first):\n"
+    '  File "/t/torch/distributed/distributed_c10d.py", line 2501 in all_reduce\n'
+    '  File "./rank.py", line 290 in time\n'
+    '  File "./rank.py", line 449 in main\n'
+)
+"""What faulthandler writes of a rank in an AllReduce."""
+
+
 class Nobody:
-    """A session of a node that can be asked for a rank's stack, and for nothing else."""
+    """A session of a node that tells what its kernel and its ranks left for us, and runs nothing."""
 
     lost = None
     silence_s = 0.0
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, gang: Gang | None = None) -> None:
+        self.name, self.gang = name, gang
         self.hello = {"machine": f"boot-{name}"}
+        self.files: dict[str, str] = {}
+        self.kernel: dict[str, Any] = {}
 
-    def read_file(self, _: str) -> bytes:
-        return (
-            b"Current thread 0x00007f0000000001 (most recent call first):\n"
-            b'  File "/t/distributed_c10d.py", line 2501 in all_reduce\n'
-            b'  File "./rank.py", line 290 in time\n'
-            b'  File "./rank.py", line 449 in main\n'
-        )
+    def call(self, program: str, arguments: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        if program != "halt" or self.gang is None:
+            raise TimeoutError(f"nobody runs {program} here within {timeout_s} s")
+        remotes = {rank: cast(FakeRemote, self.gang.members[int(rank)].remote) for rank in arguments["leaders"]}
+        ranks = {
+            rank: {"processes": one.processes(), "moved": one.moved, "queued": one.queued, "stack": None}
+            for rank, one in remotes.items()
+        }
+        return {"ranks": ranks, "busy": [], "carried": 0, "kernel_kills": 0, "seconds": 0.5, **self.kernel}
+
+    def read_file(self, path: str) -> bytes:
+        if path.startswith("stack") and path not in self.files:
+            return STACK.encode()
+        if path not in self.files:
+            raise ProgramNotStarted({"errno": "ENOENT", "text": "No such file or directory", "path": path})
+        return self.files[path].encode()
 
     def program(self, name: str, *_: object, **__: object) -> Remote:
         raise TimeoutError(f"nobody runs {name} here")
@@ -106,17 +127,21 @@ def dial(source: str, destination: str, outcome: str, **options: Any) -> Dial:
 
 
 class FakeRemote:
-    """A rank's process as `inspect` meets it: what the kernel says of it, and a signal that it takes."""
+    """A rank's process as `halt` meets it: what the kernel says of it, and a signal that it takes."""
 
-    def __init__(self, state: str = "S", pid: int = 4242) -> None:
-        self.state, self.pid = state, pid
+    def __init__(self, state: str = "S", pid: int = 4242, moved: int | None = 0, queued: int = 0) -> None:
+        self.state, self.pid, self.moved, self.queued = state, pid, moved, queued
+        self.told: list[dict[str, object]] = []
         self.signals: list[str] = []
 
     def processes(self) -> list[dict[str, object]]:
-        return [{"pid": self.pid, "state": self.state, "comm": "python", "wchan": "nfs_wait"}]
+        return [{"pid": self.pid, "state": self.state, "comm": "python", "wchan": "nfs_wait", "cpu": 0.0}]
 
     def signal(self, name: str) -> None:
         self.signals.append(name)
+
+    def tell(self, message: dict[str, object]) -> None:
+        self.told.append(message)
 
 
 def gang_of(inventory: Inventory) -> Gang:
@@ -124,10 +149,11 @@ def gang_of(inventory: Inventory) -> Gang:
     run = run_of(inventory)
     gang = Gang(run, inventory, "full AllReduce")
     for one in inventory.nodes:
-        cast(dict[str, Any], run.site.sessions)[one.name] = Nobody(one.name)
+        cast(dict[str, Any], run.site.sessions)[one.name] = Nobody(one.name, gang)
     for member in gang.members:
         member.remote = cast(Remote, FakeRemote())
         member.step = "done"
+        member.steps = {step: {"event": "step", "step": step} for step in ("started", "imported", "joined")}
         at(member, 1 << 20, 3)
     return gang
 

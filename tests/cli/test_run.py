@@ -66,6 +66,30 @@ def test_json_is_one_document_and_the_same_lies_in_the_run_folder(folder: Path) 
     assert done.stderr == ""
 
 
+def test_a_run_folder_that_cannot_be_written_is_2(folder: Path) -> None:
+    (folder / "out" / "events.jsonl").mkdir(parents=True)
+    done = run(folder, "--run-dir", "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error[arguments.run-dir]: out:" in done.stderr
+
+
+def test_a_run_folder_that_somebody_removes_is_made_again(folder: Path) -> None:
+    (folder / "playbook.yml").write_text(f"name: gone\nstages:\n  - {{name: first, shell: 'rm -r {folder}/out'}}\n")
+    done = run(folder, "--run-dir", "out", "-l", "node-a")
+    assert done.returncode == 0, done
+    assert json.loads((folder / "out" / "result.json").read_text())["verdict"] == "pass"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_for_its_files_changes_no_verdict(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "events.jsonl").symlink_to("/dev/full")
+    done = run(folder, "--run-dir", "out")
+    assert done.returncode == 0, done
+    assert "warning: a report cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_jsonl_is_the_stream_of_events(folder: Path) -> None:
     done = run(folder, "-o", "jsonl", "--run-dir", "out")
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,26 @@ CASES = [(block.partition("\n")[0], block.partition("\n")[2].strip("\n")) for bl
 @pytest.mark.parametrize(("causes", "text"), CASES, ids=[f"{at}-{causes}" for at, (causes, _) in enumerate(CASES)])
 def test_the_first_cause(causes: str, text: str) -> None:
     assert (first_in(text) or "no-failure") in causes.split()
+
+
+SPOKEN = [text for causes, text in CASES if "### " not in text]
+"""Those in which no line tells who speaks from there on: a prefix before every line says it again."""
+
+
+def docker(line: str) -> str:
+    return json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-11-20T10:00:00.1Z"})
+
+
+@pytest.mark.parametrize(
+    "worn",
+    [
+        "> {}".format, "    {}".format, "{}\r".format, "\x1b[36m{}\x1b[0m".format, "[36m{}[0m".format, "2026-11-20T10:00:00.123Z {}".format, "3: {}".format, "[1,3]<stderr>:{}".format,
+        "worker-1  | {}".format, "(RayTrainWorker pid=12, ip=10.0.0.9) {}".format, "Nov 20 10:00:00 gn1 train.sh[99]: {}".format, "    7  {}".format, docker,
+    ],
+)  # fmt: skip
+def test_what_stands_around_every_line_changes_nothing(worn: Callable[[str], str]) -> None:
+    changed = [text for text in SPOKEN[::6] if first_in("\n".join(map(worn, text.split("\n")))) != first_in(text)]
+    assert not changed
 
 
 WATCHDOG = (
@@ -36,6 +58,47 @@ def test_the_rank_that_printed_no_timeout_is_the_suspect() -> None:
     found = causes_in(job=watchdogs(*((rank, 9, "ALLREDUCE", 64) for rank in (0, 1, 3))))
     assert found[0].cause == "rank-behind"
     assert "rank 2" in found[0].says
+
+
+def test_many_silent_ranks_are_an_excerpt_or_another_machines() -> None:
+    found = causes_in(job=watchdogs(*((rank, 9, "ALLREDUCE", 64) for rank in (4, 5, 6, 7))))
+    assert found[0].cause == "collective-stall-uniform"
+
+
+def test_a_log_that_breaks_off_says_nothing_against_the_ranks_that_are_not_in_it() -> None:
+    state = "[rank{rank}]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8.\n"
+    lines = [watchdogs((rank, 9, "ALLREDUCE", 64)) + state.format(rank=rank) for rank in (0, 1, 2, 4)]
+    assert causes_in(job="".join(lines))[0].cause == "rank-behind"
+    assert causes_in(job="".join(lines)[: -len(state)])[0].cause == "collective-stall-uniform"
+
+
+def test_a_line_that_breaks_off_is_no_other_call() -> None:
+    cut = watchdogs((1, 9, "ALLREDUCE", 64)).partition(", NumelIn")[0]
+    assert causes_in(job=watchdogs((0, 9, "ALLREDUCE", 64)) + cut)[0].cause == "collective-stall-uniform"
+
+
+@pytest.mark.parametrize(
+    ("counts", "late"),
+    [
+        ("7 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node gn2", "rank 7 "),
+        ("6 ranks have launched up to operation 9\n  2 ranks have not launched any operations\n  Rank 2 -- GPU 2 managed by process 1 on node gn1\n  Rank 3 -- GPU 3 managed by process 2 on node gn1", "rank 2-3 "),
+        ("6 ranks have launched up to operation 8\n  2 ranks have launched up to operation 9\n  Rank 2 -- GPU 2 managed by process 1 on node gn1\n  Rank 3 -- GPU 3 managed by process 2 on node gn1", "6 ranks (not rank 2-3) "),
+    ],
+)  # fmt: skip
+def test_nccls_own_report_names_who_is_behind(counts: str, late: str) -> None:
+    found = causes_in(
+        job=f"#0-0 (ab12) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  {counts}\n"
+    )
+    assert found[0].cause == "rank-behind"
+    assert found[0].says.startswith(late)
+
+
+def test_the_port_is_named_where_the_line_does() -> None:
+    assert "8016" in causes_in(job="[Errno 13] error while attempting to bind on address ('0.0.0.0', 8016)")[0].says
+    assert (
+        "8017"
+        in causes_in(job="[Errno 98] error while attempting to bind on address ('0.0.0.0', 8017): 地址已在使用")[0].says
+    )
 
 
 def test_the_lowest_number_is_behind() -> None:
@@ -73,6 +136,32 @@ def test_a_run_that_went_on_is_healthy() -> None:
     retried = "RuntimeError: Connection refused\nretry\n" + "step 1 loss 2.0\n" * 20
     assert causes_in(job=retried) == []
     assert causes_in(job=retried + "Traceback (most recent call last):\nKeyError: 'x'\n")[0].cause == "program-error"
+
+
+def test_a_line_that_another_rank_still_printed_is_no_recovery() -> None:
+    ran_out = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    assert first_in("step 1 loss 2.0\n" * 20 + ran_out + "step 21 loss 2.0\n") == "gpu-out-of-memory"
+
+
+def test_a_run_that_went_on_after_the_first_of_two_failures_failed() -> None:
+    refused = "RuntimeError: Connection refused\n"
+    assert causes_in(job=refused + "step 1 loss 2.0\n" * 20) == []
+    assert first_in(refused + "step 1 loss 2.0\n" * 20 + refused) == "master-not-listening"
+
+
+@pytest.mark.parametrize(
+    "line", ["[node0] giving up on shard 3", "worker 7 crashed", "E: no such device, cannot continue"]
+)
+def test_no_log_is_called_healthy_over_a_line_that_no_rule_knows(line: str) -> None:
+    assert first_in(line) == "insufficient-evidence"
+    assert first_in("step 1 loss 2.0\n" * 20 + line) == "insufficient-evidence"
+    assert causes_in(job=line + "\n" + "step 1 loss 2.0\n" * 20) == []
+
+
+def test_a_local_rank_is_not_the_jobs_first_rank() -> None:
+    line = "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to (192.168.1.1, 1234).\n"
+    assert first_in("[rank0]: " + line) == "master-addr-wrong-host"
+    assert first_in("[default0]: " + line) == "master-not-listening"
 
 
 def test_a_firewall_answers_at_once_and_an_address_that_nobody_has_after_seconds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lab import Lab
-from lab.fault import Fault, all_faults, complaint, mend, run_every_check, run_fault
+from lab.fault import Fault, all_faults, complaint, mend, missing, run_every_check, run_fault
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 FAULTS = all_faults()
@@ -12,9 +12,14 @@ FAULTS = all_faults()
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(fault, id=name, marks=[] if fault.quick else [pytest.mark.every_fault]) for name, fault in FAULTS.items()],
+    [
+        pytest.param(fault, id=name, marks=[] if fault.quick else [pytest.mark.every_fault])
+        for name, fault in FAULTS.items()
+    ],
 )
 def test_a_fault_gets_its_name(fault: Fault) -> None:
+    if lacking := missing(fault):
+        pytest.skip(lacking)
     with Lab(fault.hosts) as lab:
         told = run_fault(fault, lab)
         wrong = complaint(fault, lab, told)

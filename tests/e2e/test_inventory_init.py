@@ -213,7 +213,7 @@ def test_an_unreachable_host_is_named_and_the_others_are_written(two_hosts: Lab)
     done, text = init(two_hosts, "node-a", "node-b")
     assert done.returncode == 3, done
     assert "node-b was not reached: ssh-refused" in done.stderr
-    assert "fix       on node-b: `sudo systemctl start ssh`" in done.stderr
+    assert "fix       on node-b's console: `sudo systemctl enable --now ssh`" in done.stderr
     assert [node.name for node in loaded(two_hosts).nodes] == ["node-a"]
     assert "# node-b: {address: node-b}" in text
     clean(two_hosts)

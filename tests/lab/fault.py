@@ -9,6 +9,7 @@ import importlib
 import json
 import pkgutil
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ from . import faults as folder
 from .cli import CliResult, runbook_finish, runbook_start
 from .host import Host
 from .lab import Lab
+from .needs import SEARCH_PATH
 
 EVERY_CHECK = """\
 name: every check
@@ -45,6 +47,9 @@ stages:
 LONG = ("-e", "max_bytes=256M", "-e", "budget=40s", "-e", "iterations=2000")
 """A full AllReduce that is still under way when something strikes it."""
 
+SLOW = ("-e", "min_bytes=256K", "-e", "max_bytes=2M", "-e", "budget=20s", "-e", "iterations=2")
+"""A full AllReduce that is short even over a link of 50 Mbit/s, and large enough for a gate."""
+
 EVERY = "every node"
 """For `Fault.nodes`: all nodes fail alike, so the cause is common to them, and runbook says so."""
 
@@ -64,7 +69,7 @@ class Strike:
     """Something that happens in the middle of a run: `does`, once `stage` is under way and, with `moving`, has told its
     first row of bandwidth."""
 
-    does: Callable[[Lab], None]
+    does: Callable[[Lab], object]
     stage: str = "full"
     moving: bool = True
 
@@ -90,7 +95,8 @@ class Fault:
     true as well. `says` are regular expressions to be found in what is printed: the rule, the process, the number.
     `mends`: the printed remedy, run as root on the blamed node, makes the same run pass. `within_s`, from the start of
     the run (or from the strike) to its end, is looked at by `make bench` only. `torchrun`: bare torchrun can be tried
-    on the same fault. `quick`: belongs to `make test`, every other one to `make test-all`.
+    on the same fault. `quick`: belongs to `make test`, every other one to `make test-all`. `needs`: programs beyond the
+    lab's own (`needs.PROGRAMS`); where one is not installed the fault is not tried, see `missing`.
 
     Without a `cause` it looks like a fault and is none: the run passes.
     """
@@ -99,7 +105,7 @@ class Fault:
     within_s: float
     stage: str | None = None
     nodes: str | tuple[str, ...] = ()
-    breaks: Callable[[Lab], None] = nothing
+    breaks: Callable[[Lab], object] = nothing
     strike: Strike | None = None
     inventory: Callable[[Lab], Mapping[str, Any]] = no_overrides
     arguments: tuple[str, ...] = ()
@@ -110,6 +116,7 @@ class Fault:
     mends: bool = False
     torchrun: bool = False
     quick: bool = False
+    needs: tuple[str, ...] = ()
     playbook: str = EVERY_CHECK
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -153,6 +160,12 @@ def all_faults() -> dict[str, Fault]:
     """Every fault by the name of its file, in alphabetical order."""
     names = sorted(module.name for module in pkgutil.iter_modules(folder.__path__))
     return {name: importlib.import_module(f"{folder.__name__}.{name}").FAULT for name in names}
+
+
+def missing(fault: Fault) -> str | None:
+    """Why this fault cannot be tried here: a program that even the lab can do without; None when it can."""
+    absent = [name for name in fault.needs if shutil.which(name, path=SEARCH_PATH) is None]
+    return f"not installed: {', '.join(absent)}" if absent else None
 
 
 def run_fault(fault: Fault, lab: Lab) -> Told:
@@ -233,11 +246,15 @@ def strike_ranks(lab: Lab, name: str, number: int) -> None:
             host.signal(pid, number)
 
 
-def listener(host: Host, port: int, *, user: str | None = None, address: str = "") -> subprocess.Popen[str]:
-    """A process on the host that listens on a port until the lab ends."""
+def listener(
+    host: Host, port: int, *, user: str | None = None, address: str = "", says: bytes | None = None
+) -> subprocess.Popen[str]:
+    """A process on the host that listens on a port until the lab ends; with `says`, it accepts, says that and waits."""
     code = (
-        f"import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
-        f"s.bind(({address!r}, {port})); s.listen(); print('up', flush=True); time.sleep(300)"
+        f"import socket, time\ns = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        f"s.bind(({address!r}, {port})); s.listen(); print('up', flush=True); held = []\n"
+        f"while {says is not None}: held.append(s.accept()[0]); held[-1].sendall({says!r})\n"
+        f"time.sleep(300)"
     )
     process = host.popen([host.lab.python_without_torch, "-c", code], user=user)
     assert process.stdout is not None
@@ -250,3 +267,19 @@ def filter_rule(host: Host, rule: str, hook: str = "input") -> None:
     host.firewall(
         f"table inet lab {{\n chain {hook} {{\n type filter hook {hook} priority 0; policy accept;\n {rule}\n }}\n}}\n"
     )
+
+
+def routed(lab: Lab) -> None:
+    """node-a and node-b in subnets of their own on the data network, with node-c as the router between them."""
+    lab.data_network()
+    left, right, router = lab.hosts
+    router.ip("addr flush dev eth1", "addr add 10.44.1.254/24 dev eth1", "addr add 10.44.2.254/24 dev eth1")
+    router.knob("net.ipv4.ip_forward", 1)
+    for name in ("all", "eth1"):  # it would tell both that they can reach each other without it
+        router.knob(f"net.ipv4.conf.{name}.send_redirects", 0)
+    for host, mine, other in ((left, 1, 2), (right, 2, 1)):
+        host.data_addresses = [f"10.44.{mine}.{host.index + 1}"]
+        host.ip(
+            *("addr flush dev eth1", f"addr add {host.data_addresses[0]}/24 dev eth1"),
+            f"route add 10.44.{other}.0/24 via 10.44.{mine}.254",
+        )

@@ -57,6 +57,12 @@ def hosts_file(lines: str) -> str:
     return f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{lines.rstrip()}\n"
 
 
+def bucket(mbit: float, interface: str = "") -> list[str]:
+    """`tc`'s words for a limit in Mbit/s."""
+    burst = max(200_000 if interface == "lo" else 16_000, int(mbit * 125))
+    return ["tbf", "rate", f"{int(mbit * 1_000_000)}bit", "burst", str(burst), "latency", "100ms"]
+
+
 class Host:
     """Its own network, mounts, hostname, IPC and pids; its files are a copy-on-write view of this machine's.
 
@@ -75,6 +81,7 @@ class Host:
         self.port = f"h{index}"  # the other end of eth0, on the bridge
         self.key = keys.generate(f"root@{name}")
         self.anchor = 0  # the pid of the host's first process, set when it is up
+        self.data_addresses: list[str] = []  # on eth1, once the lab has a `data_network`
         self._sshd_options: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -282,14 +289,48 @@ class Host:
         for host in self.lab.hosts:
             call(["ip", "-n", host.netns, "neighbor", "flush", "dev", host.interface, "nud", "all"])
 
-    def limit(self, mbit: float) -> None:
+    def switch_rule(self, rule: str, way: str = "from") -> None:
+        """An nft rule in the switch, unseen by any host, for what comes `from` this host or goes `to` it.
+
+        It stands before what the host says to other hosts only, not to this machine.
+        """
+        ports = f'{{ "{self.port}", "d{self.index}" }}'
+        match = f'iifname {ports} oifname != "uplink"' if way == "from" else f'oifname {ports} iifname != "uplink"'
+        table = (
+            f"table bridge lab {{\n chain forward {{\n type filter hook forward priority 0;\n {match} {rule}\n }}\n}}\n"
+        )
+        call(["ip", "netns", "exec", self.lab.switch, "nft", "-f", "-"], stdin=table)
+
+    def lose(self, percent: int, way: str = "from") -> None:
+        """Lose this share of the packets on the cable to the switch."""
+        self.switch_rule(f"numgen random mod 100 < {percent} drop", way)
+
+    def ip(self, *commands: str) -> None:
+        """Commands of `ip`, such as `route add blackhole 10.0.0.1`, in one go."""
+        call(["ip", "-n", self.netns, "-batch", "-"], stdin="".join(f"{command}\n" for command in commands))
+
+    def knob(self, name: str, value: int) -> None:
+        """A network setting of the kernel: `net.ipv4.conf.eth0.rp_filter`."""
+        self.run(f"echo {value} >/proc/sys/{name.replace('.', '/')}", "root")
+
+    def limit(self, mbit: float, interface: str = interface) -> None:
         """Let no more than this leave by eth0. TCP then carries 1448 of every 1514 bytes: 200 Mbit/s are 23.9 MB/s.
 
-        The bucket holds a millisecond of traffic, so a short transfer is as slow as a long one.
+        The bucket holds a millisecond of traffic, so a short transfer is as slow as a long one; on `lo` it must hold
+        the largest packet there is, which is bigger.
         """
-        burst = max(16_000, int(mbit * 125))
-        rate = ["rate", f"{int(mbit * 1_000_000)}bit", "burst", str(burst), "latency", "100ms"]
-        call(["tc", "-n", self.netns, "qdisc", "replace", "dev", self.interface, "root", "tbf", *rate])
+        call(["tc", "-n", self.netns, "qdisc", "replace", "dev", interface, "root", *bucket(mbit, interface)])
+
+    def limit_incoming(self, mbit: float) -> None:
+        """Let the switch send no more than this to the host, which cannot see why."""
+        call(["tc", "-n", self.lab.switch, "qdisc", "replace", "dev", self.port, "root", *bucket(mbit)])
+
+    def network_card(self, mbit: int) -> None:
+        """Let the kernel's files about eth0 look as if it were a card, with a link of this rate."""
+        fake, real = "/run/lab-eth0", f"/sys/devices/virtual/net/{self.interface}"
+        copy = f"for file in {real}/*; do [ ! -f $file ] || cat $file >{fake}/${{file##*/}} 2>/dev/null || :; done"
+        tell = f"echo {mbit} >{fake}/speed; echo full >{fake}/duplex"
+        self.run(f"mkdir -p {fake}/device; {copy}; {tell}; mount --bind {fake} {real}", "root")
 
     def unlimit(self) -> None:
         call(["tc", "-n", self.netns, "qdisc", "del", "dev", self.interface, "root"], check=False)
@@ -351,6 +392,11 @@ class Host:
             return
         library = find_library("libfaketimeMT.so.1")
         self.sshd_options(SetEnv=f"LD_PRELOAD={library} FAKETIME={seconds:+f} FAKETIME_DONT_FAKE_MONOTONIC=1")
+
+    def limit_logins(self, **limits: int) -> None:
+        """Resource limits, named as prlimit names them, for whoever logs in from now on."""
+        options = [f"--{name}={value}" for name, value in limits.items()]
+        self.run(["prlimit", "--pid", str(self._sshd_pid()), *options], "root")
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to one of `processes`, after looking that it still lives here."""

@@ -173,16 +173,17 @@ class Lab:
 
     def await_links(self, *hosts: Host) -> None:
         """Wait until packets pass. The kernel takes up to a second to notice a carrier, and drops them until then."""
-        ports = {"uplink", *(host.port for host in hosts)}
+        self._await_bridge("lab", {"uplink", *(host.port for host in hosts)}, hosts, Host.interface)
 
+    def _await_bridge(self, bridge: str, ports: set[str], hosts: Sequence[Host], interface: str) -> None:
         def pass_packets() -> bool:
-            links = json.loads(call(["ip", "-n", self.switch, "-d", "-j", "link", "show", "master", "lab"]))
+            links = json.loads(call(["ip", "-n", self.switch, "-d", "-j", "link", "show", "master", bridge]))
             up = {link["ifname"] for link in links if link["operstate"] == "UP"}
             forwarding = {
                 link["ifname"] for link in links if link["linkinfo"]["info_slave_data"]["state"] == "forwarding"
             }
             # Mounted in the host's network namespace, so this shows the host's own interface.
-            states = {host.read(f"/sys/class/net/{host.interface}/operstate").strip() for host in hosts}
+            states = {host.read(f"/sys/class/net/{interface}/operstate").strip() for host in hosts}
             return ports <= up & forwarding and states == {"up"}
 
         wait_until("the links come up", pass_packets, pause=0.01)
@@ -372,6 +373,42 @@ class Lab:
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)
+
+    def data_network(self, *networks: str) -> None:
+        """A second network that has no other way in: eth1 on every host, with an address (`.1`, `.2`, …) of each of
+        these networks, `10.44.0.0/24` when none is named. The logins stay on eth0; see `over_data_network`.
+        """
+        nets = [ipaddress.ip_network(text) for text in networks or ("10.44.0.0/24",)]
+        segments = 65535 if self.offload else 1
+        lines = ["link add name data type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
+        for host in self.hosts:
+            lines.append(f"link add name d{host.index} type veth peer name eth1 netns {host.netns}")
+            lines.append(f"link set dev d{host.index} master data gso_max_segs {segments} up")
+        call(["ip", "-n", self.switch, "-batch", "-"], stdin="\n".join([*lines, "link set dev data up"]) + "\n")
+        for host in self.hosts:
+            host.data_addresses = [str(net[host.index + 1]) for net in nets]
+            plan = [
+                f"addr add {address}/{net.prefixlen} dev eth1" + (" nodad" if net.version == 6 else "")
+                for address, net in zip(host.data_addresses, nets, strict=True)
+            ]
+            up = f"link set dev eth1 gso_max_segs {segments} up"
+            call(["ip", "-n", host.netns, "-batch", "-"], stdin="\n".join([*plan, up]) + "\n")
+        self.await_data_network()
+
+    def await_data_network(self) -> None:
+        """Wait until packets pass there."""
+        self._await_bridge("data", {f"d{host.index}" for host in self.hosts}, self.hosts, "eth1")
+
+    def over_data_network(self, *names: str) -> dict[str, Any]:
+        """What to change in the inventory so that the job uses `data_network` while the logins stay on eth0; with
+        names, these hosts alone are nodes."""
+        nodes = {
+            host.name: {"address": host.data_addresses[0], "ssh": {"host": host.address}}
+            if host.name in (names or self.names)
+            else None
+            for host in self.hosts
+        }
+        return {"network": {"interface": "eth1"}, "nodes": nodes}
 
     def limit(self, mbit: float) -> None:
         for host in self.hosts:

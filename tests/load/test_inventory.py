@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ nodes:
 groups:
   rack1: {nodes: "gn[01-02]", defaults: {gpus: 4}}
 """
-SSH = Ssh(user="ubuntu", port=22, key="~/.ssh/id_ed25519", jump="bastion")
+SSH = Ssh(user="ubuntu", port=22, key="~/.ssh/id_ed25519", jump="bastion", connect_timeout_s=10.0)
 
 
 def test_the_inventory_of_the_contract(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_inventory_of_the_contract(tmp_path: Path) -> None:
         return Node(
             name,
             address,
-            ssh=Ssh(host, SSH.user, SSH.port, SSH.key, SSH.jump),
+            ssh=replace(SSH, host=host),
             python="/opt/venv/bin/python",
             activate="conda activate train",
             gpus=tuple(range(gpus)),

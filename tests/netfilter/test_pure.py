@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runbook.causes.netfilter import Evidence, Flow, explain, explain_blocked
+from runbook.causes.netfilter import Evidence, Flow, explain, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter import firewalld as firewalld_tool
 from runbook.causes.netfilter import ufw as ufw_tool
+from runbook.causes.netfilter.blocked import READERS
 from runbook.causes.netfilter.explain import merge
 from runbook.causes.netfilter.nft import texts_by_handle
 from runbook.causes.netfilter.ufw import port_lists
 from runbook.model.verdict import Finding
+from runbook.node.rules import AS_ROOT
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[2] / "shared" / "corpus" / "tool_outputs.jsonl"
@@ -140,13 +143,52 @@ def test_only_what_may_happen_together_is_claimed() -> None:
     assert explain(nft([{"queue": {"num": 0}}]), FLOW).blocks is None
 
 
-def test_a_destination_nat_is_not_followed() -> None:
+def test_a_destination_nat_is_the_culprit_and_is_not_followed() -> None:
     pre = {"family": "ip", "table": "nat", "name": "pre", "handle": 1, "type": "nat", "hook": "prerouting"}
     redirect = {"family": "ip", "table": "nat", "chain": "pre", "handle": 2, "expr": [{"redirect": {"port": 80}}]}
     others = [{"chain": {**pre, "prio": -100, "policy": "accept"}}, {"rule": redirect}]
     told = explain(nft(others=others), FLOW)
-    assert told.blocks is None
-    assert "a NAT rule sends this flow elsewhere" in told.caveats[0]
+    assert (told.blocks, told.elsewhere) == (None, True)
+    assert told.allow == "sudo nft insert rule ip nat pre position 2 ip saddr 10.77.0.1 tcp dport 29500 accept"
+    blocked = explain_blocked("refused", FLOW, nft(), nft(others=others), "node-a", "node-b")
+    assert blocked is not None
+    assert (blocked.cause, blocked.node, blocked.remedy) == ("firewall-reject", "node-b", told.allow)
+    assert "elsewhere" in blocked.says
+    answered = sent_elsewhere(replace(FLOW, state="established"), nft(), nft(others=others), "node-a", "node-b")
+    assert answered is not None
+    assert answered.node == "node-b"
+    assert sent_elsewhere(FLOW, nft(), nft(), "node-a", "node-b") is None
+
+
+def test_a_source_nat_makes_the_other_end_see_another_sender() -> None:
+    post = {"family": "ip", "table": "nat", "name": "post", "handle": 1, "type": "nat", "hook": "postrouting"}
+    snat = {"family": "ip", "table": "nat", "chain": "post", "handle": 2, "expr": [{"snat": {"addr": "10.77.0.99"}}]}
+    others = [{"chain": {**post, "prio": 100, "policy": "accept"}}, {"rule": snat}]
+    only_its_own = nft([match(SADDR, "10.77.0.1"), {"accept": None}], policy="drop")
+    untouched = explain_blocked("dropped", FLOW, nft(), only_its_own, "node-a", "node-b")
+    assert untouched is not None
+    assert untouched.between
+    blocked = explain_blocked("dropped", FLOW, nft(others=others), only_its_own, "node-a", "node-b")
+    assert blocked is not None
+    assert (blocked.node, blocked.decided, blocked.between) == ("node-b", True, False)
+    assert "10.77.0.99" in blocked.remedy
+    assert "10.77.0.99 is what node-a's own NAT rule makes of 10.77.0.1" in blocked.says
+
+
+@pytest.mark.parametrize(
+    ("flags", "value", "blocks"),
+    [(["psh"], "psh", None), (["fin", "psh", "urg"], {"|": ["fin", "psh", "urg"]}, False), (["syn"], "syn", False)],
+)
+def test_data_may_be_pushed(flags: list[str], value: Any, blocks: bool | None) -> None:
+    """Some segments of a stream have PSH, and a rule that looks for it stops these only."""
+    data = replace(FLOW, state="established")
+    rule = [match({"&": [payload("tcp", "flags"), flags]}, value), {"drop": None}]
+    assert explain(nft(rule), data).blocks is blocks
+    names = ",".join(flags).upper()
+    wanted = value.upper() if isinstance(value, str) else names  # all of them, as an Xmas scan has
+    text = save(f"-A INPUT -p tcp -m tcp --tcp-flags {names} {wanted} -j DROP")
+    told = explain(evidence(iptables_save=ok(text, "legacy")), data)
+    assert told.blocks is blocks
 
 
 def test_when_both_ends_allow_it_the_blame_lies_between() -> None:
@@ -284,6 +326,38 @@ def test_legacy_tables_that_nobody_can_list_are_not_forgotten() -> None:
     told = explain(Evidence(known.tools, {"legacy_tables": {"ip": ["filter"]}}), FLOW)
     assert told.blocks is None
     assert "iptables-legacy tables are in use" in str(told.could_not_look)
+
+
+def owned(uid: int, node: Evidence) -> Evidence:
+    return Evidence(node.tools, {**node.facts, "uid": uid, "gid": uid})
+
+
+@pytest.mark.parametrize(("uid", "blocks"), [(1000, True), (1001, False)])
+def test_rules_for_one_user_bind_what_that_user_sends(uid: int, blocks: bool) -> None:
+    by_nft = nft([match({"meta": {"key": "skuid"}}, 1000), DROP], hook="output")
+    by_iptables = evidence(iptables_save=ok(save("-A OUTPUT -m owner --uid-owner 900-1000 -j DROP"), "nft"))
+    for node in (by_nft, by_iptables):
+        assert explain(owned(uid, node), FLOW, "request-out").blocks is blocks
+        # The kernel itself answers a SYN: whose packet that is cannot be told from here.
+        assert explain(owned(uid, node), FLOW, "reply-out").blocks is None
+
+
+def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it() -> None:
+    text = "filter protocol ip pref 7 u32 chain 0 \nfilter protocol ip pref 7 u32 chain 0 fh 800::800\n action drop"
+    node = evidence()
+    for place, found in (("eth0 ingress", True), ("eth1 ingress", False)):
+        guarded = Evidence(node.tools, {**node.facts, "traffic_filters": {place: text}})
+        told = explain_blocked("dropped", FLOW, evidence(), guarded, "node-a", "node-b")
+        assert told is not None
+        assert (told.node, told.between) == ("node-b", not found)
+        assert ("a tc filter on eth0 (ingress)" in told.says) is found
+        assert ("`sudo tc filter del dev eth0 ingress pref 7`" in told.remedy) is found
+
+
+def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:
+    run = {" ".join(argv) for argv in AS_ROOT.values() if argv[0] not in ("firewall-cmd", "iptables-nft-save")}
+    run -= {"ip6tables-nft-save"}  # these two are the plain ones where they are asked at all
+    assert {line.replace(' \\"\\"', "") for line in READERS} == run
 
 
 def test_a_full_connection_table_is_mentioned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -160,6 +161,8 @@ def test_an_account_whose_shell_runs_nothing() -> None:
     [
         (b" 127 127 127 127", "python-missing"),
         (b" 97 97 127 127", "python-too-old"),
+        (b" 98", "login-shell-failed"),
+        (b" 127 98", "login-shell-failed"),
         (b" 127 97 1 127", "python-missing"),
         (b"", "python-missing"),
     ],
@@ -173,13 +176,38 @@ def test_what_the_bootstrap_says_when_it_gives_up(said: bytes, cause: str) -> No
 def test_a_login_shell_that_never_starts_us() -> None:
     stream = Scripted(b"loading modules...\n", hang=True, complaint="module: not found")
     error = refused(stream, timeout=0.2)
-    assert (error.cause, stream.closed) == ("ssh-timeout", True)
+    assert (error.cause, stream.closed, stream.killed) == ("ssh-timeout", True, True)
     assert "module: not found" in error.evidence
 
 
+def test_a_python_that_never_starts_is_no_startup_file() -> None:
+    stream = Scripted(b"motd\n" + bootstrap.STARTED + b"\nwaiting for a licence\n", hang=True)
+    error = refused(stream, timeout=0.2)
+    assert (error.cause, type(error), stream.closed) == ("python-missing", NoPython, True)
+    assert error.evidence == ("motd", "waiting for a licence")
+
+
+@pytest.mark.parametrize("program", [name for name in LOGIN_SHELLS if name not in ("fish", "busybox")])
+def test_a_shell_that_takes_our_program_for_commands_ends_at_its_first_line(program: str, tmp_path: Path) -> None:
+    sent = bootstrap.first_input("python3").split(b"\n", 1)[0] + b"\n touch \xff >it-ran-on\n"
+    done = subprocess.run([program], input=sent, cwd=tmp_path, timeout=20, capture_output=True, check=False)
+    assert list(tmp_path.iterdir()) == [], done
+
+
+@pytest.mark.parametrize("python", ["python3", "my python"])
+@pytest.mark.parametrize("start", ["read line; ", "head -c 1 >/dev/null; "])
+def test_a_startup_file_that_reads_what_is_ours(start: str, python: str) -> None:
+    """Whatever was eaten, no Python takes the rest for a supervisor, and it is not the Pythons that are blamed."""
+    program = start + bootstrap.command(python)
+    sent = bootstrap.first_input(python)
+    done = subprocess.run(["sh", "-c", program], input=sent, timeout=40, capture_output=True, check=False)
+    assert bootstrap.MARK + b"none" in done.stdout, done
+    assert str(bootstrap.EATEN).encode() in done.stdout.split(), done
+
+
 def test_what_is_sent_first() -> None:
-    for python, start in (("python3", b""), ("my python", b"my python\n")):
+    for python, start in (("python3", b""), ("my python", b"exit #my python\n")):
         sent = bootstrap.first_input(python)
-        assert sent.startswith(start)
+        assert sent.startswith(start + b"exit #")
         length, _, rest = sent[len(start) :].partition(b"\n")
-        assert int(length) == len(rest)
+        assert int(length.removeprefix(b"exit #")) == len(rest)

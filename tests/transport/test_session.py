@@ -258,19 +258,6 @@ def test_stop_and_signal(node: Session) -> None:
     assert other.wait(15).code == -signal.SIGUSR1
 
 
-def test_a_stopped_program_shows(node: Session) -> None:
-    program = node.start(["sleep", "1000"])
-    assert program.started.wait(10)
-    program.signal("SIGSTOP")
-    assert eventually(lambda: [p["state"] for p in program.processes()] == ["T"])
-    (found,) = program.processes()
-    assert (found["pid"], found["comm"]) == (program.pid, "sleep")
-    program.signal("SIGCONT")
-    assert eventually(lambda: [p["state"] for p in program.processes()] == ["S"])
-    program.stop(0.1)
-    program.wait(15)
-
-
 def test_a_grandchild_that_keeps_the_pipe_does_not_hold_up_the_answer(node: Session) -> None:
     answer = node.shell("sleep 1000 & echo $!", timeout_s=60)
     assert (answer.code, answer.timed_out) == (0, False)

@@ -73,9 +73,7 @@ def closed_port() -> int:
 
 def test_a_node_that_refuses_does_not_hide_the_others(site: Site, tmp_path: Path) -> None:
     here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
-    refusing = Node(
-        "node-b", "127.0.0.1", ssh=Ssh(port=closed_port(), user="nobody", key="/no/key", connect_timeout_s=2)
-    )
+    refusing = Node("node-b", "127.0.0.1", ssh=Ssh(port=closed_port(), user="nobody", connect_timeout_s=2))
     site.open([here, refusing])
     assert list(site.sessions) == ["node-a"]
     assert {name: error.cause for name, error in site.failures.items()} == {"node-b": "ssh-refused"}

@@ -63,7 +63,7 @@ class Scripted:
         for piece in (*pieces, *(() if hang else (b"",))):
             self._pieces.put(piece)
         self._complaint = complaint
-        self.closed = False
+        self.closed = self.killed = False
         self.written = b""
 
     def write(self, data: bytes) -> None:
@@ -75,6 +75,9 @@ class Scripted:
     def close(self) -> None:
         self.closed = True
         self._pieces.put(b"")
+
+    def kill(self) -> None:
+        self.killed = True
 
     def complaint(self) -> str:
         return self._complaint

@@ -11,11 +11,13 @@ RULES = (
         (
             Sign(
                 "no-nccl",
-                "nccl built in|have nccl|nccl backend|nccl is not|without nccl|nccl support|with nccl|no attribute 'processgroupnccl|backend type nccl|nccl",
-                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL|NCCL support (?:is )?not",
+                "nccl|not compiled with cuda",
+                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl|Horovod has not been built with NCCL",
             ),
+            Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),
         remedy="backend gloo there, or a CUDA build of torch on Linux",
+        follows=("nccl-library-missing-or-conflict",),
     ),
     Rule(
         "torch-distributed-not-built",
@@ -23,8 +25,8 @@ RULES = (
         (
             Sign(
                 "no-distributed",
-                "torch.distributed|torch._c|distributed package|not built with distributed",
-                r"module '?torch(?:\.distributed|\._C)'? has no attribute '?(?:init_process_group|_c10d_init|_distributed_c10d|is_initialized|ReduceOp|ProcessGroup|Store)|No module named '?torch\._C\._distributed_c10d|torch\.distributed is not available|distributed package is not available|without distributed support|USE_DISTRIBUTED=0",
+                "torch.distributed|torch._c|distributed package|distributed support|use_distributed",
+                r"module '?torch(?:\.distributed|\._C)'? has no attribute '?(?:init_process_group|_c10d_init|_distributed_c10d|is_initialized|ReduceOp|ProcessGroup\b|Store\b|get_rank|get_world_size|is_available|barrier|all_reduce|all_gather|broadcast|new_group|group\b|GroupMember|is_nccl_available)|cannot import name '(?:ProcessGroup|Store|ReduceOp|init_process_group|Work)' from 'torch\.(?:distributed|_C\._distributed_c10d)'|Requires distributed package to be available|No module named '?torch\._C\._distributed_c10d|torch\.distributed is not available|distributed package is not available|without distributed support|USE_DISTRIBUTED=0",
             ),
         ),
     ),
@@ -45,8 +47,8 @@ RULES = (
         (
             Sign(
                 "shm-full",
-                "nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate|insufficient shared memory|shared memory|shm_open|torch_shm",
-                r"posix_fallocate.*(?:failed|No space)|failed to extend /dev/shm|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory|No space left.*(?:/dev/shm|torch_\d+_)",
+                "/torch_|nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate|insufficient shared memory|shared memory|shm_open|torch_shm",
+                r"posix_fallocate.*(?:failed|No space)|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file|failed to extend /dev/shm|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)|No space left.*(?:/dev/shm|torch_\d+_)",
             ),
         ),
         remedy="docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm; else `mount -o remount,size=…G /dev/shm`",
@@ -54,12 +56,12 @@ RULES = (
     Rule(
         "open-files-limit",
         "the limit of open files is reached",
-        (Sign("too-many-files", "too many open files|errno |emfile", r"Too many open files|Errno 24\b|errno: 24\b|\bEMFILE\b"),),
+        (Sign("too-many-files", "too many open files|errno |errno: |emfile|items of ancdata|打开的文件过多|zu viele offene dateien", r"Too many open files|Errno (?:23|24)\b|errno: 24\b|\bEMFILE\b|received 0 items of ancdata|打开的文件过多|Zu viele offene Dateien"),),
     ),
     Rule(
         "disk-full",
         "no room is left on the disk that was written to",
-        (Sign("no-space", "no space left|disk quota|errno |enospc|not enough space", r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|\bENOSPC\b|not enough space on the disk|PytorchStreamWriter failed writing file"),),
+        (Sign("no-space", "no space left|disk quota|errno |enospc|not enough space|winerror|failed writing file|unexpected pos|full, available space|storagefull|file write failed|设备上没有空间|kein speicherplatz", r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|WinError 112\b|\bENOSPC\b|not enough space on the disk|PytorchStreamWriter failed writing file|inline_container.*unexpected pos \d+ vs \d+|is over \d+% full, available space|StorageFull|设备上没有空间|Kein Speicherplatz"),),
         unless=("shm-full",),
     ),
     Rule(
@@ -74,8 +76,8 @@ RULES = (
         (
             Sign(
                 "cannot-lock",
-                "ibv_reg_mr|ibv_create|locked memory|memlock|create_cq|create_qp|max locked|register memory|mlock|ibv_alloc",
-                r"ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd|exp_reg_mr|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)|max(?:imum)? (?:amount of )?locked memory.*(?:too|small|low|insufficient|\b\d+ ?KB)|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)|(?:UCX|openib|fi_mr_reg|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
+                "ibv_reg_mr|ibv_create|locked memory|memlock|create_cq|create_qp|max locked|register memory|mlock|ibv_alloc|couldn't allocate mr|couldn't create cq",
+                r"RLIMIT_MEMLOCK is \d+|^Couldn't (?:allocate MR|create CQ)|ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd|exp_reg_mr|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)|max(?:imum)? (?:amount of )?locked memory.*(?:too|small|low|insufficient|\b\d+ ?KB)|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)|(?:UCX|openib|fi_mr_reg|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
             ),
         ),
         unless=("creates-mkey",),
@@ -86,8 +88,8 @@ RULES = (
         (
             Sign(
                 "nccl-library",
-                "undefined symbol|libnccl|unable to load nccl|symbol lookup error|version 'nccl|ncclgetversion|no version information",
-                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL|libnccl\.so\S*: (?:cannot open|version)|(?:could not|cannot|failed to) (?:find|load|open|dlopen|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)|nccl.*symbol not found",
+                "undefined symbol|libnccl|unable to load nccl|nccl library|symbol lookup error|version 'nccl|ncclgetversion|no version information|nccl_error|symbol not found",
+                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL|libnccl\.so\S*:? (?:cannot open|version|(?:was )?not found|file too short|wrong ELF)|NCCL library (?:was )?not found|(?:no|not find|without)\b.{0,20}libnccl\.so|(?:could not|cannot|failed to) (?:find|load|open|dlopen|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)|nccl.*(?<!named )symbol not found",
             ),
         ),
     ),
@@ -95,7 +97,7 @@ RULES = (
         "nccl-version-mismatch",
         "the ranks load different versions of NCCL",
         (
-            Sign("nccl-versions", "nccl", r"(?:mismatch(?:ed)?|different) (?:NCCL )?versions?\b.*NCCL|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b|versions? (?:do not|don't) match)|Bootstrap.*(?:magic|version).*mismatch"),
+            Sign("nccl-versions", "nccl", r"(?:mismatch(?:ed)?|different) NCCL versions?\b|(?:mismatch(?:ed)?|different) versions?\b.*NCCL|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b|versions? (?:do not|don't) match)|Bootstrap.*(?:magic|version).*mismatch"),
             Sign("truncated", "message truncated", r"Message truncated : received \d+ bytes instead of \d+"),
         ),
         confidence="medium",
@@ -111,13 +113,21 @@ RULES = (
     ),
     Rule(
         "nccl-version-bug",
+        "NCCL before 2.26 gives up at a slot of the GID table that it cannot read, as empty ones in a container are",
+        (Sign("gid-slot-unreadable", "getversionnum", r"(?:fail|WARN).*ncclIbRoceGetVersionNum|ncclIbRoceGetVersionNum.*(?:fail|Invalid argument|error)"),),
+        confidence="medium",
+        tier=Tier.NETWORK,
+        remedy="NCCL 2.26 or newer; until then NCCL_IB_GID_INDEX=N, the index that `show_gids` (or `ibv_devinfo -v`) gives for the routable RoCE v2 address",
+    ),
+    Rule(
+        "nccl-version-bug",
         "a known bug of this NCCL version",
         (
             Sign("crash-in-nccl", "libnccl", r"(?:segfault|SIGSEGV|error \d+ in|^#\d+|frame).*libnccl\.so|in libnccl\.so\.\d"),
             Sign(
                 "nccl-bug",
-                "nccl|ncclibroce|no algorithm|segfault|coll_net",
-                r"no algorithm/protocol available|ncclIbRoceGetVersionNum.*Invalid argument|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade|fixed in (?:NCCL )?\d)|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion|graph/\w+\.cc.*Assertion",
+                "nccl|no algorithm|segfault|coll_net",
+                r"no algorithm/protocol available|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade|fixed in (?:NCCL )?\d)|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion|graph/\w+\.cc.*Assertion",
             ),
         ),
         confidence="medium",
@@ -137,8 +147,8 @@ RULES = (
         (
             Sign(
                 "no-kernel-image",
-                "no kernel image|is not compatible with the current|not compatible with|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx",
-                r"no kernel image is available|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu architecture|PTX (?:was compiled with an unsupported|JIT)|invalid device function|error 209\b",
+                "nobinaryforgpu|no kernel image|is not compatible with the current|not compatible with|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx|compute capability|ampere gpus or newer|hopper gpus|error ",
+                r"hipErrorNoBinaryForGpu|no kernel image is available|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs|only supported on GPUs with compute capability|requires? (?:a )?(?:GPU with )?compute capability",
             ),
         ),
     ),

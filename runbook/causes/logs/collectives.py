@@ -9,6 +9,8 @@ from runbook.causes.logs.sign import Hit
 
 UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
+FEW = 1 / 3
+"""Silent ranks for each that spoke: with more, the log is an excerpt, or one machine's."""
 
 
 def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
@@ -62,7 +64,8 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
         return
     ranks = sorted(rank for rank in first if rank >= 0)
     silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if len(ranks) > 1 else []
-    if silent:
+    cut_off = bool(enqueued) and not set(ranks) <= set(enqueued)
+    if silent and len(silent) <= len(ranks) * FEW and not cut_off:
         late_ranks = f"rank {spans(silent)}, which printed no timeout,"
         yield from (Hit("watchdog-behind", first[rank].line, {"late": late_ranks}) for rank in ranks)
     elif len(first) > 1:
@@ -74,14 +77,16 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
 def _difference(hits: Sequence[Hit], number: str) -> str:
     """What differs between ranks in the call of one number, in words; empty when they agree."""
     calls: dict[str, list[Hit]] = defaultdict(list)
-    for hit in hits:
-        operation = hit.groups.get("op", "")
+    told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off says nothing against the others
+    sized = all("nin" in hit.groups for hit in told)
+    for hit in told:
+        operation = hit.groups["op"]
         uneven = operation.upper().lstrip("_").startswith(UNEVEN)
-        calls[_call(hit) if not uneven else operation].append(hit)
+        calls[_call(hit) if sized and not uneven else operation].append(hit)
     if len(calls) < 2:
         return ""
-    told = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
-    return f"call {number} is {told}" if number else told
+    who = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
+    return f"call {number} is {who}" if number else who
 
 
 def _call(hit: Hit) -> str:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.causes.logs.collectives import compare
+from runbook.causes.logs.ras import read_report
 from runbook.causes.logs.sign import Hit
 
 NEAR = 80  # lines of one traceback
 SUMMARY = 6  # lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is there, or its firewall, rejects within that time
+LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
@@ -25,6 +27,7 @@ Hits = Mapping[str, Sequence[Hit]]
 def derive(hits: Hits) -> Iterator[Hit]:
     """All derived signs, from the hits by their sign's name."""
     yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()))
+    yield from read_report(hits)
     yield from _barriers(hits.get("store-barrier", ()))
     yield from _unanswered(hits.get("no-route", ()))
     yield from _master_in_vain(hits)
@@ -40,6 +43,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
     yield from _told_more(hits)
+    yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
     stuck = hits.get("hangs") or hits.get("p-to-p-channels")
     if stuck and hits.get("busy-gpus") and not hits.get("many-nodes") and not hits.get("via-net"):
         yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
@@ -100,7 +104,9 @@ def _attempt(hit: Hit) -> bool:
 def _master_in_vain(hits: Hits) -> Iterator[Hit]:
     for sign in ("client-timed-out", "no-route", "drops"):
         for hit in hits.get(sign, ()):
-            if hit.line.rank == 0 and hit.groups.get("host", "localhost") not in ("localhost", "127.0.0.1"):
+            # torchrun's `[default0]` is the first rank of a node, of any node.
+            first = hit.line.rank == 0 and "[default" not in hit.line.shown
+            if first and hit.groups.get("host", "localhost") not in ("localhost", "127.0.0.1"):
                 yield Hit("master-dials-itself-in-vain", hit.line, hit.groups)
                 return
 
@@ -197,6 +203,20 @@ def _told_more(hits: Hits) -> Iterator[Hit]:
             yield Hit("told-different-sizes", joined.line, {"task": "the last one"})
             yield from (Hit("told-different-sizes", hit.line) for hit in others[:2])
             return
+
+
+def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
+    """Small pings are answered, and those of a size near a packet's are not."""
+    answered: dict[bool, set[bool]] = {True: set(), False: set()}
+    told: list[Hit] = []
+    for loss in losses:
+        before = [hit for hit in sizes if hit.line.source == loss.line.source and hit.line.number < loss.line.number]
+        if before:
+            large = int(before[-1].groups["bytes"]) >= LARGE
+            answered[large].add(float(loss.groups["loss"]) < 100)
+            told += [before[-1], loss] if large else []
+    if answered[False] == {True} and answered[True] == {False}:
+        yield from (Hit("large-pings-vanish", hit.line) for hit in told)
 
 
 def _differ(sign: str, group: str, name: str, told: str, hits: Hits) -> Iterator[Hit]:

@@ -15,7 +15,7 @@ RULES = (
         "device-ordinal-invalid",
         "{who} asked for a GPU that it does not see: more processes than visible GPUs",
         (
-            Sign("bad-ordinal", "invalid device ordinal|invalid device id|device ordinal|no such gpu|device index|specified gpu|visible devices", r"invalid device (?:ordinal|id\b|index)|device ordinal .* (?:invalid|out of range)|(?:nproc|processes|ranks)\S* .*(?:more|greater|exceed)\S* .*(?:GPUs?|devices)|device index .* out of range|CUDA error 101\b|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)"),
+            Sign("bad-ordinal", "invalid device ordinal|invalid device id|device ordinal|no such gpu|device index|specified gpu|visible devices|gpus available|machine only has|gpus (|> gpus", r"machine only has: ?\[|only \d+ GPUs? (?:are |is )?available|\(\d+ ?> ?\d+\).*GPUs?|invalid device (?:ordinal|id\b|index)|device ordinal .* (?:invalid|out of range)|(?:nproc|processes|ranks)\S* .*(?:more|greater|exceed)\S* .*(?:GPUs?|devices)|device index .* out of range|CUDA error 101\b|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)"),
         ),
     ),
     Rule(
@@ -24,8 +24,8 @@ RULES = (
         (
             Sign(
                 "no-gpus-found",
-                "no cuda|no gpus|no nvidia|no gpu|cuda-capable|cuda is not available|cuda gpus|cuda.is_available|no devices|no device|found no|no visible",
-                r"no CUDA-capable device|No CUDA GPUs are available|no GPUs? (?:found|available|detected|were found)|Found no NVIDIA driver|CUDA is not available|No CUDA (?:runtime|devices?)|no (?:CUDA )?devices? (?:were )?found(?!\.$)|torch\.cuda\.is_available\(\) (?:is|returned|==) ?False|No visible (?:GPU|CUDA|device)|No devices were found|no nvidia device",
+                "no hip gpus|no cuda|no gpus|no nvidia|no gpu|cuda-capable|cuda is not available|cuda gpus|cuda.is_available|no devices|no device|found no|no visible|communicate with the nvidia driver|could not select device driver|no supported devices|driver not loaded|accelerator|infer device type|device_count() |unable to initialize backend",
+                r"No HIP GPUs are available|couldn't communicate with the NVIDIA driver|could not select device driver|no supported devices found|driver not loaded|accelerator (?:\w+ )?(?:is not|isn't) available|Failed to infer device type|device_count\(\) (?:==|is|returned|=) ?0\b|no CUDA-capable device|No CUDA GPUs are available|no GPUs? (?:found|available|detected|were found)|Found no NVIDIA driver|CUDA is not available|No CUDA (?:runtime|devices?)|no (?:CUDA )?devices? (?:were )?found(?!\.$)|torch\.cuda\.is_available\(\) (?:is|returned|==) ?False|No visible (?:GPU|CUDA|device)|No devices were found|no nvidia device",
             ),
         ),
         unless=("ib-no-device-text",),
@@ -34,12 +34,12 @@ RULES = (
     Rule(
         "driver-too-old",
         "the NVIDIA driver is older than this CUDA needs",
-        (Sign("old-driver", "driver version is insufficient|driver on your system is too old|driver is too old|too old (found version|unsupported driver|cuda_error_system_driver|minimum driver|insufficient driver|insufficientdriver|requires driver|forward compatibility|installed cuda driver|newerdriver|requires a newer", r"driver version is insufficient|NVIDIA driver on your system is too old|driver.{0,20}too old|unsupported driver version|InsufficientDriver|requires (?:a newer |NVIDIA )?driver|cudaErrorCompatNotSupported|forward compatibility was attempted|not supported in the installed CUDA driver|RequiresNewerDriver"),),
+        (Sign("old-driver", "unsupported toolchain|driver version is insufficient|driver on your system is too old|driver is too old|too old (found version|unsupported driver|cuda_error_system_driver|minimum driver|insufficient driver|insufficientdriver|requires driver|forward compatibility|installed cuda driver|newerdriver|requires a newer|update your driver|unsatisfied condition", r"unsatisfied condition: (?:cuda|driver)|update your driver to a newer|driver version is insufficient|NVIDIA driver on your system is too old|PTX was compiled with an unsupported|driver.{0,20}too old|unsupported driver version|InsufficientDriver|requires (?:a newer |NVIDIA )?driver|cudaErrorCompatNotSupported|forward compatibility was attempted|not supported in the installed CUDA driver|RequiresNewerDriver"),),
     ),
     Rule(
         "driver-library-mismatch",
         "the loaded NVIDIA kernel module and the user libraries have different versions",
-        (Sign("driver-differs", "driver/library|version mismatch|api mismatch|system_driver_mismatch|driver mismatch|kernel module|nvrm:", r"driver/library version mismatch|API mismatch: the client has|SYSTEM_DRIVER_MISMATCH|system has unsupported display driver|NVML library version|kernel module.{0,60}(?:does not match|but this NVIDIA|mismatch)"),),
+        (Sign("driver-differs", "driver/library|version mismatch|api mismatch|system_driver_mismatch|driver mismatch|kernel module|nvrm:|unsupported display driver", r"LibRmVersionMismatch|NVML/RM version mismatch|driver/library version mismatch|API mismatch: the client has|SYSTEM_DRIVER_MISMATCH|system has unsupported display driver|NVML library version|kernel module.{0,60}(?:does not match|but this NVIDIA|mismatch)"),),
         remedy="reboot, or unload and load the nvidia modules again (`cat /proc/driver/nvidia/version` against `nvidia-smi`)",
     ),
     Rule(
@@ -48,10 +48,10 @@ RULES = (
         (
             Sign(
                 "system-not-ready",
-                "system not yet initialized|system_not_ready|fabric manager|fabricmanager|systemnotready|error |nvswitch",
-                r"system not yet initialized|SYSTEM_NOT_READY|SystemNotReady|(?:CUDA |cuda )(?:error|failure)[ :]*802\b|error 802\b|fabric[ -]?manager.*(?:is not running|not running|inactive|dead|not installed|version mismatch|mismatch|failed to start)|Fabric\s+State\s*: In Progress",
+                "in progress|system not yet initialized|system_not_ready|fabric manager|fabricmanager|systemnotready|error |nvswitch",
+                r"system not yet initialized|SYSTEM_NOT_READY|SystemNotReady|(?:CUDA |cuda )(?:error|failure)[ :]*802\b|error 802\b|fabric[ -]?manager.*(?:is not running|not running|inactive|dead|not installed|version mismatch|mismatch|failed to start)|^\s*State\s+: In Progress",
             ),
-            Sign("fabric-service-failed", "fabricmanager|fabric manager", r"fabricmanager\.service.*(?:failed|FAILURE)|Failed to start .*fabric ?manager|fabric manager.*(?:failed|error)"),
+            Sign("fabric-service-failed", "fabricmanager|fabric manager", r"fabric manager.*don't match with driver|fabricmanager\.service.*(?:failed|FAILURE)|Failed to start .*fabric ?manager|fabric manager.*(?:failed|error)"),
         ),
         unless=("no-nvswitch",),
     ),
@@ -61,8 +61,8 @@ RULES = (
         (
             Sign(
                 "gpu-memory",
-                "out of memory|outofmemory|failed to cuda calloc|resource_exhausted|memory_allocation|alloc_failed|failed to cuda malloc|cudamalloc",
-                r"CUDA out of memory|OutOfMemoryError|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory",
+                "out of memory|outofmemory|resourceexhausted|oom when|failed to cuda calloc|resource_exhausted|memory_allocation|alloc_failed|failed to cuda malloc|cudamalloc|cache blocks|free memory on device|mem-fraction|gpu memory",
+                r"ResourceExhaustedError|OOM when allocating tensor.*GPU|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError|No available memory for the cache blocks|Free memory on device .*less than|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory",
             ),
         ),
         follows=("gpu-illegal-access",),
@@ -95,8 +95,8 @@ RULES = (
         (
             Sign(
                 "needs-reset",
-                "xid|reset required|reset gpu|pending|drain and reset|requires reset|gpu requires|remap|gsp|need a reset|needs to be reset|row remapper",
-                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes|GPU requires? (?:a )?reset|Timeout.*RPC.*GSP|reset_required|GPU (?:needs|is in need of)(?: to be| a)? reset",
+                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset|gpu requires|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset|row remapper",
+                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED|GPU is probably locked|reset_required|GPU (?:needs|is in need of)(?: to be| a)? reset",
             ),
         ),
         follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error"),
@@ -107,8 +107,8 @@ RULES = (
         (
             Sign(
                 "illegal-access",
-                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|launch failure|mmu fault|warp exception",
-                xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|CUDA error: (?:unspecified launch failure|misaligned address|device-side assert)|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
+                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|launch failure|mmu fault|memory access fault|warp exception|assertion `",
+                r"Memory access fault by GPU|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|CUDA error: (?:unspecified launch failure|misaligned address|device-side assert)|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
             ),
         ),
         follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "nccl-version-bug"),

@@ -1,32 +1,60 @@
-"""Which of many sets of literals have one on a line, found by one regular expression."""
+"""Which of many sets of literals have one on a line: its words say which literals it could hold, and only those are looked for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+WORDS = 100_000  # remembered
+WORD_BYTES = 200  # a longer one is not remembered
+DIGITS = b"0123456789"
+
+_Keys = tuple[tuple[bytes, frozenset[int]], ...]
+"""Literals, each with the numbers of the sets that it is in."""
+
 
 class Index:
-    """`find` gives the numbers of the sets that have a literal on a line, in order; exact, overlaps included."""
+    """`find` gives the numbers of the sets that have a literal on a line, in order; exact. Literals hold no digits."""
 
     def __init__(self, literals: Sequence[tuple[str, ...]]) -> None:
         owners: dict[bytes, set[int]] = {}
         for at, keys in enumerate(literals):
             for key in keys:
                 owners.setdefault(key.encode(), set()).add(at)
-        # A match of the longest literal at a place also holds all literals inside it.
-        self._owners = {
-            key: frozenset().union(*(them for other, them in owners.items() if other in key)) for key in owners
+        # A line that holds a literal has a word that holds the literal's longest word.
+        by_word: dict[bytes, dict[bytes, frozenset[int]]] = {}
+        for literal, sets in owners.items():
+            by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
+        # A match of the longest word at a place also holds all words inside it.
+        self._keys = {
+            word: {key: sets for other, them in by_word.items() if other in word for key, sets in them.items()}
+            for word in by_word
         }
-        self._search = re.compile(_tree(list(owners))).search
+        self._search = re.compile(_tree(list(by_word))).search
+        self._known: dict[bytes, _Keys] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
         found: set[int] = set()
-        match = self._search(lowered)
-        while match:
-            found |= self._owners[match[0]]
-            match = self._search(lowered, match.start() + 1)
+        known = self._known
+        for word in set(lowered.translate(None, DIGITS).split()):
+            keys = known.get(word)
+            if keys is None:
+                keys = self._about(word)
+                if len(known) < WORDS and len(word) < WORD_BYTES:
+                    known[word] = keys
+            for key, sets in keys:
+                if key in lowered:
+                    found |= sets
         return tuple(sorted(found))
+
+    def _about(self, word: bytes) -> _Keys:
+        """The literals that a line with this word could hold."""
+        keys: dict[bytes, frozenset[int]] = {}
+        match = self._search(word)
+        while match:
+            keys |= self._keys[match[0]]
+            match = self._search(word, match.start() + 1)
+        return tuple(keys.items())
 
 
 def _tree(keys: list[bytes]) -> bytes:

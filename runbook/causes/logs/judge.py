@@ -23,7 +23,7 @@ WORDS = {
     "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
     "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
     "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
-    "task": "a task", "value": "see the line", "line": "", "xid": "",
+    "task": "a task", "module": "a module", "value": "see the line", "line": "", "xid": "",
 }  # fmt: skip
 
 
@@ -106,7 +106,11 @@ def _speaker(line: Line) -> str:
 
 def _ruled_out(rule: Rule) -> tuple[str, ...]:
     """The causes that the rule's `unless` would have shown."""
-    others = [other.cause for other in _rules() if set(other.names) & set(rule.unless) and other.cause != rule.cause]
+    others = [
+        other.cause
+        for other in _rules()
+        if set(other.names) & set(rule.unless) and not other.needs and other.cause != rule.cause
+    ]
     return tuple(dict.fromkeys(others))
 
 
@@ -142,14 +146,16 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     """The run went on after every line that speaks for this cause, and did not end badly later."""
     if cause.cause in HARDWARE or cause.tier is Tier.NOTE:
         return False
-    for hit in cause.evidence:
-        went_on = scanner.last_progress.get(hit.line.source, 0)
-        if hit.line.number >= went_on:
-            return False
-        for name in ENDINGS:
-            if any(end.line.source == hit.line.source and end.line.number > went_on for end in seen.get(name, ())):
-                return False
-    return True
+    # Other ranks may print a line or two after one has died.
+    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
+    went_on = scanner.last_progress if retried else scanner.steady_progress
+    signs = {hit.sign for hit in cause.evidence} | set(ENDINGS)
+    return all(
+        hit.line.number < went_on.get(hit.line.source, 0)
+        for sign in signs
+        for hit in seen.get(sign, ())
+        if any(hit.line.source == proof.line.source for proof in cause.evidence)
+    )
 
 
 def _order(scanner: Scanner) -> Callable[[Cause], tuple[float, int, int]]:

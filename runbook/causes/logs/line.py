@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.sign import Line
 
 LONGEST = 2000  # characters of a line that are looked at
 SHOWN = 300  # characters of a line that are quoted
 
-# CSI, OSC, and short escape sequences; then the controls that are left.
+# CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape sequences;
+# then the controls that are left.
 ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
+    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?![\d<])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
 MONTHS = {
@@ -27,17 +29,28 @@ CLOCKS = (
 
 HOST = r"(?:localhost|(?=[\w.-]*\d)(?!python|pip)[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{1,3}\.){3}\d{1,3})"
 PREFIXES = (
+    re.compile(r"[>|`]+ ?|\*\*(?!\*) ?"),  # quoted in a forum, or a table of a log viewer
+    re.compile(r"(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
+    re.compile(r"(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): "),
+    re.compile(r"\s+(?=\S)"),
+    re.compile(r"\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=\D)|\[\d{3,7}\] (?=\[)"),  # a viewer's line numbers
+    re.compile(r"(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
+    re.compile(r"(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - "),  # Python's logging
+    re.compile(r"(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
+    re.compile(r"(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
     re.compile(r"\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
     re.compile(r"\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
     re.compile(r"\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
     re.compile(r"<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
-    re.compile(r" {0,4}(?P<rank>\d{1,5}): "),  # srun -l
+    re.compile(r"(?P<rank>\d{1,5}): "),  # srun -l
     re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
     re.compile(rf"(?P<node>{HOST}) *\| "),  # docker compose
     re.compile(rf"(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
     re.compile(r"\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"),
     re.compile(r"\[ *\+?\d+\.\d{6}\] "),  # dmesg
 )  # fmt: skip
+GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
+"""What a program lists as causes it can think of: none of them is told by it."""
 NCCL = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*?) *(?:###*|<==|===|---)?$")
@@ -46,10 +59,18 @@ SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST}|(?:node|host|w
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
 
 
-def read_line(source: str, number: int, raw: bytes, section: tuple[int | None, str | None] = (None, None)) -> Line:
+def read_line(
+    source: str,
+    number: int,
+    raw: bytes,
+    section: tuple[int | None, str | None] = (None, None),
+    *,
+    foreign: bool = False,
+) -> Line:
     """The line without escapes and prefixes; `section` is who printed it when the line itself does not say."""
     shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
-    text, rank, node = unprefixed(shown)
+    text, rank, node = unprefixed(in_english(shown) if foreign else shown)
+    text = GUESSES.sub("", text)
     if nccl := NCCL.match(text):
         node = nccl["node"]
     if rank is None and (inside := RANK_INSIDE.search(text)):
@@ -67,7 +88,7 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
     """The text behind the prefixes of launchers, and the rank and node that they name."""
     rank: int | None = None
     node: str | None = None
-    for _ in range(4):
+    for _ in range(9):
         for prefix in PREFIXES:
             if found := prefix.match(text):
                 groups = found.groupdict()
@@ -82,7 +103,7 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
 
 def section_of(text: str) -> tuple[int | None, str | None] | None:
     """Who speaks from here on, where a line is a heading such as `### rank 0` or `==> node-b.log <==`."""
-    heading = SECTION.match(text)
+    heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
     if not heading:
         return None
     rank = SECTION_RANK.search(heading["title"])

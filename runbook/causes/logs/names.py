@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from runbook.causes.logs.sign import Rule, Sign, Tier
 
+ELSEWHERE = r"https?://|HTTPSConnectionPool|huggingface|wandb|amazonaws|googleapis|:443\b"
+"""What a line tries to reach that is no part of the job."""
+
 LOOKUP = Sign(
     "lookup-failed",
     "gai error|host not found|name or service not known|nodename nor servname|name resolution|host is known"
     "|getaddrinfo|dns resolution failed|could not resolve host|domain name not found|unknown host"
-    "|no address associated|name does not resolve|failed to resolve|cannot be resolved|unable to resolve",
-    r"^(?!.*(?:\bssh: |loopback address|resolve host(?:name )?keys?))"
+    "|no address associated|name does not resolve|failed to resolve|cannot be resolved|unable to resolve|no such host|server misbehaving|could not find host|nxdomain|unknownhostexception|unable to get host address|can't find address for host",
+    rf"^(?!.*(?:\bssh: |loopback|resolve hostname to a|resolve host(?:name )?keys?|{ELSEWHERE}))"
     r"(?:.*network addresses of \((?P<host>[^\s,()]+), (?P<port>\d+)\) cannot be retrieved \(gai error: "
     r"(?:-[2345]|[78]|1100[1-4])\b"
     r"|.*host not found: |.*name or service not known|.*nodename nor servname|.*name resolution"
     r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)|.*dns resolution failed(?: for (?P<host2>[^\s:;,]+))?"
+    r"|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN|.*UnknownHostException: (?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)|.*can't find address for host (?P<host9>[\w.-]+)"
     r"|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host|.*no address associated with"
     r"|.*name does not resolve|.*failed to resolve|.*cannot be resolved|.*unable to resolve host)",
 )
@@ -32,17 +36,17 @@ RULES = (
         (
             Sign(
                 "lookup-of-nonsense",
-                "cannot be retrieved|trying to connect to|network address of|cannot be resolved",
-                rf"(?:network addresses of|trying to connect to|network address of|address) \((?P<host>{NONSENSE}), ?\d*\)"
+                "cannot be retrieved|connect to|network address of|cannot be resolved",
+                rf"(?:network addresses of|trying to connect to|network address of|address) \((?P<host>{NONSENSE}), ?\d*\)|connect to \[?(?:::ffff:)?(?P<host3>0\.0\.0\.[1-9]\d*)\]?:\d"
                 r"|network addresses of \((?P<host2>(?:\d{1,3}\.){3}\d{1,3}), \d+\) cannot be retrieved",
             ),
             Sign(
                 "port-is-no-port",
                 "gai error|servname|port must|must be in range|out of range|cast to integer|port number|invalid int value|not a valid port"
-                "|endpoint|invalid port|valid hostname|missing port|missing rank|unbracketed|nonnumeric port|not an integer",
+                "|endpoint|invalid port|valid hostname|missing port|missing rank|unbracketed|nonnumeric port|not an integer|no rendezvous handler|nccl_comm_id",
                 r"gai error: -8\b|servname not supported|port must (?:have value|be (?:0-65535|in|an? int|between))|port out of range|port could not be cast"
                 r"|port number of the rendezvous endpoint|argument --(?:master[-_]port|rdzv[-_]endpoint|main_process_port)\S*: invalid"
-                r"|not a valid port|invalid port\b|nonnumeric port|rendezvous endpoint '?(?P<host>[^'\s]*)'? must be"
+                r"|No rendezvous handler for|Invalid NCCL_COMM_ID|not a valid port|invalid port\b|nonnumeric port|rendezvous endpoint '?(?P<host>[^'\s]*)'? must be"
                 r"|hostname of the rendezvous endpoint|missing port for|\bendpoint\b.*\b(?:malformed|must be in the form)",
             ),
             Sign(
@@ -98,7 +102,7 @@ RULES = (
         "master-addr-loopback",
         "{who} waits for {host}, which is itself; the master runs elsewhere, or does not run",
         ("dials-loopback",),
-        needs=("client-timed-out",),
+        needs=("client-timed-out", "other-machine"),
         unless=("lookup-of-nonsense", "bind-in-use", "peer-closed", "system-error-windows", "drops", "many-nodes"),
         tier=Tier.NETWORK,
         confidence="medium",
@@ -133,16 +137,35 @@ RULES = (
             Sign(
                 "cannot-assign",
                 "cannot assign requested address|can't assign requested address|errno: |system error: |eaddrnotavail",
-                r"(?:bind|listen|server socket|Failed to add (?:any )?port|start server)\b.*(?:cannot assign requested address|can't assign requested|errno: 99\b|system error: 10049|EADDRNOTAVAIL)"
+                r"ZMQError: (?:Cannot|Can't) assign|(?:bind|listen|server socket|Failed to add (?:any )?port|start server)\b.*(?:cannot assign requested address|can't assign requested|errno: 99\b|system error: 10049|EADDRNOTAVAIL)"
                 r"|(?:cannot|can't) assign requested address.*\b(?:bind|listen)",
             ),
         ),
         tier=Tier.NETWORK,
     ),
     Rule(
+        "master-addr-wrong-host",
+        "the address to listen on is on no interface of this machine",
+        (
+            Sign(
+                "cannot-assign-raised",
+                "errno |winerror",
+                r"^(?:OSError|socket\.error): \[(?:Errno (?:99|49)|WinError 10049)\]",
+            ),
+        ),
+        needs=("bind-frame",),
+        tier=Tier.NETWORK,
+    ),
+    Rule(
         "ipv6-ipv4-mixing",
         "one end speaks IPv6, the other IPv4",
-        (Sign("families-differ", "address family mismatch|address family not supported by peer|families differ"),),
+        (
+            Sign(
+                "families-differ",
+                "address family mismatch|address family not supported by peer|families differ|address family for hostname|errno ",
+                r"address family mismatch|address family not supported by peer|families differ|\[Errno -9\]|^(?:OSError|socket\.error): \[Errno 97\]",
+            ),
+        ),
     ),
     Rule(
         "gloo-loopback-advertised",
@@ -162,7 +185,7 @@ RULES = (
         (
             Sign(
                 "gloo-fell-back",
-                "using the loopback address as fallback|loopback address as fallback",
+                "loopback address as fallback|resolve hostname to a (local) address",
             ),
         ),
         needs=("connect-failed",),
@@ -186,6 +209,8 @@ RULES = (
 )
 
 SIGNS = (
+    Sign("bind-frame", "bind(", r"\.bind\(|server_bind\("),
+    Sign("other-machine", "rdzv|node_rank|node-rank|rendezvous|rank", r"rdzv|RendezvousConnectionError|(?:node_?rank|machine_rank)\W+[1-9]|\b(?:GROUP_)?RANK\W{1,3}(?:[1-9])\b|\[rank:? ?[1-9]\d*\]|rank(?: |:|=)+[1-9]"),
     Sign("parses-endpoint", "rendezvous|urllib/parse|master_port|urlparse|rdzv_endpoint|result.port|coordinator_address|tcpstore(", None),
     Sign(
         "told-loopback",

@@ -1,4 +1,4 @@
-"""NCCL inside a machine, its collectives, and the wrappers that say only that something failed."""
+"""NCCL inside a machine, and its collectives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RULES = (
         "mismatched-collectives",
         "the ranks called different collectives, or with different sizes: {how}",
         (
-            Sign("collectives-differ", "same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch|size mismatch|preamble|different collective|differing", r"Detected mismatch between collectives|expects same model across all ranks|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)|Mismatched collective|collective (?:shape|size|type|operation) mismatch|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)|ranks? (?:called|are running|is running) different collectives|Collective sequence.*mismatch"),
+            Sign("collectives-differ", "appears not to match sizes|collective mismatch|mpi_err_truncate|message truncated|same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch|size mismatch|preamble|different collective|differing", r"Detected mismatch between collectives|collective mismatch error(?:, (?P<how>local size \d+ remote size \d+))?|appears not to match sizes of the same param|MPI_ERR_TRUNCATE|error in P?MPI_\w+: Message truncated|expects same model across all ranks|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)|Mismatched collective|collective (?:shape|size|type|operation) mismatch|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)|ranks? (?:called|are running|is running) different collectives|Collective sequence.*mismatch"),
             "watchdog-differs",
         ),
         tier=Tier.NETWORK,
@@ -81,13 +81,6 @@ RULES = (
         tier=Tier.ABORT,
         confidence="low",
     ),
-    Rule(
-        "insufficient-evidence",
-        "these lines only say that something failed ({line}), not what",
-        ("nccl-failed", "nccl-warn", "launcher-failed", "network-exception", "other-exception", "glog-error", "says-failed"),
-        tier=Tier.WRAPPER,
-        remedy="run again with NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 and `torchrun --log-dir logs --tee 3`, and give the logs of all nodes",
-    ),
 )  # fmt: skip
 
 SIGNS = (
@@ -99,14 +92,8 @@ SIGNS = (
         keep=8000),
     Sign("nccl-failed", "nccl error|unhandled system error|unhandled cuda error|internal error|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|nccl failure|invalid usage", r"NCCL (?:error|failure)|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda|InvalidUsage)\w*|internal error.*NCCL"),
     Sign("nccl-warn", "nccl warn| warn |warn net|warn bootstrap", r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |^WARN (?:NET|Bootstrap|Net|Call|Cuda)"),
-    Sign("nccl-or-cuda", "nccl|cuda|gpu", None, keep=4),
+    Sign("nccl-or-cuda", "nccl|cuda|gpu", r"nccl|cuda|\bgpus?\b|gpu[_-]", keep=4),
     Sign("failed-collective", "nccl|gloo|collective|process group", r"(?:NCCL|Gloo|ProcessGroup|collective)\w*.*(?:Error|error|fail)"),
-    Sign("launcher-failed", "reliably start|childfailederror|exited with|exit code|exitcode|returned non-zero|srun: error|mpirun noticed|mpirun detected|exit status|return code|primary job|process exited|processraised|worker group failed|backofflimit|crashloop|terminating stepid|job step aborted",
-         r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d|exitcode\s*:? +(?!0\b)-?\d|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED|ProcessRaisedException|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start))"),
-    Sign("network-exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?:Dist\w*Error|Rendezvous\w*Error|ConnectionError|TimeoutError|Connection\w+Error|BrokenPipeError|OSError|RuntimeError|XlaRuntimeError|JaxRuntimeError|AcceleratorError|HorovodInternalError|Ray\w*Error|\w*Exception)\b"),
-    Sign("other-exception", "error|exception|traceback", r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)|Traceback \(most recent"),
-    Sign("glog-error", ".cpp:|.cc:|.hpp:|terminating process|terminate called|fatal", r"\[E\d* ?[\d:. ]*\S*\.(?:cpp|cc|h|hpp):\d+\]|^[EF]\d{4} |terminate called|\bFATAL\b|Fatal (?:Python )?error"),
-    Sign("says-failed", "hang|hung|stuck|no progress|error:|failed", r"\b(?:hangs?|hung|stuck) (?:here|at|in|on|for|during|forever)\b|[(\[]hangs?\b|no progress for|^(?:\S+: )?(?:fatal )?error: "),
     Sign("hangs", "hang|hung|stuck", r"\b(?:hangs?|hung|hanging|stuck)\b"),
     Sign("busy-gpus", "utili|gpu-util|gpus at|      default", r"(?:100 ?%.*(?:util|GPU)|(?:util|GPU)\w*.*\b100 ?%)|\b100% +Default"),
     Sign("p-to-p-channels", "via p|connected all", r"via P2P/|Connected all (?:rings|trees)"),

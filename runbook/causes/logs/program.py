@@ -16,6 +16,12 @@ WRAPPERS = (
     r"NcclError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclRemoteError|HorovodInternalError|RayTaskError|RayActorError|"
     r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError"
 )
+COMMANDS = r"torchrun|python[\d.]*|conda|mamba|deepspeed|accelerate|pip\d?|uv|poetry|nvcc|jupyter|horovodrun|colossalai|ds_report|source|module|ray|vllm|sglang|lightning|fairseq-\w+|nvidia-smi"
+TOOLS = r"pdsh|orted|prted|mpirun|mpiexec(?:\.hydra)?|etcd|srun|sbatch|hydra_pmi_proxy|ninja|sshpass|ssh|rsh|kubectl|docker|clush|dsh"
+NOT_FOUND_ABROAD = r"Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada|comando no encontrado|comando não encontrado|comando non trovato|команда не найдена|未找到命令|コマンドが見つかりません|명령어를 찾을 수 없습니다"
+
+LESSER = r"(?:(?-i:\b(?:WARN|WARNING|INFO|DEBUG|NOTICE|TRACE)\b|\w*[Ww]arning:|(?:\[|^)[WI](?:\d| \S)|\b[WI] (?:tensorflow|external|torch)\b)|<(?:warn|info|debug)>|level\"?[=:] ?\"?(?:info|debug|warn)|\b(?:ignor|skipp|suppress|retry)\w*)"
+"""Lines of a level at which a program goes on."""
 
 RULES = (
     Rule(
@@ -30,8 +36,8 @@ RULES = (
         (
             Sign(
                 "python-cannot",
-                "can't open file|can't find|no such file or directory|error: unrecognized|error: the following arguments|syntaxerror|unrecognized arguments",
-                r"can't open file (?P<what>.*)|python\S*: can't find .*|error: (?P<what2>(?:unrecognized arguments|the following arguments are required)(?!.*local[-_]rank).*)|^(?:\S*/)?(?:python\S*|bash|sh|zsh|cat|cd|ls|cp|source)\b.*: No such file or directory$",
+                "python|can't open file|can't find|no such file or directory|error: |syntaxerror|unrecognized arguments",
+                r"can't open file (?P<what>.*)|python\S*: (?:can't find |No module named |Error while finding module).*|error: (?P<what2>(?:unrecognized arguments|the following arguments are required|ambiguous option|argument \S+: (?:invalid|expected))(?!.*local[-_]rank).*)|^(?:\S*/)?(?:python\S*|bash|sh|zsh|cat|cd|ls|cp|source)\b.*: No such file or directory$",
             ),
         ),
         tier=Tier.PROGRAM,
@@ -55,7 +61,12 @@ RULES = (
         "local-rank-arg-mismatch",
         "the launcher passes {given}, which the script does not know: torch 2 writes --local-rank, 1.x wrote --local_rank",
         (
-            Sign("local-rank-rejected", "local-rank|local_rank", r"(?:unrecognized arguments|no such option|unknown (?:option|flag|argument)\w*)\W.*?(?P<given>--local[-_]rank\S*)|Unknown (?:command line )?flag 'local[-_]rank"),
+            Sign(
+                "local-rank-rejected",
+                "local-rank|local_rank",
+                r"(?:unrecognized (?:arguments|options?)|no such option|unknown (?:option|flag|argument)\w*|unexpected argument\w*|not used by the HfArgumentParser|ambiguous option|LexerNoViableAlt\w*|Could not override|got an unexpected \w+|invalid option)\W.*?(?P<given>[-–—]{0,2}local[-_]rank\S*)"
+                r"|Unknown (?:command line )?flag 'local[-_]rank",
+            ),
         ),
         remedy="start with torchrun and read os.environ['LOCAL_RANK'], or accept both spellings: add_argument('--local-rank', '--local_rank', type=int)",
     ),
@@ -72,9 +83,10 @@ RULES = (
         (
             Sign(
                 "variable-missing",
-                "arguments are required|expected, but not set|keyerror: |missing required environment|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery",
+                "arguments are required|expected, but not set|keyerror: |missing required environment|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery|not set|must be|not found in environment|not defined|coordinator_address|environ.get(",
                 r"environment variable (?P<variable>\w+) expected, but not set|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
-                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|coordinator_address)\b.{0,40}(?:is not set|not set in|must be (?:set|defined|specified)|not defined|not found in environment)",
+                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|coordinator_address)\b.{0,40}(?:is not set|not set in|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment|is missing|is undefined)"
+                r"|(?:coordinator_address|Number of processes|process id of the current process) (?:should|must) be defined|^\s*\S*rank\S* = int\(os\.(?:environ\.get|getenv)\(['\"](?P<variable3>(?:LOCAL_)?RANK|WORLD_SIZE)['\"]\)\)",
             ),
         ),
     ),
@@ -84,11 +96,11 @@ RULES = (
         (
             Sign(
                 "api-misused",
-                "finished reduction|re-initialize cuda|default process group|has not been initialized|bootstrapping phase|before init|not been initialized|preamble|process group has|twice|invalid process group|freeze_support|should be waited|op.preamble"
-                "|not part of group|group is not|invalid device|already been destroyed|already initialized|initialize() must be|distributed.initialize should|be called once|tensor-likes|tensors must be",
-                r"(?P<message>initialize the default process group twice|Default process group has(?: not| n't)? ?(?:not )?been initialized[^.]*|finished its bootstrapping phase|Expected to have finished reduction in the prior iteration|attempt has been made to start a new process"
-                r"|op\.preamble\.length <= op\.nbytes|Invalid process group specified|process group .*(?:destroyed|not initialized)|distributed\.initialize should only be called once|must be called before any JAX"
-                r"|Tensors must be (?:CUDA and dense|contiguous)|freeze_support\(\)|Cannot re-initialize CUDA in forked subprocess)",
+                "finished reduction|attempt has been made|re-initialize cuda|default process group|has not been initialized|bootstrapping phase|before init|not been initialized|preamble|process group|twice|freeze_support|should be waited|op.preamble|variable ready only once|no backend type|more than once"
+                "|not part of group|group is not|invalid device|already been destroyed|already initialized|initialize() must be|distributed.initialize should|be called once|tensor-likes|tensors must be|yet initialized|output_device arguments|cannot use reduceop|require a gradient|hvd.init|must be called before|same communicator|is not initialized",
+                r"(?P<message>initialize the default process group twice|Default process group (?:has(?: not| n't)? ?(?:not )?been|is not) initialized[^.]*|finished its bootstrapping phase|Expected to have finished reduction in the prior iteration|attempt has been made to start a new process"
+                r"|op\.preamble\.length <= op\.nbytes|Invalid process group specified|process group .*(?:destroyed|not initialized|already (?:been )?initialized)|distributed\.initialize should only be called once|must be called before any JAX|Expected to mark a variable ready only once|No backend type associated with device type"
+                r"|Tensors must be (?:CUDA and dense|contiguous)|freeze_support\(\)|Cannot re-initialize CUDA in forked subprocess|is not needed when a module doesn't have any parameters that require|(?:Horovod|DeepSpeed|Process group|torch\.distributed|Distributed package|communicator)\b.{0,20}(?:has not been|is not|not) (?:yet )?initialized|device_ids and output_device arguments only work|Cannot use ReduceOp|cannot be initialized more than once)",
             ),
         ),
         unless=("sizes-differ", "told-different-sizes"),
@@ -99,12 +111,36 @@ RULES = (
         (
             Sign(
                 "command-not-found",
-                "properly configured to use|conda environment|environmentnamenotfound|command not found|not recognized as|: not found|no such file or directory|no module named|not found in path|executable file not found|failed to find executable|execvp",
-                r"has not been properly configured to use .conda activate|Could not find conda environment|EnvironmentNameNotFound|(?:^|[\s:])(?P<command>torchrun|python[\d.]*|conda|deepspeed|accelerate|pip\d?|mpirun|nvcc|jupyter|horovodrun|colossalai|ds_report|source|module)['\"]?: (?:command )?not found|not recognized as (?:an internal|the name)|'(?P<command2>torchrun|python|conda)' is not recognized"
-                r"|No module named ['\"]?torch(?:['\"]|\.distributed|\.distributed\.\w+|$)|(?:env|execvp\S*|exec|srun|bash): .*(?:torchrun|python[\d.]*|conda|deepspeed)['\"]?: No such file|\"(?P<command3>torchrun|python\d?)\": executable file not found",
+                "properly configured to use|conda environment|environmentnamenotfound|environmentlocationnotfound|command not found|not recognized as|: not found|no such file or directory|not found in path|executable file not found|failed to find executable|execv|conda init|unknown command|find the specified executable|modulefile|module(s) are unknown"
+                "|nicht gefunden|introuvable|no encontrada|找到命令|não encontrado|команда|内部或外部命令|konnte nicht gefunden|non trovato",
+                rf"has not been properly configured to use .conda activate|Could not find conda environment|Environment(?:Name|Location)NotFound|Run 'conda init' before|(?:^|[\s:/])(?P<command>{COMMANDS})['\"’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})|command not found: (?P<command4>{COMMANDS})\b|Unknown command:? '?(?P<command5>{COMMANDS})\b"
+                rf"|['\"](?P<command2>{COMMANDS})['\"] (?:is not recognized|不是内部或外部命令|.*konnte nicht gefunden|n'est pas reconnu)|(?P<command6>{COMMANDS})'? is not recognized as (?:the name|a name)|not recognized as (?:an internal|the name)"
+                rf"|(?:env|execvp\S*|exec|srun|bash|failed to run command|xargs)\b.*?\b(?P<command7>{COMMANDS})['\"’]?:? \(?No such file|\"(?P<command3>{COMMANDS})\": executable file not found|slurmstepd: error: execve\(\): (?P<command8>[\w.-]+): No such file|was unable to find the specified executable"
+                r"|following module\(s\) are unknown|Unable to locate a modulefile|(?:Failed|unable) to (?:load|find) module ",
             ),
         ),
         remedy="name the interpreter by its full path (/opt/venv/bin/python -m torch.distributed.run …) or activate the environment in the command that the remote, sudo or batch shell runs",
+    ),
+    Rule(
+        "environment-not-activated",
+        "{command} is not there in the shell that ran",
+        (Sign("some-command-not-found", "command not found", r"(?P<command>[\w.+-]+): command not found|command not found: (?P<command2>\S+)"),),
+        unless=("tool-not-found", "command-not-found"),
+        tier=Tier.ABORT,
+        confidence="medium",
+    ),
+    Rule(
+        "environment-not-activated",
+        "{module} is not there for the Python that the remote shell finds: another environment than the one you type in",
+        ("no-torch", Sign("no-launcher-module", "no module named", r"No module named ['\"]?(?P<module>deepspeed|accelerate|horovod|lightning|pytorch_lightning|transformers|ray|vllm|sglang|colossalai|jax)\b")),
+        needs=("through-remote-shell",),
+        remedy="name the interpreter by its full path (/opt/venv/bin/python -m torch.distributed.run …) or activate the environment in the command that the remote, sudo or batch shell runs",
+    ),
+    Rule(
+        "torch-missing",
+        "the Python that ran has no torch: it is not installed there, or another environment was meant",
+        (Sign("no-torch", "no module named", r"No module named ['\"]?(?P<module>torch)(?:['\"]|\.distributed(?!\.\w*(?:_|elastic\.\w+\.\w+))|$|\))"),),
+        unless=("through-remote-shell",),
     ),
     Rule(
         "environment-not-activated",
@@ -119,9 +155,10 @@ RULES = (
         (
             Sign(
                 "tool-not-found",
-                "ninja|'hostname|pdsh|orted|etcd|prted|mpirun|mpiexec|not installed|srun|mvapich|impi|openmpi|hydra",
-                r"(?:^|[\s'\"`/:])(?P<tool>pdsh|orted|prted|mpirun|mpiexec|etcd|srun|hydra_pmi_proxy|ninja)['\"`]?: (?:command )?not found|(?P<tool2>pdsh|mpirun|etcd|srun|orted)\b.{0,40}(?:is not installed|not installed|could not be found|cannot be found|not found)"
-                r"|orted: .*No such file|No such file or directory: ['\"](?P<tool5>pdsh|mpirun|mpiexec|srun|orted|ssh|ninja|hostname)['\"]|No module named ['\"]?(?P<tool3>etcd|mpi4py\.futures|pdsh)|launcher ['\"]?(?P<tool4>pdsh|\w*mpi\w*)['\"]? not installed",
+                "ninja|'hostname|pdsh|orted|etcd|prted|mpirun|mpiexec|not installed|srun|mvapich|impi|openmpi|hydra|command not found|: not found|no such file|sshpass|plm_rsh_agent|neither mpi|no module named",
+                rf"(?:^|[\s'\"`/:])(?P<tool>{TOOLS})['\"`’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})|command not found: (?P<tool6>{TOOLS})\b|(?P<tool2>{TOOLS})\b.{{0,40}}(?:is not installed|not installed|could not be found|cannot be found|not found)"
+                rf"|(?:^|/)(?P<tool7>{TOOLS}): .*No such file|No such file or directory: ['\"](?P<tool5>{TOOLS}|hostname)['\"]|No module named ['\"]?(?P<tool3>etcd|mpi4py\.futures|pdsh)|launcher ['\"]?(?P<tool4>pdsh|\w*mpi\w*)['\"]? not installed"
+                r"|you must install the (?P<tool8>sshpass)|(?P<tool9>plm_rsh_agent): |Neither MPI nor Gloo support has been built|(?P<tool10>Ninja) is required|Failed to import (?P<tool11>\S*etcd)",
             ),
         ),
     ),
@@ -130,16 +167,16 @@ RULES = (
 SIGNS = (
     Sign(
         "ordinary-error",
-        "error|exception|unexpectedly",
-        rf'^(?:E +|.*"message": "|.*\|\s)?(?:[a-z_]\w*\.)*(?P<type>{ORDINARY})(?::\s?(?P<message>.{{0,160}}))?$|"message": "(?P<type2>{ORDINARY}): (?P<message2>[^"]{{0,160}})',
+        "error|exception|unexpectedly|brokenprocesspool",
+        rf'^(?!.*{LESSER}.*(?:Error|Exception))(?:E +|.*"message": "|.*\|\s|.*[\])>:] +)?(?:[a-z_]\w*\.)*(?P<type>{ORDINARY})(?:: ?(?P<message>.{{0,160}}).*)?$|"message": "(?P<type2>{ORDINARY}): (?P<message2>[^"]{{0,160}})',
     ),
     Sign(
         "other-error",
         "error|exception",
-        rf"^(?:(?:[a-z_]\w*\.)*)(?P<type>(?!(?:{WRAPPERS}|{ORDINARY})\b)[A-Z]\w*(?:Error|Exception)): (?P<message>(?!NCCL error|CUDA error|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo ).{{0,160}})",
+        rf"^(?!.*{LESSER}.*(?:Error|Exception))(?:.*[\])>:|] +)?(?:(?:[a-z_]\w*\.)*)(?P<type>(?-i:OSError)(?!: (?:\[(?:Errno|WinError) (?:9[7-9]|1[01]\d|32|100\d\d)\b|.*(?:socket|connect|bind|listen|address|network|host)))|(?!(?:{WRAPPERS}|UnknownHostException|{ORDINARY})\b)(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)): (?P<message>(?!NCCL |CUDA error|ProcessGroup|\[(?:PG|Rank|\d)|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo |Engine process|Engine core|Worker |WorkerProc |EngineCore|.*\bsee (?:the )?(?:root cause|stack ?trace|inner exception|logs?\b|above)).{{0,160}})",
     ),
-    Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*)?$"),
+    Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: .*)?$"),
     Sign("traceback", "traceback (most recent call last)"),
     Sign("exit-two", "exitcode|exit status|exit code|return code", r"exitcode\s*:? +2\b|(?:exit status|exit code|return code)[ =:]+2\b"),
-    Sign("through-remote-shell", "pdsh|ssh |permanently added|mpirun|sudo ", r"\bpdsh\b|Permanently added|\bssh [-\w@]|\bsudo \w"),
+    Sign("through-remote-shell", "pdsh|ssh |permanently added|mpirun|sudo |clush|ansible", r"\bpdsh\b|Permanently added|\bssh [-\w@]|\bsudo \w|\bclush\b"),
 )  # fmt: skip

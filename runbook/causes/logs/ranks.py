@@ -11,10 +11,10 @@ RULES = (
         (
             Sign(
                 "killed",
-                "killed|exitcode|sigkill|signal|oom|out of memory|status|return code|exit code|exited",
-                r"exitcode\s*:? +(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal: Killed"
+                "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
+                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*:? +(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal: Killed"
                 r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:]+(?:-9|137)\b"
-                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +\S|Exceeded (?:job|step) memory limit|killed due to memory",
+                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b",
             ),
         ),
         tier=Tier.DEATH,
@@ -27,8 +27,8 @@ RULES = (
         (
             Sign(
                 "crashed",
-                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction|floating point exception|core dumped|exit code|return code|status",
-                r"exitcode\s*:? +(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit code|return code|status)[ =:]+(?:139|135|132|136|-11|-7)\b"
+                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction|floating point exception|core dumped|exit code|return code|status|access violation|segfault",
+                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*:? +(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit code|return code|status)[ =:]+(?:139|135|132|136|-11|-7)\b"
                 r"|\bbus error\b|illegal instruction(?! parameter)|segfault at",
             ),
         ),
@@ -40,12 +40,13 @@ RULES = (
         (
             Sign(
                 "aborted",
-                "exitcode|sigabrt|aborted|signal|terminate called|exit code|return code|status|assertion",
-                r"exitcode\s*:? +(?:-6|134)\b|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid|: Assertion .* failed",
+                "exitcode|sigabrt|aborted|signal|terminate called|check failed|exit code|return code|status|assertion|double free|free()|munmap_chunk|malloc|corrupted ",
+                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)|exitcode\s*:? +(?:-6|134)\b|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid|: Assertion .* failed",
             ),
         ),
         tier=Tier.ABORT,
         confidence="medium",
+        follows=("collective-stall-uniform",),
     ),
     Rule(
         "terminal-closed",
@@ -53,8 +54,8 @@ RULES = (
         (
             Sign(
                 "hung-up",
-                "death signal|got signal|sighup|hangup",
-                r"Received (?:1|Signals\.SIGHUP|SIGHUP) death signal|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$|signal 1 \(Hangup\)|exited on signal 1\b",
+                "death signal|got signal|sighup|hangup|hung up",
+                r"closing signal SIGHUP|^(?:\[\d+\][+-]? +)?Hangup\b|Received (?:1|Signals\.SIGHUP|SIGHUP) death signal|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$|signal 1 \(Hangup\)|exited on signal 1\b",
             ),
         ),
         tier=Tier.NETWORK,
@@ -65,12 +66,13 @@ RULES = (
         (
             Sign(
                 "cancelled",
-                "cancelled at|due to time limit|due to preemption|preempt|evicted|scancel|terminationgrace|time limit|deadlineexceeded|spot interruption|due to node failure|being terminated",
-                r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
+                "cancelled at|due to |preempt|evicted|scancel|terminationgrace|time limit|run time limit|walltime|deadlineexceeded|active longer than|interruption notice|being terminated|killing job|forwarding signal|low on resource|job termination|revoked",
+                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))|active longer than specified deadline|mpirun: (?:killing job|Forwarding signal)|node was low on resource|scancel: Terminating job|srun: forcing job termination|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
             ),
             "cancelled-plainly",
-            Sign("told-to-end", "death signal|got signal|sigterm|preempt",
-                 r"Received (?:15|Signals\.SIGTERM|SIGTERM|2|SIGINT) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM"),
+            Sign("ended-by-term", "exit code|exitcode|return code|exit status|exited with", r"\b(?:exit ?code|return code|exit status|exited with(?: exit)?(?: code| status)?)\W{1,5}(?:143|-15)\b(?! \(pid: \d+\) of binary)"),
+            Sign("told-to-end", "death signal|got signal|sigterm|preempt|requeue|requeing",
+                 r"Received (?:15|Signals\.SIGTERM|SIGTERM|2|SIGINT) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d"),
         ),
         tier=Tier.SYMPTOM,
         unless=("crashed",),
@@ -78,7 +80,7 @@ RULES = (
     Rule(
         "terminated-from-outside",
         "the job was interrupted at the keyboard (Ctrl-C)",
-        (Sign("interrupted", "keyboardinterrupt|caught ctrl-c", r"^KeyboardInterrupt|caught ctrl-c|forwarding SIGINT"),),
+        (Sign("interrupted", "keyboardinterrupt|caught ctrl-c|sigint|interrupted by user", r"^(?:\^C)?KeyboardInterrupt|caught ctrl-c|forwarding SIGINT|closing signal SIGINT|sending Ctrl-C to job|received SIGINT"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
         follows=("rank-behind", "collective-stall-uniform", "mismatched-collectives", "ranks-missing", "peer-died", "p2p-hang-acs-iommu"),
@@ -89,8 +91,8 @@ RULES = (
         (
             Sign(
                 "peer-closed",
-                "closed by peer|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication",
-                r"Connection closed by peer \[?(?P<peer>[^\]\s]+)|Connection closed by (?:remote peer|localRank) (?P<peer2>\S+)|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|pair\.cc.*(?:reset by peer|closed by peer)"
+                "horovod has been shut down|closed by peer|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
+                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|Connection closed by peer \[?(?P<peer>[^\]\s]+)|Connection closed by (?:remote peer|localRank) (?P<peer2>\S+)|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|pair\.cc.*(?:reset by peer|closed by peer)"
                 r"|tasks are unhealthy|task .* (?:is )?unhealthy|remote process exited or there was a network error|ncclRemoteError|stopped sending heartbeats|lost communication with",
             ),
             Sign("task-unhealthy", "heartbeat timeout|heartbeats"),
@@ -102,7 +104,7 @@ RULES = (
     Rule(
         "peer-died",
         "rank {rank} gave up its communicators first",
-        (Sign("aborted-comm", "ncclabortedcomm", r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)"),),
+        (Sign("aborted-comm", "ncclabortedcomm|communicator was aborted", r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)|communicator was aborted on rank (?P<rank2>\d+)"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
         follows=("rank-behind", "collective-stall-uniform", "mismatched-collectives"),

@@ -11,7 +11,7 @@ RULES = (
         "roce-wrong-gid-index",
         "RoCE uses a GID that the peer cannot be reached with: {gid}",
         (
-            Sign("gid-link-local", "localgid|local gid|gid|modify_qp", r"modify_qp.*(?:Invalid argument|with 22\b)|local GID (?:index \d+, local GID )?::(?:,| |$)|remote GID ::(?:,| |$)|local ?GID(?: index)?\s*:?\s*(?P<gid>(?:\d+, local GID )?fe80:\S*)|GID (?:index )?\S* (?:is )?(?:not found|invalid|zero|empty|0000:)|no (?:valid |usable )?(?:RoCE ?v2 )?GID"),
+            Sign("gid-link-local", "localgid|local gid|gid|modify_qp", r"modify_qp.*(?:Invalid argument|with 22\b)|local GID (?:index \d+, local GID )?::(?:,| |$)|remote GID ::(?:,| |$)|local ?GID(?: index)?\s*:?\s*(?P<gid>(?:\d+, local GID )?fe80:\S*)|GID (?:index )?\S* (?:is )?(?:not found|invalid|zero|empty|0000:)|no (?:valid |usable )?(?:RoCE ?v2 )?GID\b(?!.*Disabled)|Invalid GID index|no such GID"),
         ),
         unless=("link-infiniband",),
         follows=("ib-port-not-active",),
@@ -43,8 +43,8 @@ RULES = (
         "rdma-peer-unreachable",
         "the peer {peer} does not answer over RDMA (retries exceeded)",
         (
-            Sign("verbs-retry", "completion|vendor err|retry exceeded|retry_exc|transport retry|wc status", STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129|transport retry (?:counter )?exceeded|IBV_WC_RETRY_EXC_ERR|RETRY_EXC"),
-            Sign("qp-timeout", "modify_qp|modify qp|to rtr", r"modify_qp.*(?:110|Connection timed out|101|Network is unreachable|113|No route)|QP to RTR.*(?:fail|timed out)"),
+            Sign("verbs-retry", "completion|vendor err|retry exceeded|retry_exc|transport retry|wc status|retry count", STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded|IBV_WC_RETRY_EXC_ERR|RETRY_EXC"),
+            Sign("qp-timeout", "modify_qp|modify qp|to rtr|connect the hca", r"Unable to Connect the HCA|Failed to modify QP .*to RTR|modify_qp.*(?:110|Connection timed out|101|Network is unreachable|113|No route)|QP to RTR.*(?:fail|timed out)"),
             Sign("cxi-undeliverable", "undeliverable|net/ofi", r"UNDELIVERABLE|NET/OFI Request .*completed with error"),
         ),
         unless=("gid-link-local",),
@@ -87,8 +87,8 @@ RULES = (
         (
             Sign(
                 "ib-port-down",
-                "phys state|port_down|port_init|polling|base lid|async event|link_down|physical state|port state|state:|lid|got async|phys_state|port error|sm_lid|symbolerror|port_error|link error|not active",
-                r"(?P<what>state:\s*\d: (?:DOWN|INIT)|phys state:\s*\d: (?:Polling|Disabled|Sleep)|State: *(?:Down|Initializ\w+|Polling|Disabled)|Physical state: *(?:Polling|Disabled|Sleep|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)|\bstate DOWN physical_state|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)|Got async event ?:? ?(?:port error|port active error)|port \S+ (?:is )?not active|async event: port error|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)|(?:ib\d|mlx\d\S*|hca).*(?:link|port)\b.*\b(?:down|not active|inactive|polling))",
+                "phys state|port_down|port_init|polling|base lid|async event|link_down|physical state|port state|state:|lid|got async|phys_state|port error|sm_lid|symbolerror|port_error|link error|not active|link down|cable unplugged|==> |no active ib|no active port|physical_state",
+                r"(?P<what>state:\s*\d: (?:DOWN|INIT)|phys state:\s*\d: (?:Polling|Disabled|Sleep)|State: *(?:Down|Initializ\w+|Polling|Disabled)|Physical state: *(?:Polling|Disabled|Sleep|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)|link \S+ state (?:DOWN|INIT)|state: DOWN physical_state|==> \S+ \(Down\)|port \d+ of \S+ is not active|[Nn]o active IB device|Cable unplugged|no active ports? (?:detected|found)|Port: \d+ Link DOWN|mlx\d_core \S+ (?!eth|en)\S+: Link down|\bstate DOWN physical_state|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)|Got async event ?:? ?(?:port error|port active error)|port \S+ (?:is )?not active|async event: port error|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)|(?:ib\d|mlx\d\S*|hca).*(?:link|port)\b.*\b(?:down|not active|inactive|polling))",
             ),
         ),
         tier=Tier.NETWORK,
@@ -104,7 +104,7 @@ RULES = (
     Rule(
         "gdr-disabled",
         "RDMA works without GPUDirect: every byte takes a detour through host memory",
-        (Sign("gdr-off", "gpu direct rdma|gdr|peermem|nv_peer_mem", r"^(?!.*NET/Socket)(?:.*GPU Direct RDMA Disabled for HCA|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported|enabled))|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)|.*nv_peer_mem.*(?:not loaded|not found|failed)|.*no module nvidia[-_]peermem)"),),
+        (Sign("gdr-off", "gpu direct rdma|gdr|peermem|nv_peer_mem", r"^(?!.*NET/Socket)(?:.*[Mm]odule nvidia[-_]peermem not found|.*could not insert '?nvidia[-_]peermem|.*GPU Direct RDMA Disabled for HCA|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported|enabled))|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)|.*nv_peer_mem.*(?:not loaded|not found|failed)|.*no module nvidia[-_]peermem)"),),
         tier=Tier.NOTE,
         confidence="medium",
     ),
@@ -130,7 +130,7 @@ RULES = (
             Sign(
                 "no-provider",
                 "fi_getinfo|no eligible provider|optimal provider|provider|output empty list|libfabric|ofi|efa",
-                r"fi_getinfo.*(?:No data|fail|-61|not found)|Could not find any optimal provider|no (?:eligible|suitable|usable|valid) (?:\w+ )?provider|output empty list|(?:OFI|efa|libfabric).*(?:No data available|no provider|provider not found|no devices? found)|Failed to initialize .*(?:libfabric|OFI|aws-ofi)|Couldn't find any (?:optimal )?provider|Only EFA provider is supported|-61 \(No data",
+                r"fi_getinfo.*(?:No data|fail|-61|not found)|Could not find any optimal provider|no (?:eligible|suitable|usable|valid) (?:\w+ )?provider|output empty list|\b(?:OFI|efa|libfabric)\b.*(?:No data available|no provider|provider not found|no devices? found)|Failed to initialize .*(?:libfabric|OFI|aws-ofi)|Couldn't find any (?:optimal )?provider|aws-ofi-nccl initialization failed|Only EFA provider is supported|-61 \(No data",
             ),
         ),
     ),
@@ -142,7 +142,7 @@ RULES = (
     Rule(
         "topology-detection-failed",
         "NCCL cannot read the machine's topology",
-        (Sign("topology", "attribute |could not find cpu|topology|topo|xml|real path of|affinity", r"Attribute \w+ (?:of node \w+ )?not found|Attribute \S+/\S+ (?:not found|.*)not found|could not find CPU close to GPU|(?:topo|xml)\.cc.*NCCL WARN|NCCL WARN.*(?:topology|topo|XML|real path of|affinity).*|Could not find real path of /sys|Could not find NET with id|could not (?:parse|open|read) (?:topology|XML)"),),
+        (Sign("topology", "attribute |could not find cpu|topology|topo|xml|real path of|affinity|path for pattern", r"^(?!.*NCCL INFO)(?=.)(?:.*)(?:Attribute \w+ (?:of node \w+ )?not found|Attribute \S+/\S+ (?:not found|.*)not found|could not find CPU close to GPU|(?:topo|xml)\.cc.*NCCL WARN|NCCL WARN.*(?:topology|topo|XML|real path of|affinity).*|Could not find real path of /sys|Could not find NET with id|Could not find a path for pattern|could not (?:parse|open|read) (?:topology|XML))"),),
     ),
 )  # fmt: skip
 
@@ -163,8 +163,8 @@ SIGNS = (
     ),
     Sign(
         "ib-is-there",
-        "ib devices|ibstat|ibv_devinfo|openibd|ib_uverbs|infiniband|mlx|hca|]ib|ibs",
-        r"Failed to get IB devices list|ibstatus|ibv_devinfo|openibd|\]ib[sp]?\d\w*:|Using ib[sp]?\d\w*:|\bib\d:|mlx\d_\d|hca_id|InfiniBand (?:controller|HCA)|/dev/infiniband",
+        "nccl_ib_disable|nccl_ib_hca|ib devices|ibstat|ibv_devinfo|openibd|ib_uverbs|infiniband|mlx|hca|]ib|using ib|plugin ib",
+        r"NCCL_IB_DISABLE (?:set by environment to|=) ?0|NCCL_IB_HCA set|Failed to get IB devices list|ibstatus|ibv_devinfo|openibd|\]ib[sp]?\d\w*:|Using ib[sp]?\d\w*:|\bib\d:|P2P plugin IB|mlx\d_\d|hca_id|InfiniBand (?:controller|HCA)|/dev/infiniband",
     ),
     Sign("active-mtu", "active_mtu", r"active_mtu:\s*(?P<mtu>\d+)"),
 )

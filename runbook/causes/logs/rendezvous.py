@@ -36,7 +36,12 @@ RULES = (
                 "deadline_exceeded|deadline exceeded|registertask",
                 r"DEADLINE_EXCEEDED(?!.*(?:UNAVAILABLE|unreachable))",
             ),
-            Sign("horovod-missing", "horovodrun|missing ranks|of the processes", r"Timed out waiting for horovodrun|of \d+ (?:processes|tasks) (?:registered|started)"),
+            Sign(
+                "never-scheduled",
+                "waiting to start|imagepullbackoff|errimagepull|required gpus exceeds|nodes are available|failedscheduling|unable to create step|unable to allocate resources|insufficient nvidia|not been scheduled|placement group",
+                r"is waiting to start: |ImagePullBackOff|ErrImagePull|number of required GPUs exceeds|\b\d+/\d+ nodes are available|FailedScheduling|Unable to create step for job|Unable to allocate resources|Insufficient nvidia\.com|placement group.*(?:not been scheduled|for \d+ seconds|cannot be|can't be|timed out|infeasible)",
+            ),
+            Sign("horovod-missing", "horovodrun|missing ranks|of the processes|for tasks to start|tasks registered", r"Timed out waiting for (?:horovodrun|tasks to start)|of \d+ (?:processes|tasks) (?:registered|started)"),
         ),
         unless=("gloo-mesh-failed",),
         tier=Tier.SYMPTOM,
@@ -92,6 +97,17 @@ RULES = (
         unless=("drops", "no-route", "refused", "lookup-failed", "lookup-of-nonsense"),
     ),
     Rule(
+        "master-not-listening",
+        "torchrun could not open the store at {host}: no agent there yet, another machine's address, or an agent that does not know its own address by that name",
+        ("rendezvous-connection",),
+        unless=("client-timed-out", "every-node-a-client", "store-gone", "refused", "drops", "no-route", "lookup-failed", "lookup-of-nonsense", "store-reset-at-once", "joined",
+                "port-is-no-port", "bind-in-use", "cannot-assign", "dials-loopback", "told-loopback"),
+        tier=Tier.SYMPTOM,
+        confidence="low",
+        remedy="on the endpoint's machine start torchrun with `--rdzv-conf is_host=1` (the others: is_host=0), then `nc -vz HOST PORT` from the others",
+        follows=("rdzv-id-mismatch", "rdzv-closed", "store-host-exited", "ranks-missing", "peer-died", "terminated-from-outside"),
+    ),
+    Rule(
         "rdzv-flags-wrong",
         "the launcher's flags contradict each other",
         (
@@ -135,11 +151,11 @@ RULES = (
         (
             Sign(
                 "store-gone",
-                "store->|grpc_message|send rpc|leader|shut down too early|should dump|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting|socket closed|recvvalue"
+                "failed to shutdown|store->|grpc_message|send rpc|unavailable: |the gcs|gcs server|raylet was terminated|gcs is not|leader|shut down too early|should dump|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting|socket closed|recvvalue"
                 "|connection was likely closed|coordination service|coordinator",
-                r"TCPStore.*(?:shut down too early|Broken pipe|Connection reset)|should dump.*flag|sendBytes failed|sendBytes.*Broken pipe"
+                r"(?:RuntimeError|DistNetworkError): Broken pipe|raised from sendBytes|UNAVAILABLE: recvmsg|GCS (?:server )?(?:died|is not available|has died|is down)|raylet was terminated because|(?:lost|Lost) connection to (?:the )?GCS|TCPStore.*(?:shut down too early|Broken pipe|Connection reset)|should dump.*flag|sendBytes failed|sendBytes.*Broken pipe"
                 r"|got 0 bytes.*(?:remote server|closed)|Failed to recv, got 0 bytes|remote server shutdown or crash|in num_nodes_waiting"
-                r"|keep-alive heartbeat|failed to send a keep-alive|store->(?:get|set|wait).*(?:Broken pipe|Connection reset|got 0 bytes)"
+                r"|keep-alive heartbeat|failed to shutdown the rendezvous|failed to send a keep-alive|store->(?:get|set|wait).*(?:Broken pipe|Connection reset|got 0 bytes)"
                 r"|c10d store.*(?:lost|gone)|(?:Socket closed|Connection reset).*(?:PollForError|coordination)|(?:DistNetworkError|DistStoreError): Broken pipe"
                 r"|Failed to send RPC to coordination service|(?:leader|coordinator) task was preempted|grpc_message:.{0,3}(?:Socket closed|recvmsg:Connection reset|Broken pipe)|leader (?:is )?(?:down|unreachable)|failed to send heartbeat|coordinator (?:has )?(?:died|exited|failed|is down)"
                 r"|UNAVAILABLE: (?:Socket closed|recvmsg:Connection reset|Connection reset|Broken pipe|failed to connect.*(?:PollForError|Heartbeat))",

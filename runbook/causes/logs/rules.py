@@ -11,25 +11,27 @@ from runbook.causes.logs import (
     noise,
     program,
     ranks,
+    ras,
     rdma,
     rendezvous,
     shells,
     sockets,
+    unexplained,
 )
 from runbook.causes.logs.scan import Catalogue, Scanner
 from runbook.causes.logs.sign import Rule, Sign
 
 RULES: tuple[Rule, ...] = (
     *shells.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES, *program.RULES, *builds.RULES, *gpu.RULES,
-    *rdma.RULES, *nccl.RULES,
+    *rdma.RULES, *nccl.RULES, *ras.RULES, *unexplained.RULES,
 )  # fmt: skip
 SIGNS: tuple[Sign, ...] = (
-    *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *rdma.SIGNS,
-    *nccl.SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
+    *shells.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *rdma.SIGNS,
+    *nccl.SIGNS, *ras.SIGNS, *unexplained.SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )  # fmt: skip
 
 
-CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS)
+CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS, noise.GOES_ON)
 
 
 def scanner() -> Scanner:

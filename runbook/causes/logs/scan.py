@@ -11,12 +11,14 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from runbook.causes.logs.abroad import LITERALS as ABROAD
+from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
 from runbook.causes.logs.line import read_line, section_of, section_of_path
 from runbook.causes.logs.sign import Hit, Sign
+from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 50_000  # remembered
-WORDS = 100_000  # remembered
 SHAPE_BYTES = 2000  # a longer line is not remembered
 OF_A_SHAPE = 24  # lines of one shape that are read in full, in one source
 LAST_OF_A_SHAPE = 4
@@ -24,30 +26,30 @@ KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
 SEGMENTS = 200  # of a line that a progress bar redraws: the last ones
+STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 TOTAL = 4000  # hits of a sign over all sources
 DIGITS = b"0123456789"
+ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
 
 Speaker = tuple[int | None, str | None]
 """Rank and node."""
 Raw = tuple[int, bytes, tuple[int, ...], Speaker]
-_Kind = tuple[tuple[int, ...], int, bool, bool]
-"""What lines of a shape may tell: signs, how many are read in full, that the run goes on, that it is a heading."""
-
-
-NOTHING: _Kind = ((), 0, False, False)
+_Kind = tuple[tuple[int, ...], int, bool, bool, bool]
+"""What lines of a shape may tell: signs, how many are read in full, that the run goes on, a heading, that more may follow."""
 
 
 class Catalogue:
     """Signs with their patterns and literals, compiled once; what is noise, and what says that a run goes on."""
 
-    def __init__(self, signs: Sequence[Sign], noise: re.Pattern[str], progress: str) -> None:
+    def __init__(
+        self, signs: Sequence[Sign], noise: re.Pattern[str], progress: str, goes_on: re.Pattern[bytes]
+    ) -> None:
         self.signs = [(sign, sign.compiled()) for sign in signs]
         self.noise = noise
-        literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS]
+        self.goes_on = goes_on
+        literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS, OPENERS, ABROAD]
         self.index = Index(literals)
-        # A line that holds a literal has a word that holds the longest word of it.
-        self.words = Index([tuple(max(key.split(), key=len) for keys in literals for key in keys)])
 
 
 class Scanner:
@@ -56,47 +58,57 @@ class Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
         self._signs = catalogue.signs
         self._noise = catalogue.noise
+        self._goes_on = catalogue.goes_on
         self._index = catalogue.index
-        self._words = catalogue.words
-        self._idle: set[bytes] = set()  # words that no literal is about
-        self._progress, self._heading = len(self._signs), len(self._signs) + 1
+        self._progress, self._heading, self._opener, self._abroad = range(len(self._signs), len(self._signs) + 4)
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[_Source] = []
         self._totals = [0] * len(self._signs)
         self.lines = 0
         self.told = False  # some line has something on it
-        self.last_progress: dict[str, int] = {}
+        self.last_progress: dict[str, int] = {}  # lines, by source
+        self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Read one source from its start to its end; `speaker` is who wrote it, where its path tells."""
         here = _Source(source)
         section = speaker or section_of_path(source)
-        number = went_on = 0
+        number = 0
+        went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
+        open_line: Whole | None = None
         for lines in _lines(chunks):
             for raw in lines:
                 number += 1
+                if open_line and not open_line.takes(raw):
+                    self._close(here, open_line, section)
+                    open_line = None
                 shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape)
                 if kind is None:
                     self.told = self.told or bool(raw.strip())
-                    kind = self._kind(raw) if self._may_tell(shape) else NOTHING
-                    if len(shapes) < SHAPES and len(shape) < SHAPE_BYTES:
+                    kind = self._kind(raw)
+                    if len(shapes) < SHAPES and len(shape) < SHAPE_BYTES and ESCAPED not in raw:
                         shapes[shape] = kind
-                signs, most, goes_on, heads = kind
+                signs, most, goes_on, heads, opens = kind
                 if goes_on:
-                    went_on = number
+                    went_on.append(number)
                 if heads:
-                    section = section_of(raw.decode("utf-8", "replace").strip()) or section
-                if signs and here.wants(shape, (number, raw, signs, section), most):
+                    section = section_of(raw.decode("utf-8", "replace")) or section
+                if opens and not open_line:
+                    open_line = Whole(number, raw)
+                elif signs and here.wants(shape, (number, raw, signs, section), most):
                     self._read(here, number, raw, signs, section)
+        if open_line:
+            self._close(here, open_line, section)
         for raw_line in here.last():
             self._read(here, *raw_line)
         here.shapes.clear()
         self.lines += number
         self.ends[source] = number
-        self.last_progress[source] = went_on
+        self.last_progress[source] = went_on[-1] if went_on else 0
+        self.steady_progress[source] = went_on[0] if len(went_on) == STEADY else 0
         self._sources.append(here)
 
     @property
@@ -107,33 +119,40 @@ class Scanner:
             for hit in sorted((hit for few in source.kept.values() for hit in few), key=lambda hit: hit.line.number)
         ]
 
-    def _may_tell(self, shape: bytes) -> bool:
-        """Whether a word of the line could be part of a literal; lines differ more than their words do."""
-        words = shape.lower().split()
-        if self._idle.issuperset(words):
-            return False
-        hot = [word for word in words if word not in self._idle and self._words.find(word)]
-        if len(self._idle) < WORDS:
-            self._idle.update(set(words).difference(hot))
-        return bool(hot)
+    def _close(self, here: _Source, line: Whole, section: Speaker) -> None:
+        """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
+        for raw in line.readings:
+            shape = raw.translate(None, DIGITS)
+            signs, most, _, _, _ = self._shapes.get(shape) or self._kind(raw)
+            if signs and here.wants(shape, (line.number, raw, signs, section), most):
+                self._read(here, line.number, raw, signs, section)
 
     def _kind(self, raw: bytes) -> _Kind:
+        if b"\\" in raw:
+            raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())
-        signs = tuple(sign for sign in found if sign < self._progress)
-        keep = max((self._signs[at][0].keep for at in signs), default=0)
-        return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), self._progress in found, self._heading in found
+        if self._abroad in found:
+            english = in_english(raw.decode("utf-8", "replace")).encode()
+            found = (*self._index.find(english.lower()), self._abroad)
+        signs = tuple(sign for sign in found if sign < self._progress or sign == self._abroad)
+        keep = max((self._signs[at][0].keep for at in signs if at < self._progress), default=0)
+        goes_on = self._progress in found and bool(self._goes_on.match(raw))
+        opens = self._opener in found and may_go_on(raw)
+        return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), goes_on, self._heading in found, opens
 
     def _read(self, here: _Source, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
-        if b"\r" in raw.rstrip():
-            for segment in raw.rstrip().split(b"\r")[-SEGMENTS:]:
-                of_segment, _, _, _ = self._kind(segment)
+        inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
+        if inside:
+            for segment in inside[-SEGMENTS:]:
+                of_segment, _, _, _, _ = self._kind(segment)
                 if of_segment:
                     self._read(here, number, segment, of_segment, section)
             return
-        line = read_line(here.name, number, raw, section)
+        foreign = found[-1] == self._abroad
+        line = read_line(here.name, number, raw, section, foreign=foreign)
         if self._noise.search(line.text):
             return
-        for at in found:
+        for at in found[:-1] if foreign else found:
             sign, pattern = self._signs[at]
             match = pattern.search(line.text) if pattern else None
             if match or not pattern:

@@ -4,9 +4,9 @@
 `Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its ends.
 """
 
-from runbook.causes.netfilter.blocked import Blocked, explain_blocked
+from runbook.causes.netfilter.blocked import Blocked, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.explain import Explanation, explain
 from runbook.causes.netfilter.flow import Flow
 
-__all__ = ["Blocked", "Evidence", "Explanation", "Flow", "explain", "explain_blocked"]
+__all__ = ["Blocked", "Evidence", "Explanation", "Flow", "explain", "explain_blocked", "sent_elsewhere"]

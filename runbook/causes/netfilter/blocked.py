@@ -14,10 +14,23 @@ from typing import Literal
 
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.explain import Explanation, explain, merge
-from runbook.causes.netfilter.flow import Flow, Leg
+from runbook.causes.netfilter.flow import EPHEMERAL, Flow, Leg
 from runbook.model.verdict import Finding
 
-Seen = Literal["dropped", "rejected", "refused"]
+READERS = (
+    "nft -j -a list ruleset",
+    "nft -a list ruleset",
+    'iptables-save \\"\\"',
+    'ip6tables-save \\"\\"',
+    'iptables-legacy-save \\"\\"',
+    'ip6tables-legacy-save \\"\\"',
+    "ipset save",
+    "ufw status verbose",
+)
+"""What `runbook` runs to name a rule, as sudoers(5) writes it: these words and no others."""
+
+Seen = Literal["dropped", "rejected", "refused", "reset", "lost"]
+SILENT: frozenset[Seen] = frozenset({"dropped", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,8 @@ class Blocked:
     """`cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or where to look first.
 
     `decided`: a rule was found, or both ends surely allow it. `between`: it is neither end's own filter. `remedies`
-    are the commands, each with the node to run it on; `remedy` is the same as one text.
+    are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place, where it can
+    be no other.
     """
 
     cause: str
@@ -36,6 +50,7 @@ class Blocked:
     decided: bool
     between: bool = False
     remedies: tuple[tuple[str, str], ...] = ()
+    rule: str = ""
     explanations: tuple[tuple[str, Explanation], ...] = ()
 
     def finding(self, peers: Iterable[str] = ()) -> Finding:
@@ -56,19 +71,29 @@ def explain_blocked(
     listener_was_up: bool = True,
     no_evidence: str = "its rules were not collected",
 ) -> Blocked | None:
-    """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST).
+    """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); of an established
+    one: why it was `reset`, or `lost` (its packets vanish).
 
     `ports`, `sources` and `destinations` are all that the inventory needs, so that one command opens it all. None:
     there is nothing to explain, because it was refused, nothing listened, and no rule refuses it.
     """
     ports, sources, destinations = tuple(ports), tuple(sources), tuple(destinations)
-    if source is not None:
+    if source is not None and flow.source_ports == EPHEMERAL:
         flow = replace(flow, source_ports=source.client_ports)
     legs = _legs(flow, source, destination, source_name, destination_name, ports, sources, destinations)
-    cause = "firewall-drop" if seen == "dropped" else "firewall-reject"
+    given = flow.source
+    flow = replace(flow, source=next((e.new_source for _, e in legs if e.new_source), given))
+    cause = "firewall-drop" if seen in SILENT else "firewall-reject"
     certain = [(name, e) for name, e in legs if e.blocks]
+    first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
+    if first is not None and first[1].elsewhere is not False:
+        return _elsewhere(cause, flow, *first, legs)
     if certain:
-        return _culprit(cause, seen, flow, certain, legs)
+        found = _culprit(cause, seen, flow, certain, legs)
+        if given != flow.source and certain[0][0] == destination_name:
+            says = f"{found.says}; {flow.source} is what {source_name}'s own NAT rule makes of {given}"
+            return replace(found, says=says)
+        return found
     if seen == "refused" and not listener_was_up:
         return None
     possible = [(name, e) for name, e in legs if e.candidates]
@@ -80,7 +105,34 @@ def explain_blocked(
             blind[name] = no_evidence
     if blind:
         return _not_seen(cause, seen, flow, blind, legs, destination_name)
+    if beside := _beside(flow, source, destination, source_name, destination_name):
+        node, what, how = beside
+        return Blocked(
+            cause,
+            node,
+            f"{_flow(flow)} was {seen}, and no rule of either node does it; {node} has {what}",
+            f"see on {node} whether its counters grow: {how}",
+            tuple(_allowing(legs)),
+            False,
+            explanations=tuple(legs),
+        )
     return _between(cause, seen, flow, legs, source_name, destination_name, ports)
+
+
+def _beside(
+    flow: Flow, source: Evidence | None, destination: Evidence | None, source_name: str, destination_name: str
+) -> tuple[str, str, str] | None:
+    """The first thing on the way, beside the packet filters, that may drop: its node, what it is, how to mend it."""
+    ways = [
+        (source_name, source, flow.destination, False),
+        (destination_name, destination, flow.source, True),
+        (destination_name, destination, flow.source, False),
+        (source_name, source, flow.destination, True),
+    ]
+    for name, evidence, peer, arriving in ways:
+        if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
+            return name, *found[0]
+    return None
 
 
 def _legs(
@@ -107,13 +159,55 @@ def _legs(
             one = explain(evidence, flow, leg, ports=ports, peers=peers, tracked=known)
             tracked[name] = one.tracked
             found.append((name, one))
+            if one.new_source:
+                flow = replace(flow, source=one.new_source)
     return found
+
+
+def sent_elsewhere(
+    flow: Flow,
+    source: Evidence | None,
+    destination: Evidence | None,
+    source_name: str,
+    destination_name: str,
+    *,
+    ports: Iterable[tuple[int, int]] = (),
+    sources: Iterable[str] = (),
+    destinations: Iterable[str] = (),
+) -> Blocked | None:
+    """The NAT rule of either end that leads new connections of this flow to something else, which may answer them."""
+    flow = replace(flow, state="new")
+    legs = _legs(
+        flow, source, destination, source_name, destination_name, tuple(ports), tuple(sources), tuple(destinations)
+    )
+    name, found = next(((name, e) for name, e in legs if e.elsewhere), ("", None))
+    return None if found is None else _elsewhere("firewall-reject", flow, name, found, legs)
+
+
+def _elsewhere(cause: str, flow: Flow, node: str, by: Explanation, legs: list[tuple[str, Explanation]]) -> Blocked:
+    """A NAT rule gives the packet another destination: the port that was meant never hears of it."""
+    what = f"its own outgoing {_flow(flow)}" if by.leg == "request-out" else _flow(flow)
+    may = "sends" if by.elsewhere else "may send"
+    remedies = ((node, by.allow),) if by.allow else ()
+    return Blocked(
+        cause,
+        node,
+        f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`",
+        command_line(remedies, node),
+        tuple(dict.fromkeys([f"{node}: {by.where}: {by.rule}", *by.caveats, *_allowing(legs)])),
+        bool(by.elsewhere),
+        False,
+        remedies,
+        f"{by.where} {by.rule}",
+        tuple(legs),
+    )
 
 
 def _culprit(
     cause: str, seen: Seen, flow: Flow, certain: list[tuple[str, Explanation]], legs: list[tuple[str, Explanation]]
 ) -> Blocked:
     node, first = certain[0]
+    cause = {"drop": "firewall-drop", "unknown": cause}.get(first.action, "firewall-reject")
     if len(first.candidates) > 1:
         rules = "could be one of " + "; ".join(first.candidates)
     else:
@@ -129,11 +223,12 @@ def _culprit(
         cause,
         node,
         f"{_sentence(node, flow, first)}: {rules}",
-        _commands(remedies, node),
+        command_line(remedies, node),
         tuple(dict.fromkeys(evidence)),
         True,
         False,
         remedies,
+        f"{first.where} {first.rule}",
         tuple(legs),
     )
 
@@ -142,17 +237,22 @@ def _perhaps(
     cause: str, seen: Seen, flow: Flow, possible: list[tuple[str, Explanation]], legs: list[tuple[str, Explanation]]
 ) -> Blocked:
     node = possible[0][0]
-    rules = "; ".join(rule for name, e in possible for rule in (f"{name}: {c}" for c in e.candidates))
+    rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
+    if len(rules) == 1:
+        says = f"{node} {_verb(possible[0][1])} {_flow(flow)}, most likely by a rule whose match cannot be told from here: {possible[0][1].candidates[0]}"
+    else:
+        says = f"{_flow(flow)} was {seen}, and the rules alone do not tell by which one: could be one of {'; '.join(rules)}"
     remedies = tuple(dict.fromkeys((name, e.allow) for name, e in possible if e.allow))
     return Blocked(
         cause,
         node,
-        f"{_flow(flow)} was {seen}, and the rules alone do not tell by which one: could be one of {rules}",
-        _commands(remedies, node) or f"look on {node} with `sudo nft monitor trace`",
+        says,
+        command_line(remedies, node) or f"look on {node} with `sudo nft monitor trace`",
         tuple(dict.fromkeys([*(c for _, e in possible for c in e.caveats), *_allowing(legs)])),
         False,
         False,
         remedies,
+        rules[0] if len(rules) == 1 else "",
         tuple(legs),
     )
 
@@ -166,18 +266,22 @@ def _not_seen(
     destination_name: str,
 ) -> Blocked:
     node = destination_name if destination_name in blind else next(iter(blind))
-    reasons = "; ".join(f"{name}: {why}" for name, why in blind.items())
+    alike = len(set(blind.values())) == 1
+    reasons = (
+        f"of {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"of {n}: {why}" for n, why in blind.items())
+    )
+    permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
+    file = "/etc/sudoers.d/zz-runbook"
+    grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
     return Blocked(
         cause,
         node,
-        f"{_flow(flow)} was {seen}, and the rules could not all be read ({reasons})",
-        f"let this user run `sudo -n nft -a list ruleset` on {' and '.join(blind)} and run again, or look there with "
-        "`sudo nft -a list ruleset` and `sudo iptables-save`",
+        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it, {reasons}",
+        f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by hand: "
+        f"`sudo nft -a list ruleset; sudo iptables-save`, for what stops {flow.protocol} port {flow.port}",
         tuple(_allowing(legs)),
         False,
-        False,
-        (),
-        tuple(legs),
+        explanations=tuple(legs),
     )
 
 
@@ -204,8 +308,7 @@ def _between(
         tuple(dict.fromkeys([*_allowing(legs), *(c for _, e in legs for c in e.caveats)])),
         True,
         True,
-        (),
-        tuple(legs),
+        explanations=tuple(legs),
     )
 
 
@@ -224,9 +327,7 @@ def _flow(flow: Flow) -> str:
 
 
 def _sentence(node: str, flow: Flow, explanation: Explanation) -> str:
-    verb = "drops" if explanation.action == "drop" else "rejects"
-    if explanation.action == "unknown":
-        verb = "blocks"
+    verb = _verb(explanation)
     what = f"{flow.protocol.upper()} {flow.port}"
     how = {"reject-rst": " with a TCP reset", "reject-icmp": " with an ICMP error"}.get(explanation.action, "")
     return {
@@ -237,10 +338,14 @@ def _sentence(node: str, flow: Flow, explanation: Explanation) -> str:
     }[explanation.leg]
 
 
+def _verb(explanation: Explanation) -> str:
+    return {"drop": "drops", "unknown": "blocks"}.get(explanation.action, "rejects")
+
+
 def _fits(seen: Seen, explanation: Explanation) -> bool:
-    if explanation.action == "unknown":
-        return True
-    return (seen == "dropped") == (explanation.action == "drop")
+    if explanation.action == "unknown" or (seen == "dropped" and explanation.action == "reject-icmp"):
+        return True  # of many ICMP errors the kernel sends only some
+    return (seen in SILENT) == (explanation.action == "drop")
 
 
 def _allowing(legs: list[tuple[str, Explanation]]) -> list[str]:
@@ -252,7 +357,7 @@ def _allowing(legs: list[tuple[str, Explanation]]) -> list[str]:
     return lines
 
 
-def _commands(remedies: tuple[tuple[str, str], ...], node: str) -> str:
+def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> str:
     """One command line when it is for `node` alone; else each with its node."""
     if all(name == node for name, _ in remedies):
         return " && ".join(command for _, command in remedies)

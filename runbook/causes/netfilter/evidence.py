@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +51,21 @@ class Reading:
         return first or f"it ended with exit code {self.rc}"
 
 
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """As `ip` shows it: `state` is UP, DOWN or UNKNOWN, `flags` has UP where it is switched on."""
+
+    state: str
+    flags: tuple[str, ...]
+    prefixes: tuple[str, ...]  # addresses with their lengths
+    mtu: int | None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(prefix.partition("/")[0] for prefix in self.prefixes)
+
+
+LISTERS = {"nft": "nft -a list ruleset"}
 NOT_RUN = Reading("missing")
 
 
@@ -111,9 +127,9 @@ class Evidence:
 
     def blind(self, version: Version) -> tuple[str, ...]:
         """What could not be looked at, and how to. Empty: everything that may filter was read."""
-        reasons = []
+        unread: dict[str, list[str]] = {}  # why -> whose rules
         if (reason := self._nft_blind()) is not None:
-            reasons.append(f"nft rules: {reason}; look with `sudo nft -a list ruleset`")
+            unread.setdefault(reason, []).append("nft")
         prefix = _prefix(version)
         legacy = (self.facts.get("legacy_tables") or {}).get(_families(version)[0])
         for name, reading in self._saves(version):
@@ -121,7 +137,11 @@ class Evidence:
             nothing_there = legacy == [] and reading.flavour == "legacy"
             needed = not nothing_there if reading.flavour == "legacy" else not covered
             if not reading.read and reading.status != "missing" and needed:
-                reasons.append(f"{prefix} rules: {reading.why_not}; look with `sudo {name}`")
+                unread.setdefault(reading.why_not, []).append(name.removesuffix("-save"))
+        reasons = [
+            f"{' and '.join(whose)} rules: {why}; look with `sudo {LISTERS.get(whose[0], whose[0] + '-save')}`"
+            for why, whose in unread.items()
+        ]
         if not any(reading.read and reading.flavour == "legacy" for _, reading in self._saves(version)) and legacy:
             reasons.append(f"iptables-legacy tables are in use ({', '.join(legacy)}) and no tool here lists them")
         if self._has_xt(version) and not any(r.read and r.flavour == "nft" for _, r in self._saves(version)):
@@ -227,6 +247,18 @@ class Evidence:
             return None
         return device if isinstance(device, str) else None
 
+    def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
+        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from; None
+        where it knows a way, or was not asked."""
+        asked = self.tool(f"route {peer}")
+        if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
+            return None
+        return {
+            "error": asked.why_not,
+            "routes": _listed(self.tool(f"routes {peer}")),
+            "rules": _listed(self.tool(f"policy {peer}")),
+        }
+
     def has_route_to(self, peer: str) -> Truth:
         return True if self.interface_to(peer) is not None else None
 
@@ -242,6 +274,20 @@ class Evidence:
         return frozenset(found)
 
     @cached_property
+    def interfaces(self) -> Mapping[str, Interface]:
+        """By name; empty where nobody could look."""
+        return {
+            str(one["ifname"]): Interface(
+                str(one.get("operstate", "UNKNOWN")),
+                tuple(one.get("flags") or ()),
+                tuple(f"{a['local']}/{a['prefixlen']}" for a in one.get("addr_info", []) if "local" in a),
+                one.get("mtu"),
+            )
+            for one in _listed(self.tool("addresses"))
+            if "ifname" in one
+        }
+
+    @cached_property
     def client_ports(self) -> tuple[int, int]:
         """Where this node's clients take their ports from."""
         try:
@@ -249,6 +295,38 @@ class Evidence:
         except ValueError:
             return EPHEMERAL
         return low, high
+
+    def beside(self, peer: str, *, arriving: bool) -> tuple[tuple[str, str], ...]:
+        """What else may drop packets of this peer here, unseen by every rule: (what it is, how to look and mend)."""
+        device = self.interface_to(peer)
+        found = []
+        way = "ingress" if arriving else "egress"
+        for place, text in (self.facts.get("traffic_filters") or {}).items():
+            action = re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", str(text), re.DOTALL)
+            if action and place == f"{device} {way}":
+                number = re.search(r"pref (\d+)", str(text))
+                show = f"sudo tc -s filter show dev {device} {way}"
+                delete = (
+                    f"; if it is that one: `sudo tc filter del dev {device} {way} pref {number[1]}`" if number else ""
+                )
+                found.append((f"a tc filter on {device} ({way}): {_in_one_line(str(text))}", f"`{show}`{delete}"))
+        if arriving and device in self._xdp:
+            found.append((f"an XDP program on {device}", f"`ip -d link show dev {device}`, `sudo bpftool net show`"))
+        return tuple(found)
+
+    @cached_property
+    def _xdp(self) -> frozenset[str]:
+        try:
+            listed = json.loads(self.tool("addresses").stdout or "[]")
+            return frozenset(str(one["ifname"]) for one in listed if "xdp" in one)
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return frozenset()
+
+    @property
+    def owner(self) -> tuple[int | None, int | None]:
+        """User and group of who asked, which are those of the job."""
+        uid, gid = self.facts.get("uid"), self.facts.get("gid")
+        return (uid if isinstance(uid, int) else None, gid if isinstance(gid, int) else None)
 
     @cached_property
     def asides(self) -> tuple[str, ...]:
@@ -263,6 +341,22 @@ class Evidence:
         if '"xdp"' in self.tool("addresses").stdout:
             found.append("an XDP program is attached to an interface; what it drops is not seen here")
         return tuple(found)
+
+
+def _listed(reading: Reading) -> list[Mapping[str, Any]]:
+    """A list of objects, as `ip -j` prints it; empty where it is something else."""
+    try:
+        found = json.loads(reading.stdout or "[]")
+    except ValueError:
+        return []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _in_one_line(text: str) -> str:
+    """tc heads each filter with a line that the next one repeats."""
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line, following in zip(lines, [*lines[1:], ""], strict=True) if not following.startswith(line)]
+    return " ".join(kept)
 
 
 def _families(version: Version) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ class Explanation:
     caveats: tuple[str, ...] = ()
     leg: Leg = "request-in"
     tracked: Truth = True
+    elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
+    new_source: str = ""  # a NAT rule gives it this source address on its way out
 
     @property
     def decided(self) -> bool:
@@ -64,12 +66,12 @@ def explain(
     blind = evidence.blind(flow.version)
     could_not_look = "; ".join(blind) or None
     caveats = list(evidence.asides)
-    if journey.rewritten_by is not None and journey.rewritten_by.rule is not None:
-        caveats.append(f"a NAT rule sends this flow elsewhere: {journey.rewritten_by.rule.text}")
+    wanted = _wanted(flow, leg, tuple(ports), tuple(peers))
+    if journey.elsewhere is not None and not any(stop.certain for stop in journey.stops):
+        return _sent_elsewhere(evidence, journey, journey.elsewhere, wanted, could_not_look, caveats)
     if not journey.stops:
         return _nothing_blocks(journey, could_not_look, tuple(caveats), leg)
 
-    wanted = _wanted(flow, leg, tuple(ports), tuple(peers))
     fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
     sure = [stop for stop in journey.stops if stop.certain]
     primary = sure[0] if sure else journey.stops[0]
@@ -99,15 +101,50 @@ def explain(
     )
 
 
+def _sent_elsewhere(
+    evidence: Evidence, journey: Journey, by: Stop, wanted: Wanted, could_not_look: str | None, caveats: list[str]
+) -> Explanation:
+    where, rule = _place_of(by.base, by.ends[0])
+    fix = remedy(evidence, [by], wanted, journey.interface)
+    return Explanation(
+        blocks=None,
+        action="unknown",
+        tool=by.base.engine.removesuffix("-legacy"),
+        where=where,
+        rule=rule,
+        allow=fix.text,
+        hook=by.base.hook,
+        could_not_look=could_not_look,
+        caveats=(*caveats, *fix.caveats),
+        leg=wanted.leg,
+        tracked=journey.tracked,
+        elsewhere=True if by.certain else None,
+    )
+
+
 def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
-    blocks = None if could_not_look or journey.rewritten_by else False
+    blocks = None if could_not_look else False
     where, rule, hook, tool = "no rule blocks it", "", "", ""
     if journey.last is not None:
         base, end = journey.last.base, journey.last.ends[0]
         tool, hook = base.engine.removesuffix("-legacy"), base.hook
         where, rule = _place_of(base, end)
     action: Action = "accept" if blocks is False else "unknown"
-    return Explanation(blocks, action, tool, where, rule, "", hook, could_not_look, (), caveats, leg, journey.tracked)
+    return Explanation(
+        blocks,
+        action,
+        tool,
+        where,
+        rule,
+        "",
+        hook,
+        could_not_look,
+        (),
+        caveats,
+        leg,
+        journey.tracked,
+        new_source=journey.new_source,
+    )
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

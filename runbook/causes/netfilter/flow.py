@@ -63,6 +63,8 @@ class Packet:
     has_route_back: Truth = None  # is there a route to its source through the interface it came in by?
     mark: int | None = 0
     ct_mark: int | None = 0
+    uid: int | None = None  # whose socket sends it; None where no socket is at hand
+    gid: int | None = None
 
     @property
     def family(self) -> str:
@@ -79,11 +81,18 @@ class Packet:
 
 
 def packet(
-    flow: Flow, leg: Leg, interface: str | None, has_route_back: Truth = None, *, tracked: Truth = True
+    flow: Flow,
+    leg: Leg,
+    interface: str | None,
+    has_route_back: Truth = None,
+    *,
+    tracked: Truth = True,
+    owner: tuple[int | None, int | None] = (None, None),
 ) -> Packet:
     """The packet of `flow` that a node meets on `leg`, through `interface`.
 
     `tracked`: False when a rule took the flow out of connection tracking, None when that cannot be told.
+    `owner`: user and group of the job's processes on this node.
     """
     reply = leg in ("reply-out", "reply-in")
     arriving = leg in ("request-in", "reply-in")
@@ -91,6 +100,7 @@ def packet(
     client, server = Span(*flow.source_ports), Span.exactly(flow.port)
     data = flow.state == "established"
     state = ESTABLISHED if data or reply else NEW
+    sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that
     return Packet(
         version=flow.version,
         source=destination if reply else source,
@@ -106,6 +116,8 @@ def packet(
         out_interface="" if arriving else interface,
         arriving=arriving,
         has_route_back=has_route_back,
+        uid=owner[0] if sent else None,
+        gid=owner[1] if sent else None,
     )
 
 

@@ -129,7 +129,7 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     if name == "REJECT":
         return (Verdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
     if name in REWRITES:
-        return (Verdict("rewrite"),)
+        return (Verdict("rewrite", _new_source(options) if name == "SNAT" else ""),)
     if name == "NOTRACK" or (name == "CT" and "--notrack" in options):
         return (NOTRACK,)
     if name == "MARK":
@@ -140,6 +140,13 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     if name in PASSED_OVER or name == "CT":
         return ()
     return (Verdict("unknown"),)
+
+
+def _new_source(options: list[str]) -> str:
+    """The address of `--to-source ADDRESS[-ADDRESS][:PORTS]`, where it is one."""
+    text = next((value for option, value in itertools.pairwise(options) if option == "--to-source"), "")
+    found = re.fullmatch(r"\[?([0-9a-fA-F:]*:[0-9a-fA-F:]+|[0-9.]+)\]?(?::[\d-]+)?", text)
+    return found[1] if found else ""
 
 
 def _mark(options: list[str]) -> int | None:

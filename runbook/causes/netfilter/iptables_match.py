@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 
 from runbook.causes.netfilter import ipset
-from runbook.causes.netfilter.flow import Packet
+from runbook.causes.netfilter.flow import ACK, PSH, Packet
 from runbook.causes.netfilter.machine import Test
 from runbook.causes.netfilter.nft_match import TCP_FLAGS
 from runbook.causes.netfilter.truth import Span, Truth, both, either, flip
@@ -131,7 +131,9 @@ def tcp_flags(words: list[str]) -> Test:
     def test(packet: Packet) -> Truth:
         if packet.flags is None or mask is None or wanted is None:
             return None
-        return packet.flags & mask == wanted
+        holds = packet.flags & mask == wanted
+        pushed = (packet.flags | PSH) & mask == wanted  # of data, some segments have PSH
+        return holds if packet.flags != ACK or holds == pushed else None
 
     return test
 
@@ -162,6 +164,21 @@ def mark(which: str) -> Maker:
         def test(packet: Packet) -> Truth:
             here = packet.mark if which == "mark" else packet.ct_mark
             return None if here is None else here & bits == wanted
+
+        return test
+
+    return make
+
+
+def owner(which: str) -> Maker:
+    """`1000` or `1000-1999`; only a packet that a process sends has one."""
+
+    def make(words: list[str]) -> Test:
+        wanted = _port_span(words[0].replace("-", ":"))
+
+        def test(packet: Packet) -> Truth:
+            number = packet.uid if which == "user" else packet.gid
+            return None if number is None or wanted is None else Span.exactly(number).within(wanted)
 
         return test
 
@@ -227,6 +244,8 @@ OPTIONS: Mapping[str, tuple[int, Maker]] = {
     "--src-type": (1, address_type("source")),
     "--dst-type": (1, address_type("destination")),
     "--pkt-type": (1, packet_type),
+    "--uid-owner": (1, owner("user")),
+    "--gid-owner": (1, owner("group")),
     "--comment": (1, nothing),
     "--validmark": (0, nothing),
     "--loose": (0, nothing),

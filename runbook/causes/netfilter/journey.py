@@ -2,7 +2,8 @@
 
 Facts (nf_tables, netfilter.org's packet flow): what arrives meets ingress, prerouting and input; what the node sends
 meets output, postrouting and egress. NAT chains see only the first packet of a connection. A NAT rule that changes the
-destination sends the packet elsewhere, and nothing is claimed about what follows.
+destination sends the packet elsewhere, and nothing is claimed about what follows; one that changes the source makes the
+other end see another sender.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ class Journey:
     interface: str | None
     stops: tuple[Stop, ...]
     last: Walk | None  # the last base chain with rules that was passed, for "this rule accepts it"
-    rewritten_by: End | None = None
+    elsewhere: Stop | None = None  # a NAT rule gives the packet another destination
     tracked: Truth = True
+    new_source: str = ""  # a NAT rule gives the packet this source address
 
     @property
     def blocked(self) -> Truth:
         if any(stop.certain for stop in self.stops):
             return True
-        return None if self.stops or self.rewritten_by else False
+        return None if self.stops or self.elsewhere else False
 
 
 def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
@@ -51,9 +53,10 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
     interface = given or evidence.interface_to(peer)
-    now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked)
+    now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
     stops: list[Stop] = []
     last: Walk | None = None
+    new_source = ""
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
         if base.for_device and base.devices and interface is not None and interface not in base.devices:
             continue
@@ -64,10 +67,13 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
             stops.append(Stop(base, result.culprits, sure))
         elif base.chains.get(base.chain):
             last = result
-        rewritten = next((end for end in result.ends if end.rewritten), None)
-        if rewritten is not None and base.hook in ("prerouting", "output"):
-            return Journey(interface, tuple(stops), last, rewritten, _tracked(now.state))
-    return Journey(interface, tuple(stops), last, None, _tracked(now.state))
+        rewritten = tuple(end for end in result.ends if end.rewritten)
+        if rewritten and base.hook in ("prerouting", "output"):
+            elsewhere = Stop(base, rewritten, len(rewritten) == len(result.ends))
+            return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
+        if rewritten and len(result.ends) == 1:
+            new_source = rewritten[0].new_source
+    return Journey(interface, tuple(stops), last, None, _tracked(now.state), new_source)
 
 
 def _tracked(state: int | None) -> Truth:

@@ -38,7 +38,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows."""
+    """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows. The
+    target of a `rewrite` is the new source address, where it is one and the rule spells it out."""
 
     kind: Kind
     target: str = ""
@@ -106,6 +107,7 @@ class End:
     left_by: Rule | None = None
     before: tuple[str, ...] = ()
     rewritten: bool = False
+    new_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,8 @@ class _Walker:
         if kind == "goto":
             return False, self._chain(verdict.target, sure, depth + 1)
         action: Action = "accept" if kind == "rewrite" else kind
-        self._ends.append(End(action, rule, None, tuple(self._entered), kind == "rewrite"))
+        new_source = verdict.target if kind == "rewrite" else ""
+        self._ends.append(End(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
         return False, False
 
     def _change(self, change: Change, sure: bool) -> None:

@@ -178,7 +178,8 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     if name == "notrack":
         return NOTRACK
     if name in REWRITES:
-        return Verdict("rewrite")
+        address = (body or {}).get("addr") if name == "snat" else None
+        return Verdict("rewrite", address if isinstance(address, str) else "")
     if name in SOMEBODY_ELSES:
         return Verdict("unknown")
     if name == "set":

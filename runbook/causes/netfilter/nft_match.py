@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.causes.netfilter.flow import Packet
+from runbook.causes.netfilter.flow import ACK, PSH, Packet
 from runbook.causes.netfilter.machine import Test
 from runbook.causes.netfilter.truth import Span, Truth, both, either, flip
 
@@ -63,6 +63,12 @@ def match_test(match: Json, sets: Sets) -> Test:
     many = NumberSet(left[0], elements) if elements is not None and len(left) == 1 and len(elements) > 32 else None
 
     def test(packet: Packet) -> Truth:
+        if packet.flags == ACK and "flags" in str(match["left"]):  # data: some of its segments have PSH, some have not
+            pushed = once(replace(packet, flags=ACK | PSH))
+            return pushed if pushed == once(packet) else None
+        return once(packet)
+
+    def once(packet: Packet) -> Truth:
         values = [operand.read(packet) for operand in left]
         if any(value is NOT_THERE for value in values):
             return False
@@ -364,6 +370,8 @@ _META: dict[str, Operand] = {
     "oifname": Operand("interface", lambda p: p.out_interface),
     "length": Operand("number", lambda p: p.length),
     "mark": Operand("number", lambda p: _number(p.mark)),
+    "skuid": Operand("number", lambda p: _number(p.uid)),
+    "skgid": Operand("number", lambda p: _number(p.gid)),
     "pkttype": Operand("name", lambda p: "host" if p.arriving else None, numbers={0: "host", 1: "broadcast"}),
 }
 _CT: dict[str, Operand] = {

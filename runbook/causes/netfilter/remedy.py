@@ -35,6 +35,11 @@ class Wanted:
     protocol: str = "tcp"
 
     @property
+    def has_ports(self) -> bool:
+        """ICMP has none, and ufw's and firewalld's commands for it say less than what is wanted."""
+        return self.protocol in ("tcp", "udp")
+
+    @property
     def from_peers(self) -> bool:
         return self.leg in ("request-in", "reply-in")
 
@@ -71,11 +76,17 @@ def remedy(evidence: Evidence, stops: list[Stop], wanted: Wanted, interface: str
 def _for_base(
     evidence: Evidence, base: Base, ends: list[End], wanted: Wanted, interface: str | None
 ) -> tuple[list[str], str]:
-    if evidence.ufw is not None and not wanted.reply and all(ufw_decides(end) for end in ends):
+    if base.kind == "nat":  # no front end has a word for "leave the address as it is"
+        return (
+            (_nft(base, ends, wanted), NFT_LASTS)
+            if base.engine == "nft"
+            else (_iptables(base, ends, wanted), IPTABLES_LASTS)
+        )
+    if evidence.ufw is not None and wanted.has_ports and not wanted.reply and all(ufw_decides(end) for end in ends):
         first = any(end.rule is not None and end.rule.chain.startswith(("ufw-user", "ufw6-user")) for end in ends)
         outgoing = wanted.leg == "request-out"
         return ufw.allow(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
-    if evidence.firewalld is not None and firewalld_owns(base) and not wanted.reply:
+    if evidence.firewalld is not None and wanted.has_ports and firewalld_owns(base) and not wanted.reply:
         policy = _policy(ends)
         if wanted.leg == "request-in":
             first = any(end.rule is not None and end.rule.chain.endswith(("_deny", "_pre")) for end in ends)
@@ -135,6 +146,8 @@ def _nft(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
     address = f"{'ip' if version == 4 else 'ip6'} {'saddr' if wanted.from_peers else 'daddr'} {_set(wanted.peers)}"
     spans = tuple(str(low) if low == high else f"{low}-{high}" for low, high in wanted.ports)
     port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
+    if not wanted.has_ports:
+        port = f"meta l4proto {wanted.protocol}"
     state = " ct state established" if wanted.reply and not _early(base) else ""
     return [f"sudo nft {how} {address} {port}{state} accept"]
 
@@ -154,6 +167,8 @@ def _iptables(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
     peers = f"{'-s' if wanted.from_peers else '-d'} {','.join(wanted.peers)}"
     state = " -m conntrack --ctstate ESTABLISHED" if wanted.reply and not _early(base) else ""
     side = "sport" if wanted.reply else "dport"
+    if not wanted.has_ports:
+        return [f"sudo {base.engine} {table}{where} -p {wanted.protocol} {peers}{state} -j ACCEPT"]
     commands = []
     for ports in ufw.port_lists(wanted.ports):
         match = f"-m multiport --{side}s {ports}" if "," in ports else f"--{side} {ports}"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts, select_interfaces
 from runbook.launch.environment import socket_interfaces
+from runbook.load.address import is_ip
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
+
+INSIDE = re.compile(
+    r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
+)
+"""What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the guests of
+one machine: their addresses are the same on every machine, and lead nowhere outside."""
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
@@ -33,7 +41,12 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
     evidence = (f"interfaces of {node.name}: {listed}",)
     owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
     suggestion = owner or next(
-        (name for name, entry in interfaces.items() if name != "lo" and entry["addresses"]), "the right one"
+        (
+            name
+            for name, entry in interfaces.items()
+            if name != "lo" and not INSIDE.match(name) and any(not link_local(a) for a in entry["addresses"])
+        ),
+        "the right one",
     )
     fix = (
         f"name the interface of {node.name} in the inventory: `interface: {suggestion}` under `network:`, or for this "
@@ -46,24 +59,44 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
         return Finding("interface-missing", says, fix, evidence)
+    several = len(inventory.nodes) > 1 and not inventory.one_machine
+    if several and all(INSIDE.match(name) and name != owner for name in chosen):
+        says = f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other node can reach it"
+        return Finding("interface-wrong", says, fix, evidence)
     usable = [
         name
         for name in chosen
         if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
     ]
     if not usable:
-        why = "is down" if interfaces[chosen[0]]["state"] == "DOWN" else "has no address that others can reach"
-        return Finding(
-            "interface-missing",
-            f"interface {chosen[0]} of {node.name} {why}",
-            f"`sudo ip link set {chosen[0]} up` and give it an address, or {fix}",
-            evidence,
-        )
-    several = len(inventory.nodes) > 1 and not inventory.one_machine
+        return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
     if several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
         says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
         return Finding("interface-wrong", says, fix, evidence)
     return None
+
+
+def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
+    """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
+    if entry["state"] == "DOWN" and "UP" in entry["flags"]:
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end",
+            f"look at its cable, transceiver and switch port: `ethtool {name}` on {node.name} tells `Link detected: no`",
+            (f"{name}: NO-CARRIER, state DOWN", *evidence),
+        )
+    if entry["state"] == "DOWN":
+        return Finding(
+            "interface-missing", f"interface {name} of {node.name} is down", f"sudo ip link set {name} up", evidence
+        )
+    address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
+    return Finding(
+        "interface-missing",
+        f"interface {name} of {node.name} has no address that others can reach",
+        f"give it one: `sudo ip address add {address}/24 dev {name}` (24: the length of your network's mask); or name another "
+        f"interface in the inventory" + (f", such as {owner}, which carries {node.address}" if owner else ""),
+        evidence,
+    )
 
 
 def variable_is_read(inventory: Inventory, variable: str) -> bool:

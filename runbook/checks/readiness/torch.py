@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 
 from runbook.checks.context import no_answer
-from runbook.checks.gang import Gang
-from runbook.checks.halts import own_failure, stopped
+from runbook.checks.gang import Gang, Member
+from runbook.checks.ranks.ended import own_failure
+from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -14,7 +16,7 @@ from runbook.model.verdict import Finding, Outcome
 def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
     """What stands between this node's ranks and an imported torch: failures, and what could not be found out."""
     if gang is None:
-        return [], []  # some node could not be reached: nothing was started, and that node's outcome says why
+        return [], []  # nothing was started
     if isinstance(error := gang.failures.get(node.name), BaseException):
         outcome = no_answer(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
@@ -24,13 +26,16 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
         return failures[:1], []
     if node.name in imported:
         return [], []
-    gang.inspect()
+    gather(gang)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
             return [stopped(member, asleep, "while starting")], []
-    if node.activate and all("started" not in member.steps for member in waiting):
+    silent = [member for member in waiting if "started" not in member.steps]
+    if silent and any(process["comm"].startswith("python") for process in silent[0].processes):
+        return [never_began(node, silent[0])], []
+    if node.activate and silent == waiting:
         finding = Finding(
             "activation-failed",
             f"on {node.name} the inventory's activate line does not come to an end: {node.activate}",
@@ -50,6 +55,20 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
     ]
 
 
+def never_began(node: Node, member: Member) -> Finding:
+    """The launch script is through, Python was started, and not one line of the rank has run."""
+    process = member.processes[0]
+    return Finding(
+        "ranks-missing",
+        f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first line",
+        f"on {node.name}: `time {node.interpreter} -v -c pass`, as the same user, shows the file at which it hangs: "
+        "a sitecustomize, a .pth file, or a file server that does not answer",
+        (
+            f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, {process['cpu'] * 100:.0f} % CPU",
+        ),
+    )
+
+
 def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:
     """Nodes with different torch versions: they may not even agree on the wire format. The minority is named."""
     versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in gang.members if "imported" in m.steps}
@@ -63,11 +82,16 @@ def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:
         if version in (None, common):
             changed.append(outcome)
             continue
+        public, _, build = common.partition("+")
+        others = [name for name, one in versions.items() if one == common]
+        python = gang.inventory.node(outcome.node).interpreter
         finding = Finding(
             "torch-version-mismatch",
-            f"{outcome.node} runs torch {version}, the others {common}",
-            f"install one version everywhere: `{gang.inventory.node(outcome.node).interpreter} -m pip install torch=={common}`",
+            f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",
+            f"on {outcome.node}: `{python} -m pip install torch=={public}`"
+            + (f" (with the index of the {build} builds, as on {others[0]})" if build else ""),
             evidence[:8],
+            tuple(others),
         )
         changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
     return changed

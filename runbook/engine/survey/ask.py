@@ -86,7 +86,7 @@ def _same_machines(told: Mapping[str, Told]) -> dict[str, str]:
 
 def _ask_facts(site: Site, told: Mapping[str, Told]) -> None:
     questions: Mapping[str, tuple[Answer, float]] = {
-        "reach": ({"gpus": True}, FACTS_S),
+        "reach": ({}, FACTS_S),
         "survey": ({}, FACTS_S),
         "ibstat": ({}, FACTS_S),
         "pythons": ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),

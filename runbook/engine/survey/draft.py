@@ -82,7 +82,7 @@ def _judged(survey: Survey) -> list[Seen]:
     )
     gpus = {
         name: gpus_of(
-            one.reach.get("nvidia_smi", {"err": one.unanswered.get("reach", "")}), one.survey.get("nvidia_devices")
+            one.survey.get("nvidia_smi", {"err": one.unanswered.get("survey", "")}), one.survey.get("nvidia_devices")
         )
         for name, one in told.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from runbook.checks.ibstat import rate
+from runbook.checks.infiniband.ports import rate
 from runbook.engine.survey.devices import active
 from runbook.engine.survey.pythons import pythons_of
 from runbook.engine.survey.seen import Seen

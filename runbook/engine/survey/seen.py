@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.checks.ibstat import Port
+from runbook.causes.tools.ib_ports import Port
 from runbook.engine.survey.addresses import Place
 from runbook.engine.survey.ask import Told
 from runbook.engine.survey.devices import Gpus

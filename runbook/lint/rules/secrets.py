@@ -11,8 +11,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 
-from runbook.lint.rules.secret_formats import (
+from runbook.lint.scalars import scalars
+from runbook.load.document import Document, Keys, split_lines
+from runbook.model.errors import Problem, Span
+from runbook.model.secret_formats import (
+    AUTHORIZATION,
+    LOGIN_OF_CURL,
     PRIVATE_KEY,
+    TYPED_FOR_A_PROMPT,
     URL_PASSWORD,
     holds_secret,
     known_tokens,
@@ -20,9 +26,6 @@ from runbook.lint.rules.secret_formats import (
     names_secret,
     stands_for_one,
 )
-from runbook.lint.scalars import scalars
-from runbook.load.document import Document, Keys, split_lines
-from runbook.model.errors import Problem, Span
 
 _INSTEAD = (
     "write `{env: NAME}`: it is taken from the environment of whoever runs, and never printed. Then revoke this one"
@@ -32,9 +35,6 @@ _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
 _FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
 _ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
-_HEADER = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
-_LOGIN = re.compile(r"\b(?:curl|wget)\s(?:[^|;&]*\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:([^\s\"'$]+)")
-_TYPED_FOR_A_PROMPT = re.compile(r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s+([^|;&$]+?)\s*\|\s*sudo\s+-\w*S")
 
 
 def known_formats(document: Document) -> Iterator[Problem]:
@@ -120,9 +120,9 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
             text = match[2].strip("\"'")
             if not text.startswith("-") and holds_secret(match[1], text) and not _told(text):
                 yield match[1], *match.span(2)
-    for match in _TYPED_FOR_A_PROMPT.finditer(line):
+    for match in TYPED_FOR_A_PROMPT.finditer(line):
         yield "a prompt", *match.span(match.lastindex or 0)
-    for name, pattern in (("Authorization", _HEADER), ("--user", _LOGIN)):
+    for name, pattern in (("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)):
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]) and not _told(match[1]):
                 yield name, *match.span(1)

@@ -23,7 +23,7 @@ def one_rank(staged: Staged) -> Iterator[Problem]:
         return
     node = staged.cluster.nodes[0].name
     help = "select more nodes, or give the node more `gpus` (`processes` on a CPU)"
-    if isinstance(work, AllReduce) and work.min_busbw_gbytes:
+    if isinstance(work, AllReduce) and _number(work):
         message = f"this gate can never be met: {node} alone is one rank, and its bus bandwidth is zero by definition"
         yield Problem("playbook.gate-one-rank", message, staged.span("with", "min_busbw_gbytes"), help)
     else:
@@ -69,7 +69,12 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
 
 def _gate(staged: Staged) -> float | None:
     work = staged.planned.work if staged.planned else None
-    return work.min_busbw_gbytes or None if isinstance(work, AllReduce) else None
+    return _number(work) if isinstance(work, AllReduce) else None
+
+
+def _number(work: AllReduce) -> float | None:
+    """The gate where it is a number above zero; `auto` is judged by the run, which sees the hardware."""
+    return work.min_busbw_gbytes or None if isinstance(work.min_busbw_gbytes, float) else None
 
 
 def _adapters(cluster: Inventory, node: Node) -> int:

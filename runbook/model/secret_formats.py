@@ -1,4 +1,5 @@
-"""What a secret looks like: formats that issuers use, names that say so, and values that only stand for one."""
+"""What a secret looks like: formats that issuers use, names that say so, places on command lines, and values that only
+stand for one."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FORMATS = (
     _format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
     _format("a GitLab token", "glpat-", r"glpat-[A-Za-z0-9_-]{20,}"),
     _format("a Hugging Face token", "hf_", r"hf_[A-Za-z0-9]{30,}"),
-    _format("an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{32,}"),
+    _format("an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{32,}"),
     _format("a Stripe key", "k_live_", r"[sr]k_live_[A-Za-z0-9]{20,}"),
     _format("a Slack token", "xox", r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
     _format("a Google API key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
@@ -38,6 +39,9 @@ FORMATS = (
 )
 PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
 URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
+AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
+LOGIN_OF_CURL = re.compile(r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:([^\s\"'$]+)")
+TYPED_FOR_A_PROMPT = re.compile(r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s+([^|;&$]{1,200}?)\s*\|\s*sudo\s+-\w*S")
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _PASSWORDS = {"password", "passwd", "passphrase", "pwd"}

@@ -1,0 +1,199 @@
+"""ping of Linux, busybox, macOS and the BSDs, and Windows' in English. The summary counts, not the lines before it."""
+
+from __future__ import annotations
+
+import re
+
+from runbook.causes.logs.sign import Confidence
+from runbook.causes.tools.reading import CUT, Fault, Reading, Tool
+
+HEAD = re.compile(
+    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?", re.MULTILINE
+)
+SUMMARY = re.compile(
+    r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+(?P<dup>\d+) duplicates)?"
+    r"(?:, \+(?P<errors>\d+) errors)?(?:, (?P<duplicates>\+?\d+) duplicates)?, (?P<loss>[\d.]+)% packet loss",
+    re.MULTILINE,
+)
+ROUND_TRIP = re.compile(r"^(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/(?P<avg>[\d.]+)/", re.MULTILINE)
+REASON = re.compile(
+    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded|Packet filtered"
+    r"|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter|Frag(?:mentation)? needed.*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+REFUSED = re.compile(
+    r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable|No route to host|Operation not permitted"
+    r"|[Mm]essage too long.*|Message too long.*)|^ping6?: (?:cannot resolve )?(?P<name>\S+): (?P<no_name>Name or service not known"
+    r"|Temporary failure in name resolution|No address associated with hostname|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'",
+    re.MULTILINE,
+)
+LOSS = 1.0  # percent: below it, of a few packets, none is lost
+
+
+def read(text: str) -> Reading | None:
+    head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
+    if not head and not summary and not refused:
+        return windows(text)
+    facts: dict[str, object] = {
+        "target": (head["target"] or None) if head else None,
+        "target_ip": head["ip"] if head else None,
+        "source_ip": head["source"] if head else None,
+        "source_if": head["interface"] if head else None,
+    }
+    target = (head["target"] or head["ip"]) if head else "the peer"
+    if refused:
+        return Reading("ping", {**facts, "reachable": False}, (_refusal(text, refused, target),))
+    if not summary:
+        return Reading("ping", facts, (), (), f"it has no summary: {CUT}")
+    sent, received, loss = int(summary["sent"]), int(summary["received"]), float(summary["loss"])
+    trip = ROUND_TRIP.search(text)
+    why = REASON.search(text)
+    errors = summary["errors"]
+    duplicates = summary["dup"] or summary["duplicates"]
+    facts |= {
+        "transmitted": sent,
+        "received": received,
+        "loss_pct": loss,
+        "duplicates": int(duplicates) if duplicates else 0,
+        "errors": int(errors) if errors else 0,
+        "rtt_avg_ms": float(trip["avg"]) if trip else None,
+        "reachable": received > 0,
+        "reason": why["reason"] if why else None,
+        "reported_by": why["by"] if why else None,
+    }
+    told = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
+    whole = sent > 0 and received <= sent and told
+    lines = (_line(text, summary.start()), *((_line(text, why.start("reason")),) if why else ()))
+    return Reading(
+        "ping",
+        facts,
+        _verdict(target, sent, received, loss, why["reason"] if why else "", lines),
+        (),
+        "" if whole else CUT,
+    )
+
+
+def _verdict(
+    target: str, sent: int, received: int, loss: float, reason: str, lines: tuple[int, ...]
+) -> tuple[Fault, ...]:
+    if received == 0:
+        return (_silent(target, sent, reason, lines),)
+    if loss >= LOSS and received < sent:
+        says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
+        remedy = f"ping -c 100 -i 0.2 {target}   # and `ip -s link`: which interface counts errors or drops?"
+        return (Fault("packet-loss", says, remedy, lines, "high" if sent >= 10 and loss >= 5 else "medium"),)
+    return ()
+
+
+def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Fault:
+    if "prohibited" in reason.lower() or "filtered" in reason.lower():
+        return Fault(
+            "firewall-reject",
+            f"{target} refuses ICMP: {reason}",
+            f"sudo nft list ruleset   # on {target}: which rule rejects?",
+            lines,
+            "medium",
+        )
+    why = f": {reason}" if reason else ": no echo came back"
+    says = f"{target} answered none of {sent} echoes{why}"
+    remedy = f"ip route get {target}; ip neigh show {target}   # then its power, cable and address; a firewall may drop ICMP alone: nc -vz {target} 22"
+    return Fault(
+        "no-route" if "Net Unreachable" in reason else "host-unreachable",
+        says,
+        remedy,
+        lines,
+        "high" if reason else "medium",
+    )
+
+
+def _refusal(text: str, refused: re.Match[str], target: str) -> Fault:
+    at = (_line(text, refused.start()),)
+    name = refused["name"] or refused["bad"]
+    if name:
+        return Fault(
+            "name-unresolvable",
+            f"{name} does not resolve here",
+            f"getent hosts {name}   # then /etc/hosts or the name server",
+            at,
+        )
+    why = refused["why"]
+    if "too long" in why.lower():
+        return Fault("mtu-blackhole", f"packets of this size do not fit the way to {target}: {why}", "ip link show   # the MTU of the interface; tracepath -n shows where it shrinks", at, "medium")  # fmt: skip
+    if why == "Operation not permitted":
+        return Fault(
+            "firewall-drop",
+            f"a rule of this node keeps it from sending to {target}",
+            "sudo nft list ruleset   # the output hook",
+            at,
+            "medium",
+        )
+    return Fault("no-route", f"the kernel has no route to {target}: {why}", f"ip route get {target}; ip route", at)
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+PACKETS = re.compile(
+    r"Packets: Sent = (?P<sent>\d+), Received = (?P<received>\d+), Lost = (?P<lost>\d+) ?\((?P<loss>\d+)% ?loss\)"
+)
+AVERAGE = re.compile(r"Average = (?P<avg>\d+)ms")
+REPLY = re.compile(r"Reply from \S+: bytes=\d+ ")
+FAILED = re.compile(
+    r"Destination (?:host|net) unreachable|Request timed out|General failure|PING: transmit failed|TTL expired in transit|Packet needs to be fragmented but DF set"
+)
+
+
+def windows(text: str) -> Reading | None:
+    """Windows counts `Reply from …: Destination host unreachable` as received: only replies with bytes are replies."""
+    head = re.search(
+        r"Pinging (?P<target>\S+)(?: \[(?P<ip>[^\]]+)\])? (?:from \S+ )?with (?P<size>\d+) bytes of data", text
+    )
+    missing = re.search(r"Ping request could not find host (?P<name>\S+?)\. ", text)
+    if missing:
+        at = (_line(text, missing.start()),)
+        says = f"{missing['name']} does not resolve on this Windows machine"
+        return Reading(
+            "ping", {"reachable": False}, (Fault("name-unresolvable", says, f"Resolve-DnsName {missing['name']}", at),)
+        )
+    if not head:
+        return None
+    target = head["target"]
+    replies, failed = len(REPLY.findall(text)), list(FAILED.finditer(text))
+    total, average = PACKETS.search(text), AVERAGE.search(text)
+    facts: dict[str, object] = {
+        "target": target,
+        "target_ip": head["ip"] or target,
+        "transmitted": int(total["sent"]) if total else None,
+        "received": replies,
+        "loss_pct": float(total["loss"]) if total else None,
+        "rtt_avg_ms": float(average["avg"]) if average else None,
+        "reachable": replies > 0 if replies or failed else None,
+        "reason": failed[0][0] if failed else None,
+    }
+    lines = tuple(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
+    if failed and "fragmented" in failed[0][0]:
+        remedy = "netsh interface ipv4 show subinterfaces   # the MTU of the interface"
+        fault = Fault(
+            "mtu-blackhole", f"packets of {head['size']} bytes do not fit the way to {target}", remedy, lines, "medium"
+        )
+        return Reading("ping", facts, (fault,))
+    if failed and not replies:
+        reason = failed[0][0]
+        cause = "no-route" if "net unreachable" in reason or "General failure" in reason else "host-unreachable"
+        remedy = f"Test-NetConnection {target} -TraceRoute   # and `arp -a`: is {target} on, and in this network?"
+        sure: Confidence = "medium" if "timed out" in reason else "high"
+        return Reading("ping", facts, (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
+    if failed:
+        sent = int(total["sent"]) if total else replies + len(failed)
+        says = f"{target} answers {replies} of {sent} echoes"
+        return Reading("ping", facts, (Fault("packet-loss", says, f"ping -n 100 {target}", lines, "medium"),))
+    whole = total is not None and replies == int(total["sent"]) == int(total["received"]) > 0
+    return Reading("ping", facts, (), (), "" if whole else CUT)
+
+
+TOOLS = (
+    Tool("ping", r"ping6?(?:\.exe)?\b", r"PING \S* ?\(|WARNING: pinging broadcast|Pinging \S+ .*with \d+ bytes of data|Ping request could not find host",
+         r"PING |\d+ bytes from |From |Request timeout|Vr HL|\s*4  5 |---|\d+ packets transmitted|rtt |round-trip |pipe |Pinging |Reply from |Request timed out|Destination |General failure|PING: |Ping statistics for|Approximate round|\s+Packets: |\s+Minimum = |\s*$|WARNING: |ping: ",
+         ("PING ", "Pinging ", "Ping request"), read),
+)  # fmt: skip

@@ -1,0 +1,464 @@
+"""From connections that failed to guilty nodes: the rule, the route or the address behind it, and what mends it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
+
+from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked, sent_elsewhere
+from runbook.causes.netfilter.blocked import Seen, command_line
+from runbook.checks.context import Context
+from runbook.checks.mesh import Dial, rules_of
+from runbook.checks.reachability.gone import gone
+from runbook.model.inventory import Inventory
+from runbook.model.verdict import Finding
+
+SEEN: Mapping[str, Seen] = {
+    "dropped": "dropped",
+    "rejected": "rejected",
+    "refused": "refused",
+    "reset": "reset",
+    "silent": "lost",
+    "lost": "lost",
+}
+"""What became of a dial, as the packet filter's judge knows it; what is not in here is no filter's doing."""
+
+MOST_LINES = 10
+
+ENOUGH = 4
+"""So many connections that open at once show that a path loses nothing to speak of."""
+
+DEFAULT_PORTS = "32768 60999"
+"""net.ipv4.ip_local_port_range as Linux ships it."""
+
+REPEATED = 3
+"""So many segments that were sent again on connections that did work tell of a path that loses packets."""
+
+OPENED = ("reset", "silent", "lost")
+"""Dials that got as far as an established connection."""
+
+
+class Wanted(TypedDict):
+    ports: list[tuple[int, int]]
+    sources: list[str]
+    destinations: list[str]
+
+
+@dataclass(frozen=True)
+class Guilt:
+    """A node and what it is guilty of; `rule` is where, when it can be no other. `itself`: it met itself only."""
+
+    node: str
+    finding: Finding
+    rule: str = ""
+    remedies: tuple[tuple[str, str], ...] = ()
+    itself: bool = False
+
+    def same(self, other: Guilt) -> bool:
+        """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
+        if self.rule or other.rule:
+            return self.rule == other.rule
+        return self.finding.cause == other.finding.cause and (
+            other.itself or words(self.finding) == words(other.finding)
+        )
+
+    def merged(self, other: Guilt) -> Guilt:
+        mine, its = self.finding, other.finding
+        remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
+        differ = remedies and words(mine) != words(its)
+        finding = replace(
+            mine,
+            remedy=command_line(remedies, self.node) if differ else mine.remedy,
+            evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MOST_LINES],
+            peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
+        )
+        return replace(self, finding=finding, remedies=remedies)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Everything that is known when failed dials are explained. `evidence`: the rules of the nodes involved."""
+
+    at: Context
+    bad: list[Dial]
+    good: list[Dial]
+    evidence: Mapping[str, Evidence | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, at: Context, dials: Iterable[Dial], evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
+        """Reads the rules of both ends of what failed, unless they are given."""
+        dials = list(dials)
+        bad = [dial for dial in dials if dial.outcome != "open"]
+        good = [dial for dial in dials if dial.outcome == "open"]
+        if evidence is None:
+            involved = sorted({name for dial in bad for name in (dial.source, dial.destination)})
+            evidence = rules_of(at, involved, peers_of(at, bad)) if bad else {}
+        return cls(at, bad, good, evidence)
+
+    @property
+    def groups(self) -> list[list[Dial]]:
+        """One group for each pair and kind of trouble, all its ports together."""
+        found: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
+        for dial in sorted(self.bad, key=lambda dial: dial.source == dial.destination):  # its own affairs come last
+            found[dial.source, dial.destination, dial.outcome].append(dial)
+        return list(found.values())
+
+    def unexplained(self) -> list[Dial]:
+        """Dials that met silence which no rule surely accounts for, where packets may only have been lost.
+
+        Where others between the same two nodes opened, all of them at the first try, it was not loss.
+        """
+        found: list[Dial] = []
+        for dials in self.groups:
+            if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
+                found += [dial for dial in dials if not sure(self.blocked([dial]))]
+        return found
+
+    def _clean(self, dial: Dial) -> bool:
+        opened = [other for other in self.good if between_same(other, dial)]
+        return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
+
+    def findings(self) -> dict[str, list[Finding]]:
+        """By guilty node, one for each rule or kind of trouble."""
+        found: dict[str, list[Guilt]] = defaultdict(list)
+        for dials in self._by_rule():
+            guilt = self._judge(dials)
+            told = found[guilt.node]
+            same = next((at for at, other in enumerate(told) if other.same(guilt)), None)
+            if same is None:
+                told.append(guilt)
+            else:
+                told[same] = told[same].merged(guilt)
+        return {node: [guilt.finding for guilt in told] for node, told in found.items()}
+
+    def _by_rule(self) -> list[list[Dial]]:
+        """The groups, joined where one rule stops them in the same way: one command is to open all of it."""
+        joined: dict[tuple[object, ...], list[Dial]] = {}
+        for dials in self.groups:
+            blocked = self.blocked(dials[:1]) if dials[0].outcome in SEEN else None
+            key: tuple[object, ...] = (dials[0].source, dials[0].destination, dials[0].outcome)
+            if blocked is not None and sure(blocked):
+                key = (blocked.rule, *((name, one.leg) for name, one in blocked.explanations if one.blocks))
+            joined.setdefault(key, []).extend(dials)
+        return list(joined.values())
+
+    def blocked(self, dials: Sequence[Dial]) -> Blocked | None:
+        """What the rules of both ends make of the first of these dials, with a remedy that opens all of them."""
+        first = dials[0]
+        return explain_blocked(
+            SEEN[first.outcome],
+            self._flow(first),
+            *self._ends(first),
+            **self._wanted(dials),
+            listener_was_up=first.mode != "knock",
+        )
+
+    def elsewhere(self, dials: Sequence[Dial]) -> Blocked | None:
+        """The NAT rule by which something else than our listener answered these dials."""
+        first = dials[0]
+        return sent_elsewhere(self._flow(first), *self._ends(first), **self._wanted(dials))
+
+    def _flow(self, dial: Dial) -> Flow:
+        to_itself = "lo" if dial.source == dial.destination else None
+        return Flow(
+            self.source_of(dial),
+            self.destination_of(dial),
+            dial.port,
+            in_interface=to_itself,
+            out_interface=to_itself,
+            state="established" if dial.outcome in OPENED else "new",
+            packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
+        )
+
+    def _ends(self, dial: Dial) -> tuple[Evidence | None, Evidence | None, str, str]:
+        ends = dial.source, dial.destination
+        return self.evidence.get(ends[0]), self.evidence.get(ends[1]), *ends
+
+    def _wanted(self, dials: Sequence[Dial]) -> Wanted:
+        """All that one command is to open."""
+        first = dials[0]
+        return {
+            "ports": needed_ports(self.at.inventory, dials),
+            "sources": sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
+            "destinations": sorted({self.destination_of(d) for d in dials if d.source == first.source}),
+        }
+
+    def source_of(self, dial: Dial) -> str:
+        """The address that the dialler's kernel chose, which is what the rules of the other end see."""
+        return dial.local or number(self.at, dial.source)
+
+    def destination_of(self, dial: Dial) -> str:
+        return dial.remote or numeric(dial.address)
+
+    def _mtu(self, name: str) -> int | None:
+        entries = self.at.facts(name).get("interfaces", {}).values()
+        address = number(self.at, name)
+        return next((int(entry["mtu"]) for entry in entries if address in entry["addresses"]), None)
+
+    def _judge(self, dials: list[Dial]) -> Guilt:
+        """Which node is guilty of these failed dials of one direction, and the finding."""
+        first = dials[0]
+        source, destination = first.source, first.destination
+        seen = tuple(seen_of(dials))
+        others = tuple(n for n in dict.fromkeys(n for d in dials for n in (d.source, d.destination)))
+        if first.outcome == "unresolvable":
+            return Guilt(
+                source,
+                Finding(
+                    "name-unresolvable",
+                    f"{source} cannot resolve {first.address}",
+                    f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
+                    seen,
+                    (destination,),
+                ),
+            )
+        if first.outcome == "unsent":
+            return Guilt(source, no_port_left(self.at, source, seen, (destination,)))
+        if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
+            peers = tuple(name for name in others if name != led.node)
+            finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
+            return Guilt(led.node, finding, led.rule, led.remedies, source == destination)
+        if first.outcome == "stranger":
+            return Guilt(
+                destination,
+                Finding(
+                    "name-wrong-address",
+                    f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+                    f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
+                    seen,
+                    (source,),
+                ),
+            )
+        if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
+            node, finding = missing
+            peers = tuple(name for name in others if name != node)
+            finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
+            return Guilt(node, finding)
+        ends = self.evidence.get(source), self.evidence.get(destination)
+        if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
+            return Guilt(
+                source,
+                Finding(
+                    "no-route",
+                    f"{source} has no way to {destination} ({first.address}): {first.errno}",
+                    f"on {source}: `ip route get {first.address}`; add the route, or correct the address",
+                    seen,
+                    (destination,),
+                ),
+            )
+        blocked = self.blocked(dials)
+        if first.outcome in ("dropped", "silent", "lost") and not sure(blocked) and (lossy := self._lossy(dials)):
+            return Guilt(
+                destination,
+                Finding(
+                    "packet-loss",
+                    f"packets between {source} and {destination} are lost: {lossy}",
+                    "look at the links' error counters on both: `ip -s link`, `ethtool -S`; then at cable, transceiver and "
+                    "switch port",
+                    seen,
+                    (source,),
+                ),
+            )
+        if first.outcome in OPENED and not (
+            blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
+        ):
+            return Guilt(destination, self._broken(dials, seen))
+        if blocked is None:
+            return Guilt(
+                destination,
+                Finding(
+                    "master-not-listening",
+                    f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
+                    f"look at {destination} by hand: `sudo nft list ruleset`",
+                    seen,
+                    (source,),
+                ),
+            )
+        cause, says = blocked.cause, blocked.says
+        if first.outcome == "lost":
+            cause = "mtu-blackhole"
+            says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
+        elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports
+            cause = "data-ports-blocked"
+            says = (
+                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange "
+                f"data do not: {says}"
+            )
+        finding = Finding(
+            cause,
+            says,
+            blocked.remedy,
+            (*seen[:4], *blocked.evidence)[:MOST_LINES],
+            tuple(name for name in others if name != blocked.node),
+        )
+        return Guilt(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
+
+    def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
+        """What one of the two ends has lost since the run began, which explains it before any rule does."""
+        near, far = (dial.source, number(self.at, dial.source)), (dial.destination, self.destination_of(dial))
+        for (name, address), (_, peer) in ((near, far), (far, near)):
+            if dial.source != dial.destination and (
+                found := gone(self.at, name, address, peer, self.evidence.get(name))
+            ):
+                return name, found
+        return None
+
+    def _only_data_ports(self, dials: list[Dial]) -> bool:
+        """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""
+        source, destination = dials[0].source, dials[0].destination
+        master = self.at.inventory.rendezvous.master
+        joins = {dial.source for dial in self.good if dial.kind == "rendezvous" and dial.destination == master}
+        fixed = [dial for dial in (*self.good, *self.bad) if (dial.source, dial.destination) == (source, destination)]
+        fixed = [dial for dial in fixed if dial.kind in ("rendezvous", "range")]
+        return (
+            any(dial.kind == "ephemeral" for dial in dials)
+            and {source, destination} - {master} <= joins
+            and (not fixed or any(dial.outcome == "open" for dial in fixed))
+        )
+
+    def _lossy(self, dials: list[Dial]) -> str | None:
+        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss, not of
+        a filter. One repetition is a busy moment."""
+        same = [dial for dial in self.good if between_same(dial, dials[0])]
+        slow = [dial for dial in same if dial.tries > 1]
+        repeated = sum(dial.retransmitted or 0 for dial in same)
+        if not slow and repeated < REPEATED:
+            return None
+        seen = (
+            [f"{len(slow)} connections opened only after several tries (up to {max(d.tries for d in slow)})"]
+            if slow
+            else []
+        )
+        seen += [f"{repeated} segments had to be sent again"] if repeated else []
+        never = "never" if dials[0].outcome == "dropped" else "opened and carried nothing through"
+        return f"{', '.join(seen)}, {len(dials)} {never}"
+
+    def _broken(self, dials: list[Dial], seen: tuple[str, ...]) -> Finding:
+        first = dials[0]
+        then = {
+            "reset": "is then reset",
+            "silent": "then nothing more comes through",
+            "lost": "then full-size packets do not arrive",
+        }[first.outcome]
+        return Finding(
+            {"reset": "tcp-connection-lost-midrun", "silent": "packet-loss", "lost": "mtu-blackhole"}[first.outcome],
+            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that could "
+            "be read accounts for it",
+            "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
+            f"`sudo tcpdump -ni any 'tcp port {first.port} and host {self.destination_of(first)}'` on both",
+            seen,
+            (first.source,),
+        )
+
+
+def no_port_left(at: Context, node: str, seen: Sequence[str], peers: Sequence[str] = ()) -> Finding:
+    """Every port that the kernel may hand out there is taken: nothing can be dialled, and no rank can listen."""
+    bounds = str(at.facts(node).get("port_range") or "").split()
+    ports, wider = (
+        (f" ({bounds[0]}-{bounds[1]})", " ".join(bounds) != DEFAULT_PORTS) if len(bounds) == 2 else ("", True)
+    )
+    who = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
+    return Finding(
+        "port-in-use",
+        f"every port that the kernel of {node} may hand out{ports} is taken: ranks there can neither dial nor listen",
+        f"sudo sysctl -w net.ipv4.ip_local_port_range='{DEFAULT_PORTS}'"
+        if wider
+        else f"see on {node} who holds them, and end it: `{who}`",
+        (*seen, f"net.ipv4.ip_local_port_range of {node}: {' '.join(bounds) or 'unknown'}", f"who holds them: `{who}`"),
+        tuple(peers),
+    )
+
+
+def seen_of(dials: Sequence[Dial]) -> list[str]:
+    """What was seen, a line for each pair and outcome."""
+    lines: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
+    for dial in dials:
+        lines[dial.source, dial.address, dial.outcome].append(dial)
+    return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
+
+
+def between_same(one: Dial, other: Dial) -> bool:
+    return {one.source, one.destination} == {other.source, other.destination}
+
+
+def sure(blocked: Blocked | None) -> bool:
+    """Whether a rule was found that is certain to block."""
+    return blocked is not None and blocked.decided and not blocked.between
+
+
+def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
+    """By node, the addresses of those it had to do with."""
+    addresses = {node.name: number(at, node.name) for node in at.nodes}
+    found: dict[str, set[str]] = defaultdict(set)
+    for dial in dials:
+        found[dial.source].add(addresses[dial.destination])
+        found[dial.source].add(dial.remote or numeric(dial.address))
+        found[dial.destination].add(dial.local or addresses[dial.source])
+    return {name: sorted(listed) for name, listed in found.items()}
+
+
+def words(finding: Finding) -> list[str]:
+    """What a remedy opens, whatever the order in which it lists the peers."""
+    return sorted(re.findall(r"[\w.:/-]+", finding.remedy))
+
+
+def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
+    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
+    dials = list(dials)
+    kinds = {dial.kind for dial in dials}
+    ports: list[tuple[int, int]] = []
+    if "rendezvous" in kinds:
+        ports.append((inventory.rendezvous.port, inventory.rendezvous.port))
+    if "range" in kinds:
+        ports.extend(inventory.network.ports)
+    if "ephemeral" in kinds:
+        ports.append(ephemeral_range(dials))
+    return sorted(set(ports))
+
+
+def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
+    """Linux's default range, widened to what was really handed out."""
+    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
+    return min(32768, *seen), max(60999, *seen)
+
+
+def rejects(*evidence: Evidence | None) -> bool:
+    """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
+    return any(one is None or one.bases(4) or one.bases(6) for one in evidence)
+
+
+def number(at: Context, name: str) -> str:
+    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine what
+    it means: of several addresses it is one of the node's own."""
+    written = at.data_address(at.inventory.node(name))
+    found, own = numeric(written), at.own_addresses(name)
+    if found == written or found in own or not own:
+        return found
+    return next((address for address in own if ":" not in address), own[0])
+
+
+def numeric(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        try:
+            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            return "0.0.0.0"
+
+
+def ports_text(dials: Iterable[Dial]) -> str:
+    """Ports with their runs folded: `TCP 29500-29510, 41927`."""
+    runs: list[list[int]] = []
+    for port in sorted({dial.port for dial in dials}):
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return "TCP " + ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")

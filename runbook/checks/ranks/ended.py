@@ -1,0 +1,273 @@
+"""What a rank did wrong by itself: how it ended, or what it said of its own failure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from runbook.causes.logs.judge import Cause
+from runbook.checks.ranks.told import meaning
+from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
+
+if TYPE_CHECKING:
+    from runbook.checks.gang import Gang, Member
+
+FATAL_OF_ITS_OWN = {
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+}
+
+FROM_OUTSIDE = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
+"""Signals that only another process sends, and politely."""
+
+LIMITS = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
+
+REMEDIES = {
+    "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
+    "gpu-out-of-memory": "see who uses the GPU (`nvidia-smi`), or lower `max_bytes:`",
+    "gpu-ecc-uncorrectable": "on {node}: `nvidia-smi -q -d ECC,ROW_REMAPPER` shows which GPU; then `sudo nvidia-smi --gpu-reset -i N`, "
+    "and a GPU that does it again has to be replaced",
+    "gpu-illegal-access": "on {node}: `sudo dmesg -T | grep -i xid` tells a broken GPU (Xid 48, 63, 74, 79, 94, 95) from a bug of the "
+    "program (13, 31); for the line with the bug run it with CUDA_LAUNCH_BLOCKING=1",
+    "gpu-fell-off-bus": "on {node}: `sudo reboot`",
+    "gpu-reset-required": "on {node}: `sudo nvidia-smi --gpu-reset`, or `sudo reboot`",
+    "nvlink-error": "on {node}: `nvidia-smi nvlink -e` shows the link; then `sudo nvidia-smi --gpu-reset`",
+    "nccl-library-missing-or-conflict": "on {node}: `ldconfig -p | grep nccl` and `{python} -m pip list | grep -i nccl` show the copies; "
+    "take the one that is not torch's out of LD_LIBRARY_PATH and LD_PRELOAD",
+    "python-missing": "on {node}: make `{python} -c pass` work; PYTHONHOME and PYTHONPATH, in `env:` or set by `activate:`, may lead it astray",
+    "driver-too-old": "update the NVIDIA driver, or install a torch built for an older CUDA",
+    "gpu-arch-unsupported": "install a torch built for this GPU's compute capability",
+    "fabricmanager-down": "`sudo systemctl restart nvidia-fabricmanager`, and look at its log",
+    "torch-missing": "install it into that Python: `{python} -m pip install torch`, or name another one with `python:` "
+    "or `activate:` in the inventory",
+    "torch-distributed-not-built": "install a torch built with distributed (the official wheels are)",
+    "nccl-not-built-in": "install a CUDA build of torch on that node, or set `rendezvous: {{backend: gloo}}`",
+    "no-gpu-visible": "check `nvidia-smi` and CUDA_VISIBLE_DEVICES there; a CPU build of torch sees none: "
+    "`{python} -c 'import torch; print(torch.version.cuda)'`",
+    "device-ordinal-invalid": "put the number of GPUs that the node has into the inventory (`gpus:`)",
+    "python-too-old": "name a newer Python in the inventory: `python:` or `activate:`",
+    "port-in-use": "see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
+    "mismatched-collectives": "find what makes this rank call something else: a wrapper around torch.distributed, a branch",
+    "disk-full": "see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
+    "open-files-limit": "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf",
+    "program-error": "make `{python} -c 'import torch'` work on that node first",
+}
+
+STOPPED = {
+    "workdir-missing": (
+        "workdir-not-writable",
+        "the folder that the launch script works in is not there",
+        "name another `workdir:`",
+    ),
+    "environment-missing": (
+        "activation-failed",
+        "the environment that `activate:` asks for is not there: {activate}",
+        "make it on that node, or correct `activate:`",
+    ),
+    "address-unresolved": (
+        "name-unresolvable",
+        "MASTER_ADDR does not resolve there",
+        "add the name to DNS or /etc/hosts, or write an IP address as `rendezvous: {{address: …}}`",
+    ),
+    "address-loopback": (
+        "master-addr-loopback",
+        "MASTER_ADDR leads to the node itself by its loopback address",
+        "take the name out of /etc/hosts there, or write an IP address as `rendezvous: {{address: …}}`",
+    ),
+    "port-taken": ("port-in-use", "the rendezvous port is taken there", REMEDIES["port-in-use"]),
+    "secrets-missing": (
+        "workdir-not-writable",
+        "the file with the secrets beside the launch script cannot be read",
+        "see what removes or protects files in the workdir, or name another `workdir:`",
+    ),
+}
+"""Why the launch script stopped (its own events): the cause, what it means, and the remedy."""
+
+NO_ROOM = re.compile(
+    r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"
+    r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
+    re.IGNORECASE,
+)
+"""What a program says that was refused memory or processes by a limit of its own."""
+
+ERROR = re.compile(r"\berror\b|\w+(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
+"""A line that says what is wrong, where a program ends without a traceback."""
+
+
+def own_failure(gang: Gang, member: Member, doing: str) -> Finding | None:
+    """What this rank did wrong by itself, or None when it merely suffers."""
+    if member.aftermath:
+        return None
+    if member.failure is not None:
+        return reported(gang, member, member.failure, doing)
+    if not member.over or member.lost:
+        return None
+    code = member.code
+    if code is not None and 128 < code < 160:
+        code = 128 - code  # a shell in between tells it in this way
+    if code is not None and code < 0:
+        return ended_by_signal(gang, member, -code, doing)
+    return exited(gang, member, code, doing)
+
+
+def exited(gang: Gang, member: Member, code: int | None, doing: str) -> Finding:
+    """It ended with an exit code, and its program did not come to say why."""
+    node, tail = gang.inventory.node(member.rank.node), gang.lines(member)
+    evidence = tail or (f"exit code {code}, nothing printed",)
+    if code == 0 and node.activate and "started" not in member.steps:
+        return Finding(
+            "activation-failed",
+            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts after it: "
+            f"{node.activate}",
+            f"take `exec` or whatever replaces the shell out of `{node.activate}`",
+            evidence,
+        )
+    means = meaning(tail)
+    place = last_place(tail)
+    said = next((line for line in reversed(tail) if place or ERROR.search(line)), "")
+    early = " before its work was done" if code == 0 else ""
+    limits = f"; see the limits there: `ulimit -a` in `sh` on {node.name}" if NO_ROOM.search("".join(tail)) else ""
+    return Finding(
+        means.cause if means else "program-error",
+        f"{member.label} exited with code {code}{early} {doing}, {progress(member)}{': ' if said else ''}{said}{place}",
+        remedy_for(means, node) or f"read its log: `less {log_name(gang, member)}`{limits}",
+        evidence,
+    )
+
+
+def ended_by_signal(gang: Gang, member: Member, number: int, doing: str) -> Finding:
+    node, tail, text = member.rank.node, gang.lines(member), signal_name(number)
+    evidence = (f"exit by {text}", *tail)
+    if number == signal.SIGKILL:
+        if proof := killed_for_memory(gang, member):
+            return Finding(
+                "rank-killed",
+                f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}",
+                f"on {node}: free memory (`free -h`, `ps axo rss,pid,cmd --sort -rss | head`), raise the limit of its "
+                "cgroup, or lower `max_bytes:`",
+                (f"exit by {text}", *proof, *tail),
+            )
+        return Finding(
+            "rank-killed",
+            f"{member.label} was killed ({text}) {doing}, {progress(member)}",
+            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, "
+            "give it less work or more memory; else find who sent the signal",
+            evidence,
+        )
+    if number in LIMITS:
+        return Finding(
+            "rank-killed",
+            f"{member.label} reached its limit of {LIMITS[signal.Signals(number)]} {doing}, {progress(member)}",
+            "raise that limit where the ranks start: in `activate:` or in /etc/security/limits.conf",
+            evidence,
+        )
+    if number in FROM_OUTSIDE:
+        return Finding(
+            "terminated-from-outside",
+            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to stop",
+            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
+            "`sudo journalctl --since '-5 min'` and `last -5`",
+            evidence,
+        )
+    if number == signal.SIGHUP:
+        return Finding(
+            "terminal-closed",
+            f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
+            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since '-5 min'`",
+            evidence,
+        )
+    crashed = number in FATAL_OF_ITS_OWN
+    return Finding(
+        "rank-crashed" if crashed else "rank-killed",
+        f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
+        + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
+        (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
+        + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
+        f"its log: `less {log_name(gang, member)}`",
+        (*evidence, *stack_lines([member])),
+    )
+
+
+def killed_for_memory(gang: Gang, member: Member) -> tuple[str, ...]:
+    """What proves that the kernel killed it for want of memory; nothing where nothing proves it."""
+    seen = gang.seen.get(member.rank.node)
+    before = member.steps.get("started", {}).get("kernel_kills")
+    after = seen.get("kernel_kills") if seen else None
+    if before is None or after is None or after <= before:
+        return ()
+    count = after - before
+    lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
+    many = "es" if count > 1 else ""
+    told = f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it started"
+    return (told, *lines[-1:])
+
+
+def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str) -> Finding:
+    node = gang.inventory.node(member.rank.node)
+    tail = gang.lines(member)
+    event = str(said["event"])
+    if event == "activation-failed":
+        return Finding(
+            "activation-failed",
+            f"on {node.name} the inventory's activate line fails with code {said['code']}: {node.activate}",
+            f"log in as the same user and run it: `{node.activate}`; mend it there or in the inventory",
+            tail,
+        )
+    if event == "program-missing":
+        return Finding(
+            "python-missing",
+            f"{node.name} has no {node.interpreter}",
+            f"install it, or name the right one in the inventory: `python:` of {node.name}",
+            tail,
+        )
+    if event in STOPPED:
+        cause, why, remedy = STOPPED[event]
+        says = f"the launch script stopped on {node.name}: {why.format(activate=node.activate)}"
+        return Finding(cause, says, remedy.format(python=node.interpreter), tail)
+    text = str(said.get("text"))
+    trace = said.get("traceback")
+    lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
+    told = str(said.get("cause") or "")
+    means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
+    cause = means.cause if means else told or "program-error"
+    remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter, node=node.name)
+    if cause == "program-error" and lines:
+        remedy = f"read the traceback, and mend what its last line says: `less {log_name(gang, member)}`"
+    where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
+    return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
+
+
+def remedy_for(means: Cause | None, node: Node) -> str:
+    """What mends a cause that a rank's own words show; nothing where they show none."""
+    if means is None:
+        return ""
+    ours = REMEDIES.get(means.cause, "").format(python=node.interpreter, node=node.name)
+    return ours or means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
+
+
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+
+
+def last_place(lines: tuple[str, ...]) -> str:
+    """` at FILE:LINE in FUNCTION`, of the innermost frame that a traceback names; nothing where it names none."""
+    found = [match for line in lines if (match := FRAME.search(line))]
+    if not found:
+        return ""
+    last = found[-1]
+    return f" at {last['file']}:{last['line']}" + (f" in {last['function']}" if last["function"] else "")
+
+
+def signal_name(number: int) -> str:
+    try:
+        return f"signal {number}, {signal.Signals(number).name}"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,39 @@
+"""How ranks are spoken of in findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runbook.model.units import bytes_text
+
+if TYPE_CHECKING:
+    from runbook.checks.gang import Gang, Member
+
+
+def progress(member: Member) -> str:
+    """How far a rank came, for people."""
+    size, turn = member.place
+    if size:
+        text = f"at {bytes_text(size)}, iteration {turn} of {member.beat.get('turns', '?')}"
+        return text + (f" (last finished size {bytes_text(member.finished_size)})" if member.finished_size else "")
+    early = {"not started": "before its first line", "done": "before its first size"}
+    return early.get(member.step, f"last step: {member.step}")
+
+
+def stack_lines(members: Sequence[Member]) -> tuple[str, ...]:
+    lines: list[str] = []
+    for member in members:
+        if member.stack:
+            lines.append(f"{member.label} is in:")
+            lines.extend(f"  {frame}" for frame in member.stack[:5])
+    return tuple(lines)
+
+
+def log_name(gang: Gang, member: Member) -> str:
+    return str(gang.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
+
+
+def kept(gang: Gang) -> str:
+    """Where the stacks and records lie that were taken."""
+    return f"stacks, flight records and process states of every rank: {gang.run.run_dir / 'hang'}"

@@ -1,0 +1,1 @@
+"""What `ping` asks of names, addresses and paths: one question a module."""

@@ -1,0 +1,73 @@
+"""What a node has no more that it had when the run began: its address, the interface that carries it, the way to a peer."""
+
+from __future__ import annotations
+
+from runbook.causes.netfilter import Evidence
+from runbook.checks.context import Context
+from runbook.checks.reachability.routes import refusal
+from runbook.checks.readiness.interfaces import unusable
+from runbook.model.verdict import Finding
+
+
+def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
+    """Why nothing can leave or arrive at `address` of a node, or get from it to the address `peer`, whatever the rules say."""
+    if evidence is None:
+        return None
+    return _address(at, node, address, evidence) or _route(node, peer, evidence)
+
+
+def _address(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
+    before = at.facts(node).get("interfaces", {})
+    name = next((name for name, entry in before.items() if address in entry["addresses"]), None)
+    if name is None or not evidence.interfaces:
+        return None
+    now = evidence.interfaces.get(name)
+    if now is None:
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node}, which carried {address}, is there no more",
+            f"look on {node} what took it away: `sudo dmesg | tail -30`, `journalctl -n 50`",
+            (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",),
+        )
+    if now.state == "DOWN":
+        entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
+        return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
+    if any(address in entry.addresses for entry in evidence.interfaces.values()):
+        return None
+    length = now.prefixes[0].partition("/")[2] if now.prefixes else "24"
+    return Finding(
+        "interface-missing",
+        f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
+        f"sudo ip address add {address}/{length} dev {name}",
+        (f"when the run began, {name} of {node} had {address}",),
+    )
+
+
+def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
+    """The MTU of an interface that has shrunk: connections that were open before still send what does not fit any more."""
+    for name, entry in at.facts(node).get("interfaces", {}).items():
+        now = evidence.interfaces.get(name) if evidence is not None else None
+        if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
+            return Finding(
+                "mtu-blackhole",
+                f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
+                f"sudo ip link set dev {name} mtu {entry['mtu']}",
+                (f"{node}: {name} mtu {now.mtu}",),
+            )
+    return None
+
+
+def _route(node: str, peer: str, evidence: Evidence) -> Finding | None:
+    refused = evidence.no_route_to(peer)
+    if refused is None:
+        return None
+    why, fix = refusal(peer, refused) or (
+        "",
+        f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address",
+    )
+    return Finding(
+        "no-route",
+        f"{node} has no route to {peer}" + (f": {why}" if why else ""),
+        fix,
+        (f"{node}: ip route get {peer}: {refused['error']}",),
+    )

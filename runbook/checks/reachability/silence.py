@@ -1,0 +1,211 @@
+"""A peer that answers nothing, neither ICMP nor TCP: a wrong address, a filter, a way back that is missing, or nobody."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+from runbook.causes.netfilter import Evidence, Flow, explain_blocked
+from runbook.checks.mesh import rules_of
+from runbook.checks.reachability.common import culprits, listed
+from runbook.checks.reachability.seen import Pair, Seen
+from runbook.load.address import is_ip
+from runbook.model.verdict import Finding
+
+ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+FILTERED = ("filtered", "prohibited", "rohibited")
+NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
+
+Found = dict[str, list[Finding]]
+
+
+def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
+    """By guilty node."""
+    found: Found = defaultdict(list)
+    if not pairs:
+        return found
+    names = sorted({name for pair in pairs for name in pair.ends})
+    address = {name: seen.numeric(name) for name in names}
+    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    left: list[Pair] = []
+    for pair in pairs:
+        guilty, finding = (
+            _not_its_own(seen, pair)
+            or _reverse_path(seen, pair)
+            or _rule(seen, pair, evidence)
+            or _router(pair)
+            or _gateway(seen, pair)
+            or (None, None)
+        )
+        if guilty is None or finding is None:
+            left.append(pair)
+        else:
+            found[guilty].append(finding)
+    # What is explained one way explains the silence of the other way as well.
+    explained = {frozenset((name, peer)) for name, told in found.items() for f in told for peer in f.peers}
+    left = [pair for pair in left if pair.ends not in explained]
+    for name, peers in culprits(pair.ends for pair in left).items():
+        found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
+    return dict(found)
+
+
+def _not_its_own(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+    own = seen.at.own_addresses(pair.peer)
+    if not is_ip(pair.address) or not own or pair.address in own:
+        return None
+    right = next((a for a in own if ":" not in a), own[0])
+    return pair.peer, Finding(
+        "master-addr-wrong-host",
+        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there answers",
+        f"write one of its own: `{pair.peer}: {{address: {right}}}`",
+        (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
+        (pair.source,),
+    )
+
+
+def _reverse_path(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+    """The peer would send its answers by another interface than our packets come in by, and drops these for that."""
+    arrives = seen.data_interface(pair.peer)
+    back = seen.pair(pair.peer, pair.source)
+    if arrives is None or back is None:
+        return None
+    strict = seen.interfaces(pair.peer).get(arrives, {}).get("rp_filter")
+    leaves = back.route.get("dev")
+    if strict != 1 or leaves in (None, arrives):
+        return None
+    return pair.peer, Finding(
+        "host-unreachable",
+        f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
+        f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
+        f"sudo sysctl -w net.ipv4.conf.{arrives}.rp_filter=2",
+        (
+            *(
+                (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
+                if (dropped := seen.answers[pair.peer].get("rp_filtered"))
+                else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
+            ),
+            f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
+            "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+        ),
+        (pair.source,),
+    )
+
+
+def _rule(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
+    blocked = explain_blocked(
+        "dropped",
+        flow,
+        evidence.get(pair.source),
+        evidence.get(pair.peer),
+        pair.source,
+        pair.peer,
+        ports=[(1, 65535)],  # not even ICMP comes through: everything between the two is blocked
+    )
+    if not blocked or not blocked.decided or blocked.between:
+        return None
+    remedy, says = blocked.remedy, blocked.says
+    if flow.version == 6:  # without neighbour discovery nobody on the segment finds the other
+        discovery = explain_blocked(
+            "dropped",
+            replace(flow, protocol="ipv6-icmp"),
+            evidence.get(pair.source),
+            evidence.get(pair.peer),
+            pair.source,
+            pair.peer,
+        )
+        if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
+            remedy, says = (
+                f"{remedy} && {discovery.remedy}",
+                f"{says}; ICMPv6, by which neighbours find each other, as well",
+            )
+    others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)
+    lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *blocked.evidence)
+    return blocked.node, Finding(blocked.cause, says, remedy, lines[:10], others)
+
+
+def _router(pair: Pair) -> tuple[str, Finding] | None:
+    """Somebody on the way says why not; what he says of himself, when the address is ours, is that nobody answers ARP."""
+    for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
+        if router in (pair.route.get("src"), pair.numeric):
+            continue
+        lines = (f"ping {pair.numeric} on {pair.source}: From {router} {says}", f"route: via {pair.route.get('via')}")
+        if any(word in says for word in FILTERED):
+            return pair.source, Finding(
+                "firewall-reject",
+                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the inventory",
+                f"let {router} forward between {pair.route.get('src')} and {pair.numeric}: TCP, and ICMP for the path MTU",
+                lines,
+                (pair.peer,),
+            )
+        if any(word in says for word in NO_WAY):
+            return pair.source, Finding(
+                "no-route",
+                f"{router}, on the way from {pair.source} to {pair.peer}, has no route to {pair.numeric} ({says})",
+                f"add a route to {pair.numeric} on {router}, or take another way: `sudo ip route add {pair.numeric} via "
+                f"GATEWAY` on {pair.source}",
+                lines,
+                (pair.peer,),
+            )
+    return None
+
+
+def _gateway(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+    """The peer is sought behind a gateway that is dead, or needless: the peer is in a network of our own."""
+    via, told = pair.route.get("via"), pair.target.get("gateway")
+    if not via or not told:
+        return None
+    address = ipaddress.ip_address(pair.numeric)
+    mine = next(
+        (prefix for _, prefix in seen.prefixes(pair.source) if address in ipaddress.ip_interface(prefix).network), ""
+    )
+    state = (told["neighbour"] or {}).get("state") or []
+    dead = "FAILED" in state or "INCOMPLETE" in state
+    if not dead and not mine:
+        return None
+    owner = next((f" ({node.name})" for node in seen.nodes if via in seen.at.own_addresses(node.name)), "")
+    says = f"{pair.source} seeks {pair.peer} ({pair.numeric}) behind the gateway {via}{owner}"
+    says += ", which does not answer" if dead else ""
+    says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
+    routes = [route for route in told["routes"] if route.get("gateway") == via]
+    table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
+    route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
+    fix = f"sudo ip route del {route}"
+    if not mine:
+        fix = (
+            f"look whether {via} is up (`ping {via}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
+            f"{routes[0]['dst'] if routes else pair.numeric} via GATEWAY`"
+        )
+    lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
+    return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))
+
+
+def _nobody(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+    """Nothing explains it. `name` is what these pairs have in common, or one end of the only one."""
+    toward = [pair for pair in pairs if pair.peer == name]
+    first = (toward or pairs)[0]
+    address, callers = (seen.numeric(name), peers) if len(peers) > 1 else (first.numeric, [first.source])
+    target = name if len(peers) > 1 else first.peer
+    neighbour = (first.target.get("neighbour") or {}).get("state") or []
+    unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
+    says = f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to ICMP nor to TCP"
+    if unheard:
+        says += "; nobody on that segment even answers ARP for it"
+    interface = seen.data_interface(target) or "IFACE"
+    ways = [
+        f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}"
+        + (f" via {pair.route['via']}" if pair.route.get("via") else "")
+        for pair in pairs[:4]
+    ]
+    held = [
+        f"{node}: {', '.join(p for _, p in seen.prefixes(node, seen.data_interface(node)))}"
+        for node in (name, *peers[:3])
+    ]
+    fix = (
+        f"look whether {address} is up and on the same network: `ip -s link show {interface}` on {target} (is it the cable, "
+        f"switch port or VLAN?), `sudo tcpdump -ni {interface} arp or icmp` there while `ping {address}` runs on {callers[0]}"
+    )
+    dials = [str(dial) for pair in pairs[:2] for dial in pair.dials[:2]]
+    return Finding("host-unreachable", says, fix, (*first.echo_says(), *dials, *ways, *held)[:10], tuple(peers))

@@ -1,0 +1,158 @@
+"""nvidia-smi that is missing, hangs, or says an error instead of listing the GPUs: what that means."""
+
+from __future__ import annotations
+
+from runbook.causes.tools.nvidia import Listing, flat
+from runbook.checks.context import Facts
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
+
+SMI_DEADLINE_S = 12
+"""How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second each."""
+
+INFOROM_CORRUPT = 14
+"""nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
+
+ERRORS = (
+    (
+        "driver/library version mismatch",
+        "driver-library-mismatch",
+        "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
+        "sudo reboot",
+    ),
+    (
+        "couldn't communicate with the nvidia driver",
+        "no-gpu-visible",
+        "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
+        "sudo modprobe nvidia",
+    ),
+    (
+        "driver not loaded",
+        "no-gpu-visible",
+        "the NVIDIA kernel module is not loaded",
+        "sudo modprobe nvidia",
+    ),
+    (
+        "couldn't find libnvidia-ml",
+        "no-gpu-visible",
+        "the driver's library libnvidia-ml.so is not found",
+        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: `--gpus all`",
+    ),
+    (
+        "gpu access blocked",
+        "no-gpu-visible",
+        "the operating system keeps programs from the GPU",
+        "on Windows' side of WSL: update the driver, `wsl --update`, then `wsl --shutdown`",
+    ),
+    (
+        "no devices were found",
+        "gpu-count-mismatch",
+        "the driver finds no GPU at all",
+        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
+    ),
+    (
+        "no devices found",
+        "gpu-count-mismatch",
+        "the driver finds no GPU at all",
+        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
+    ),
+    (
+        "failed to initialize nvml: unknown error",
+        "no-gpu-visible",
+        (
+            "the driver does not open the GPUs; in a container most often because the host took them away again (a `systemctl "
+            "daemon-reload` there does)"
+        ),
+        "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
+    ),
+    (
+        "insufficient permissions",
+        "no-gpu-visible",
+        "the login user may not open the GPUs",
+        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then log in again",
+    ),
+    (
+        "gpu is lost",
+        "gpu-fell-off-bus",
+        "a GPU is lost: it has fallen off the bus",
+        "sudo reboot",
+    ),
+)
+
+CODES = {
+    6: "no devices were found",
+    9: "couldn't communicate with the nvidia driver",
+    12: "couldn't find libnvidia-ml",
+    15: "gpu is lost",
+    18: "driver/library version mismatch",
+}
+"""What the exit code alone tells, as nvidia-smi's manual has it, where the words are missing or of another language."""
+
+
+def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding | None:
+    """Why nvidia-smi listed nothing that can be gone by; None when it did its work."""
+    wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
+    if smi.get("missing"):
+        return missing(node, wanted, facts)
+    if smi.get("timed_out"):
+        asleep = smi.get("state") == "D"
+        return Finding(
+            "gpu-tool-hung",
+            f"nvidia-smi does not return on {node.name}: the driver or a GPU hangs"
+            + (", and the kernel cannot end it" if asleep else ""),
+            f"on {node.name}: `ps axo stat,pid,wchan:32,cmd | grep '^D'` and `sudo dmesg -T | grep -i -E 'nvrm|xid'`; "
+            "a GPU that hangs the driver needs `sudo reboot`",
+            (
+                f"nvidia-smi: no answer within {SMI_DEADLINE_S} s"
+                + (", in uninterruptible sleep (state D)" if asleep else ""),
+            ),
+        )
+    said = evidence(smi)
+    text = flat(f"{smi.get('out', '')} {smi.get('err', '')}").lower()
+    sound = smi.get("code") in (0, INFOROM_CORRUPT)
+    if listing.gpus and (sound or listing.lost):
+        return None
+    for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
+        for phrase, cause, says, remedy in ERRORS:  # some of them come with exit code 0
+            if phrase in hint:
+                return Finding(
+                    cause, f"{node.name}: {says}", remedy, (f"nvidia-smi ended with code {smi.get('code')}", *said)
+                )
+    if listing.lost:
+        return None
+    how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
+    listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
+    return Finding(
+        "tool-output-unknown",
+        f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at",
+        f"run `nvidia-smi` on {node.name} by hand, as the same user",
+        said,
+    )
+
+
+def missing(node: Node, wanted: str, facts: Facts) -> Finding:
+    pci = facts.get("pci")
+    seen = ["nvidia-smi is not on PATH"]
+    if pci is not None:
+        seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
+    if facts.get("amd"):
+        return Finding(
+            "tool-missing",
+            f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only",
+            f"write `processes: {len(node.gpus)}` instead of `gpus:` for {node.name}: its ranks then take the GPU of their "
+            "local rank, and nobody looks at them before",
+            (*seen, f"{facts['amd']} is there"),
+        )
+    return Finding(
+        "tool-missing",
+        f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at",
+        "put `gpus: 0` if it has none; else install its driver"
+        if pci == 0
+        else "install the driver's tools (nvidia-utils-*, or the driver itself), or put `gpus: 0` if it has none",
+        tuple(seen),
+    )
+
+
+def evidence(smi: Facts) -> tuple[str, ...]:
+    text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
+    return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)

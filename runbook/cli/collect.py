@@ -1,0 +1,282 @@
+"""`runbook collect`: one archive for a colleague or a forum, and what is and is not in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.cli.inventory import only_one_here
+from runbook.cli.product import refuse_to_replace
+from runbook.cli.run import terminated_like_interrupted
+from runbook.engine.collect.archive import archive_files, packed, write_archive
+from runbook.engine.collect.entries import Absent
+from runbook.engine.collect.gather import Gathered, Wanted, gather
+from runbook.engine.collect.nodes import WINDOWS, NodeAnswer
+from runbook.engine.collect.readme import counts
+from runbook.engine.collect.rundir import RunFolder, latest_run, read_run
+from runbook.engine.collect.sources import Environment, load
+from runbook.load.origins import Origins
+from runbook.load.patterns import select
+from runbook.load.shipped import find_inventory
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
+from runbook.model.redact import SHORTEST
+from runbook.model.secret import Secret
+from runbook.model.units import bytes_text, seconds_text
+from runbook.report.fold import fold
+from runbook.report.text import one_line
+
+INCOMPLETE = 3
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the archive is there all the same."""
+    refuse_to_replace(arguments.out, force=False)
+    run, about_run = which_run(arguments)
+    subject = which_inventory(arguments, run)
+    run, about_run = of_same_inventory(arguments, subject, run, about_run)
+    nodes: Sequence[Node] = ()
+    if subject.inventory is not None:
+        nodes = select(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
+    if sys.stderr.isatty() and nodes:
+        sys.stderr.write(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …\n")
+    wanted = Wanted(
+        subject.inventory,
+        subject.origins,
+        subject.path,
+        nodes,
+        run,
+        [shlex.quote(word) for word in ("runbook", *sys.argv[1:])],
+        arguments.forks,
+        arguments.hide_addresses,
+    )
+    when = time.time()
+    with terminated_like_interrupted():
+        gathered = gather(wanted)
+        out = Path(arguments.out) if arguments.out else default_name(subject, gathered, when)
+        files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
+        data = packed(files, when)
+        write(data, out)
+    code = INCOMPLETE if subject.trouble or any(not node.asked for node in gathered.nodes) else 0
+    if arguments.output == "json":
+        sys.stdout.write(as_json(gathered, out, data, files, run, subject, code))
+    else:
+        sys.stdout.write("\n".join(as_text(gathered, out, data, files, about_run, subject)) + "\n")
+    return code
+
+
+# What is meant.
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The inventory; `trouble` says why there is none, `unknown` which secrets of it cannot be looked for."""
+
+    path: Path | None = None
+    inventory: Inventory | None = None
+    origins: Origins | None = None
+    trouble: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def which_run(arguments: argparse.Namespace) -> tuple[RunFolder | None, str]:
+    """The run of --run-dir, or the latest; and a sentence on which it is."""
+    if arguments.run_dir is not None:
+        path = Path(arguments.run_dir)
+        run = read_run(path)
+        if run is None:
+            what = (
+                "holds no run: there is no result.json and no events.jsonl in it" if path.is_dir() else "is no folder"
+            )
+            raise FilesWrong([Problem("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")])
+        return run, f"{run.path}: {verdict_of(run)}"
+    latest = latest_run()
+    run = read_run(latest) if latest else None
+    if run is None:
+        return None, "none: there is no run here yet"
+    return run, f"{run.path}: {verdict_of(run)} (the latest; --run-dir DIR takes another)"
+
+
+def verdict_of(run: RunFolder) -> str:
+    where = f" at {run.stopped_at}" if run.stopped_at else ""
+    why = f": {', '.join(run.causes)}" if run.causes else ""
+    return one_line(f"{run.verdict}{where}{why}")
+
+
+def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Subject:
+    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone is worth sending too."""
+    environ = Environment(os.environ)
+    if arguments.inventory is not None or run is None:
+        path = find_inventory(arguments.inventory) if arguments.inventory is not None else only_one_here()
+        return loaded(path, environ)
+    if run.inventory is None:
+        return Subject(
+            trouble=f"the run's inventory, {run.named_inventory or 'of no name'}, is not there: name one with -i"
+        )
+    try:
+        return loaded(run.inventory, environ)
+    except FilesWrong as wrong:
+        return Subject(run.inventory, trouble=f"the run's inventory does not load: {wrong}")
+
+
+def loaded(path: Path, environ: Environment) -> Subject:
+    inventory, origins = load(path, environ)
+    secrets = {
+        value.source: value.reveal()
+        for env in (inventory.env, *(node.env for node in inventory.nodes))
+        for value in env.values()
+        if isinstance(value, Secret)
+    }
+    unknown = [
+        f"{source} is {'not set here' if not text else 'too short'}: its value cannot be looked for"
+        for source, text in secrets.items()
+        if len(text) < SHORTEST
+    ]
+    return Subject(path, inventory, origins, unknown=tuple(unknown))
+
+
+def of_same_inventory(
+    arguments: argparse.Namespace, subject: Subject, run: RunFolder | None, about_run: str
+) -> tuple[RunFolder | None, str]:
+    """The latest run of other machines than those of -i would only mislead whoever reads the archive."""
+    if run is None or arguments.run_dir is not None or arguments.inventory is None or subject.path is None:
+        return run, about_run
+    if run.inventory is not None and os.path.realpath(run.inventory) == os.path.realpath(subject.path):
+        return run, about_run
+    return None, f"none: the latest, {run.path}, was of {run.named_inventory}; --run-dir {run.path} takes it along"
+
+
+def default_name(subject: Subject, gathered: Gathered, when: float) -> Path:
+    cluster = subject.inventory.name if subject.inventory else "run"
+    cluster = "cluster" if gathered.scrubber.machines else gathered.scrubber.text(cluster)
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", cluster).strip("-.")[:60] or "cluster"
+    return Path(f"runbook-collect-{safe}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(when))}.tar.gz")
+
+
+def write(data: bytes, out: Path) -> None:
+    try:
+        write_archive(data, out)
+    except FileExistsError:
+        raise FilesWrong(
+            [Problem("arguments.out", f"{out}: the file exists", None, "name another with --out")]
+        ) from None
+    except OSError as error:
+        message = f"{out} cannot be written: {error.strerror or error}"
+        raise FilesWrong([Problem("arguments.out", message, None, "name another place with --out")]) from None
+
+
+# What is said.
+
+
+def as_text(
+    gathered: Gathered, out: Path, data: bytes, files: Mapping[str, bytes], about_run: str, subject: Subject
+) -> Iterator[str]:
+    yield f"{out} · {bytes_text(len(data))}, {len(files)} files, readable by you alone"
+    yield f" run        {about_run}"
+    if subject.trouble:
+        yield f" nodes      not asked: {one_line(subject.trouble)}"
+    yield from asked_lines(gathered)
+    yield from not_asked_lines(gathered)
+    yield f" taken out  {counts(gathered)}"
+    if gathered.scrubber.machines is None:
+        yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
+    for warning in subject.unknown:
+        yield f" warning    {one_line(warning)}"
+    yield "Look through it before you send it: nobody knows your secrets as you do."
+    yield f"  mkdir look && tar -xzf {shlex.quote(str(out))} -C look && less look/README.txt"
+
+
+def asked_lines(gathered: Gathered) -> Iterator[str]:
+    """Nodes that gave the same are told on one line, and so is what they did not give."""
+    groups: dict[tuple[str, ...], list[NodeAnswer]] = {}
+    for node in gathered.nodes:
+        if node.asked:
+            groups.setdefault(tuple(without(node)), []).append(node)
+    for lines, nodes in groups.items():
+        seconds = seconds_text(max(node.seconds or 0.0 for node in nodes))
+        fewest = min(len(node.entries) for node in nodes)
+        yield f" asked      {fold(node.node for node in nodes)}  {fewest} answers{' each' * (len(nodes) > 1)} in {seconds}"
+        yield from lines
+
+
+def without(node: NodeAnswer) -> Iterator[str]:
+    """What a node could not give, reason by reason; tools that are not there by their names only."""
+    missing = [one for one in node.absent if one.kind == "missing"]
+    if missing:
+        yield f"   not there   {', '.join(dict.fromkeys(what_is_missing(one) for one in missing))}"
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in node.absent:
+        if one.kind != "missing":
+            short = one.what.removeprefix(f"nodes/{node.node}/").removesuffix(".txt")
+            reasons.setdefault((one.kind, one_line(one.why)), []).append(short)
+    for (kind, why), names in reasons.items():
+        yield f"   {kind:<11} {', '.join(names)}: {why}"
+
+
+def what_is_missing(one: Absent) -> str:
+    """`nvidia-smi`, whatever it was to be asked; a file by its path."""
+    words = (one.command or one.what).removeprefix("sudo -n ").split()
+    return words[1] if words[0] == "cat" and len(words) > 1 else words[0]
+
+
+def not_asked_lines(gathered: Gathered) -> Iterator[str]:
+    for node in gathered.nodes:
+        if node.asked:
+            continue
+        yield f" not asked  {node.node}  {one_line(node.says.removeprefix(f'{node.node}: '))}"
+        for line in node.evidence:
+            yield f"   evidence {one_line(line)}"
+        yield f"   fix      {one_line(node.remedy)}"
+        if node.cause != WINDOWS:
+            yield f"   more     runbook explain {node.cause}"
+
+
+def as_json(
+    gathered: Gathered,
+    out: Path,
+    data: bytes,
+    files: Mapping[str, bytes],
+    run: RunFolder | None,
+    subject: Subject,
+    code: int,
+) -> str:
+    def of(node: NodeAnswer, kind: str) -> list[str]:
+        shown = gathered.scrubber.text(node.node)
+        return [one.what for one in gathered.absent if one.node == shown and one.kind == kind]
+
+    document = {
+        "version": 1,
+        "archive": str(out),
+        "bytes": len(data),
+        "files": len(files),
+        "run": str(run.path) if run else None,
+        "inventory": str(subject.path) if subject.path else None,
+        "nodes": [
+            {
+                "node": node.node,
+                "asked": node.asked,
+                "seconds": node.seconds,
+                "cause": node.cause,
+                "says": node.says or None,
+                "remedy": node.remedy or None,
+                "answers": len(node.entries),
+                "missing": of(node, "missing"),
+                "denied": of(node, "denied"),
+                "late": of(node, "timeout"),
+            }
+            for node in gathered.nodes
+        ],
+        "trouble": subject.trouble,
+        "warnings": list(subject.unknown),
+        "taken_out": {"secrets": gathered.secrets, "people": gathered.people, "mail_addresses": gathered.mails},
+        "exit_code": code,
+    }
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,77 @@
+"""What an archive is made of: files with where they are from, and what could not be had, with why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Form = Literal["text", "json", "json lines", "yaml"]
+
+MOST_OF_A_FILE = 5 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: not yet scrubbed. `code` and `seconds` are of the command that gave it; `left_out` is in bytes."""
+
+    path: str
+    text: str
+    form: Form = "text"
+    node: str | None = None
+    command: str | None = None
+    code: int | None = None
+    seconds: float | None = None
+    left_out: int = 0
+    trouble: str | None = None  # what keeps it from being whole: ended by its deadline, refused
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What was looked for and is not there. `what` is its place in the archive, had it been there."""
+
+    what: str
+    why: str
+    kind: str = "missing"  # missing | denied | timeout | failed | left out
+    node: str | None = None
+    command: str | None = None
+
+
+def read_entry(path: Path, place: str, form: Form = "text", node: str | None = None) -> Entry | Absent:
+    """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            head = stream.read(MOST_OF_A_FILE)
+            if _is_packed(head):
+                return Absent(place, "packed or binary: what it holds cannot be looked through", "left out", node)
+            if size <= MOST_OF_A_FILE:
+                return Entry(place, decoded(head), form, node)
+            head = head[: MOST_OF_A_FILE // 2]
+            stream.seek(max(MOST_OF_A_FILE // 2, size - MOST_OF_A_FILE // 2))
+            tail = stream.read(MOST_OF_A_FILE // 2)
+    except OSError as error:
+        return Absent(place, error.strerror or str(error), "missing", node)
+    head = head[: head.rfind(b"\n") + 1]
+    tail = tail.partition(b"\n")[2]
+    left_out = size - len(head) - len(tail)
+    note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
+    return Entry(place, decoded(head) + note + decoded(tail), form, node, left_out=left_out)
+
+
+def decoded(data: bytes) -> str:
+    """Text whatever the bytes: UTF-16 as PowerShell writes it, else UTF-8, with a mark for every byte that is neither."""
+    for mark, name in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
+        if data.startswith(mark):
+            return data.decode(name, "replace").replace("\0", "")
+    return data.decode("utf-8", "replace").replace("\0", "")
+
+
+def _is_packed(head: bytes) -> bool:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return False
+    start = head[:4096]
+    return head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x7fELF")) or (
+        start.count(b"\0") * 3 > len(start) and start.count(b"\0") * 8 > 5 * len(start)
+    )

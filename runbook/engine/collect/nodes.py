@@ -1,0 +1,216 @@
+"""Ask every node at once, and let go: what each said, or why it could not be asked. Every wait has a deadline."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runbook.engine.collect.entries import Absent, Entry
+from runbook.load.address import is_loopback
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.transport import ProgramNotStarted, Site
+
+LOOK_S = 26.0
+CALL_S = 30.0
+MOST_OF_A_NODE = 4 * 1024 * 1024
+MOST_LOOKED_UP = 8
+WINDOWS = "windows-node"
+
+# Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
+VARIABLES = (
+    *(
+        "NCCL_",
+        "GLOO_",
+        "TORCH_",
+        "TORCHELASTIC_",
+        "PYTORCH_",
+        "CUDA_",
+        "NVIDIA_",
+        "UCX_",
+        "OMPI_MCA_",
+        "UCC_",
+        "RCCL_",
+        "HSA_",
+    ),
+    *(
+        "ROCM_",
+        "HIP_",
+        "ROCR_",
+        "GPU_",
+        "XLA_",
+        "JAX_",
+        "OMP_",
+        "MKL_",
+        "KMP_",
+        "FI_",
+        "RDMA",
+        "IBV_",
+        "MLX",
+        "SHARP_",
+        "SLURM_",
+    ),
+    *(
+        "MASTER_",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "PATH",
+        "PYTHON",
+    ),
+    *("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+)
+
+
+@dataclass(slots=True)
+class NodeAnswer:
+    """One node: what it gave, or `cause`, `says` and `remedy` of why it gave nothing."""
+
+    node: str
+    entries: list[Entry] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+    people: list[tuple[str, ...]] = field(default_factory=list)  # login name, home, full name
+    hostnames: list[str] = field(default_factory=list)
+    seconds: float | None = None
+    cause: str | None = None
+    says: str = ""
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        return self.cause is None
+
+
+def ask_nodes(
+    inventory: Inventory, nodes: Sequence[Node], *, forks: int, run_began: float | None = None
+) -> list[NodeAnswer]:
+    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C lets go of every node on the way out."""
+    found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
+    # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
+    asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
+    site = Site(f"collect-{secrets.token_hex(4)}", forks=forks)
+    try:
+        site.open(asked)
+        reached = [node for node in asked if node.name in site.sessions]
+        age = None if run_began is None else max(0.0, time.time() - run_began)
+        arguments = {node.name: {**_arguments(inventory, node), "age": age} for node in reached}
+        waves = -(-max(1, len(reached)) // forks)
+        answers = site.each(
+            reached,
+            lambda node: site.sessions[node.name].call("collect", arguments[node.name], timeout_s=CALL_S),
+            timeout_s=(CALL_S + 2.0) * waves,
+        )
+        for name, failure in site.failures.items():
+            _failed(found[name], failure)
+        for name, answer in answers.items():
+            if isinstance(answer, BaseException):
+                _failed(found[name], answer)
+            else:
+                _take(found[name], answer)
+    finally:
+        site.close()
+    return list(found.values())
+
+
+def _windows(node: Node) -> NodeAnswer:
+    return NodeAnswer(
+        node.name,
+        cause=WINDOWS,
+        says=f"{node.name} is a Windows node, and was not asked: what to look at there is not known to this version",
+        remedy=f"send what `ipconfig /all` and `nvidia-smi` print on {node.name}",
+    )
+
+
+def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
+    rendezvous = inventory.rendezvous
+    others = [other.address for other in inventory.nodes if not is_loopback(other.address)]
+    ports = list(inventory.network.ports)
+    if not any(first <= rendezvous.port <= last for first, last in ports):
+        ports.insert(0, (rendezvous.port, rendezvous.port))
+    return {
+        "addresses": list(dict.fromkeys([rendezvous.address, *others]))[:MOST_LOOKED_UP],
+        "ports": [list(pair) for pair in dict.fromkeys(ports)],
+        "python": node.interpreter,
+        "activate": node.activate,
+        "names": list(VARIABLES),
+        "seconds": LOOK_S,
+    }
+
+
+def _failed(found: NodeAnswer, failure: BaseException) -> None:
+    if isinstance(failure, Unreachable):
+        found.cause, found.says, found.remedy, found.evidence = (
+            failure.cause,
+            failure.says,
+            failure.remedy,
+            failure.evidence,
+        )
+    elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
+        found.cause = "tool-output-unknown"
+        why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
+        found.says = f"{found.node} {why}"
+        found.remedy = (
+            f"look at the load of {found.node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)"
+        )
+    else:
+        raise failure
+
+
+def _take(found: NodeAnswer, answer: Mapping[str, Any]) -> None:
+    found.seconds = float(answer["seconds"])
+    found.people = [tuple(map(str, person)) for person in answer["users"]]
+    found.hostnames = [str(name) for name in answer["hostnames"]]
+    room = MOST_OF_A_NODE
+    for one in answer["answers"]:
+        place = f"nodes/{found.node}/{one['name']}" + ("" if "." in one["name"].rpartition("/")[2] else ".txt")
+        if one["status"] in ("missing", "failed") or (one["status"] in ("denied", "timeout") and not one["out"]):
+            found.absent.append(Absent(place, _why(one), one["status"], found.node, one["command"] or None))
+            continue
+        text = _page(one)
+        room -= len(text)
+        if room < 0:
+            why = f"{found.node} has given more than {MOST_OF_A_NODE >> 20} MiB already"
+            found.absent.append(Absent(place, why, "left out", found.node, one["command"]))
+            continue
+        trouble = None if one["status"] == "ok" else f"{one['status']}: {_why(one)}"
+        found.entries.append(
+            Entry(
+                place,
+                text,
+                node=found.node,
+                command=one["command"],
+                code=one["code"],
+                seconds=one["seconds"],
+                left_out=one["left_out"],
+                trouble=trouble,
+            )
+        )
+
+
+def _why(one: Mapping[str, Any]) -> str:
+    lines = str(one["err"] or one["out"]).strip().splitlines()
+    if lines:
+        return lines[-1][:300]
+    return f"it did not end within {one['seconds']:.0f} s" if one["status"] == "timeout" else "no reason was given"
+
+
+def _page(one: Mapping[str, Any]) -> str:
+    """What a person would have seen in a terminal: the command, what it printed, and how it ended if not well."""
+    parts = [f"$ {one['command']}\n", str(one["out"])]
+    if one["out"] and not one["out"].endswith("\n"):
+        parts.append("\n")
+    if one["err"].strip():
+        parts += ["[stderr]\n", one["err"].rstrip("\n"), "\n"]
+    if one["code"]:
+        parts.append(f"[exit code {one['code']}]\n")
+    if one["status"] == "timeout":
+        parts.append(f"[ended by its deadline after {one['seconds']:.0f} s]\n")
+    return "".join(parts).replace("\0", "")

@@ -1,0 +1,128 @@
+"""A text as its readers would decode it, with the way back: a secret in `\\u0041` or `%41` is a secret all the same.
+
+Each view is the one before it with one layer of writing undone: backslash escapes, percent signs, HTML's entities, the
+shell's `'\\''`, and terminal colours. Whatever is found in any view has a place in the text itself.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from html import unescape
+
+LAYERS = 4
+"""JSON in a shell word in JSON in a URL: deeper than anybody's logs."""
+
+_CODED = re.compile(
+    r"(?P<colour>\x1b\[[0-?]*[ -/]*[@-~]|\\(?:x1b|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~])"
+    r"|(?P<quote>'\\''|'\"'\"')"
+    r"|(?P<pair>\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2})"
+    r"|\\u(?P<unit>[0-9A-Fa-f]{4})|\\u\{(?P<braced>[0-9A-Fa-f]{1,6})\}|\\U(?P<long>[0-9A-Fa-f]{8})"
+    r"|(?P<bytes>(?:\\x[0-9A-Fa-f]{2})+)|(?P<octal>(?:\\[0-3][0-7]{2})+)|\\(?P<plain>.)"
+    r"|(?P<percent>(?:%[0-9A-Fa-f]{2})+)"
+    r"|(?P<entity>&(?:amp|lt|gt|quot|apos|\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6});)",
+    re.DOTALL,
+)
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0"}
+SEAM = "\N{WORD JOINER}"
+"""Stands where a colour changes: no part of a word, and nothing that holds a secret's halves apart."""
+JOINTS = "\"'\\`" + SEAM
+_JOINTS = re.compile("[" + re.escape(JOINTS) + "]+")
+
+
+class View:
+    """One reading of a text. `raw` gives the place in the text itself of what stands at a place here."""
+
+    def __init__(
+        self, text: str, parent: View | None = None, pieces: list[tuple[int, int, int, bool]] | None = None
+    ) -> None:
+        self.text = text
+        self._parent = parent
+        self._pieces = pieces or []  # (where it begins here, begin and end in the parent, letter for letter)
+        self._starts = [piece[0] for piece in self._pieces]
+
+    def raw(self, start: int, end: int) -> tuple[int, int]:
+        """The span of the first text that `start:end` (not empty) of this one was read from."""
+        if self._parent is None:
+            return start, end
+        here, begin, _, same = self._pieces[bisect_right(self._starts, start) - 1]
+        first = begin + (start - here) if same else begin
+        here, begin, stop, same = self._pieces[bisect_right(self._starts, end - 1) - 1]
+        last = begin + (end - here) if same else stop
+        return self._parent.raw(first, last)
+
+
+def views(text: str) -> Iterator[View]:
+    """The text itself, then what is under each layer, as long as there is one."""
+    view: View | None = View(text)
+    for _ in range(LAYERS + 1):
+        if view is None:
+            return
+        yield view
+        view = _read_again(view, _CODED, _decoded)
+
+
+def unquoted(view: View) -> View:
+    """Without any quotes, backslashes and colours: however a word is put together."""
+    return _read_again(view, _JOINTS, lambda _: "") or view
+
+
+def plainest(text: str) -> str:
+    """What is left of a text when every layer is undone."""
+    return list(views(text))[-1].text
+
+
+def _read_again(view: View, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> View | None:
+    """The view with every match of the pattern read; None where there is none."""
+    parts: list[str] = []
+    pieces: list[tuple[int, int, int, bool]] = []
+    at = length = 0
+    for match in pattern.finditer(view.text):
+        decoded = read(match)
+        if decoded == match[0]:
+            continue
+        if match.start() > at:
+            parts.append(view.text[at : match.start()])
+            pieces.append((length, at, match.start(), True))
+            length += match.start() - at
+        if decoded:
+            parts.append(decoded)
+            pieces.append((length, match.start(), match.end(), False))
+            length += len(decoded)
+        at = match.end()
+    if at == 0:
+        return None
+    if at < len(view.text):
+        parts.append(view.text[at:])
+        pieces.append((length, at, len(view.text), True))
+    return View("".join(parts), view, pieces) if pieces else None
+
+
+def _decoded(match: re.Match[str]) -> str:
+    kind, found = match.lastgroup, match[match.lastgroup or 0]
+    if kind == "colour":
+        return SEAM
+    if kind == "quote":
+        return "'"
+    if kind == "pair":
+        return chr(0x10000 + ((int(found[2:6], 16) - 0xD800) << 10) + (int(found[8:12], 16) - 0xDC00))
+    if kind in ("unit", "braced", "long"):
+        code = int(found, 16)
+        return chr(code) if code < 0x110000 else found
+    if kind == "bytes":
+        return _text(bytes.fromhex(found.replace("\\x", "")))
+    if kind == "octal":
+        return _text(bytes(int(part, 8) for part in found.split("\\")[1:]))
+    if kind == "percent":
+        return _text(bytes.fromhex(found.replace("%", "")))
+    if kind == "entity":
+        return unescape(found)
+    return _LETTERS.get(found, found)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")

@@ -1,0 +1,696 @@
+"""What an expert would look at on a node, as the node's own tools print it. Read-only; nothing is written anywhere.
+
+Argument, JSON: {"addresses": names and addresses to look up, "ports": [[first, last], ...], "python": the inventory's
+interpreter, "activate": its activate line or null, "names": prefixes of the environment variables that may be shown,
+"seconds": how long to look, "age": how many seconds ago the run began, or null}.
+
+Says {"answers": [...], "users": [[login name, home, full name], ...], "hostnames": [...], "user": login name}. An answer is
+{"name": its place in the archive, "command": what was run or read, "status", "code", "seconds", "out", "err", "left_out"}.
+`status` is ok (whatever the exit code), missing (no such tool or file), denied (needs more rights), timeout (what came
+until then is kept) or failed. `left_out` counts bytes between a kept head and a kept tail, cut at line breaks.
+
+Commands are fixed words; what the inventory says is a word of its own and never a shell's text, but for `activate`,
+which is the user's own line of shell and is run as every run does.
+"""
+
+import collections
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from tool import find, read, say
+
+KEPT = 256 * 1024  # bytes of one answer
+KEPT_ERRORS = 16 * 1024
+AT_ONCE = 8
+LONGEST_ARGUMENT = 4096
+
+DENIED = (
+    "password is required",
+    "terminal is required",
+    "not allowed",
+    "not in the sudoers",
+    "may not run sudo",
+    "must be root",
+    "need to be root",
+    "permission denied",
+    "operation not permitted",
+    "not authorized",
+    "no new privileges",
+    "must be owned by uid 0",
+)
+KERNEL = re.compile(
+    r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie|link (is )?(up|down)"
+    r"|oom|out of memory|killed process|segfault|hung task|blocked for more|soft lockup|hard lockup|\bmce\b|hardware error"
+    r"|edac|i/o error|nf_conntrack|neighbou?r table overflow|thermal|throttl|bond\d|iommu|\bacs\b",
+    re.IGNORECASE,
+)
+MODULES = re.compile(
+    r"nvidia|nouveau|mlx|^ib_|rdma|peermem|gdrdrv|amdgpu|^efa|bnxt|irdma|nf_tables|ip_tables|conntrack"
+)
+CARDS = re.compile(
+    r"nvidia|mellanox|infiniband|3d controller|ethernet|network controller|amd/ati|processing accel", re.I
+)
+ACS = re.compile(r"^[0-9a-f]{2,4}:|ACSCtl|ACSCap|LnkSta:")
+
+ONLY = {
+    KERNEL.pattern: "only lines about GPUs, links, memory and errors",
+    MODULES.pattern: "only modules of GPUs, networks and firewalls",
+    CARDS.pattern: "only GPUs and network cards",
+    ACS.pattern: "only ACS and link states",
+}
+
+# How to run: as the login user; as root (through `sudo -n`, which never asks); first the one, then the other.
+USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
+
+Command = collections.namedtuple("Command", "name argv seconds rights keep")
+
+
+def command(name, words, seconds=5, rights=USER, keep=None):
+    return Command(name, words.split() if isinstance(words, str) else words, seconds, rights, keep)
+
+
+COMMANDS = [
+    # The slow ones first.
+    command("gpu/nvidia-smi", "nvidia-smi", 10),
+    command("gpu/nvidia-smi-list", "nvidia-smi -L", 10),
+    command("gpu/nvidia-smi-topology", "nvidia-smi topo -m", 10),
+    command("gpu/nvidia-smi-nvlink", "nvidia-smi nvlink -s", 10),
+    command(
+        "gpu/nvidia-smi-details",
+        "nvidia-smi -q -d ECC,TEMPERATURE,POWER,CLOCK,PERFORMANCE,PAGE_RETIREMENT,ROW_REMAPPER",
+        10,
+    ),
+    command("gpu/rocm-smi", "rocm-smi", 10),
+    command("gpu/fabric-manager", "systemctl is-active nvidia-fabricmanager"),
+    command("gpu/persistence", "systemctl is-active nvidia-persistenced"),
+    command("system/kernel-log", "dmesg -T", 8, USER_THEN_ROOT, KERNEL),
+    command("system/uname", "uname -a"),
+    command("system/uptime", "uptime"),
+    command("system/date", ["date", "-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]),
+    command("system/timedatectl", "timedatectl"),
+    command("system/chrony", "chronyc -n tracking"),
+    command("system/chrony-sources", "chronyc -n sources"),
+    command("system/ntpq", "ntpq -pn"),
+    command("system/cpu", "lscpu"),
+    command("system/numa", "numactl --hardware"),
+    command("system/memory", "free -m"),
+    command("system/disks", "df -hPT"),
+    command("system/shared-memory", "df -h /dev/shm"),
+    command("system/virtualization", "systemd-detect-virt"),
+    command("system/sudo", ["sudo", "-n", "true"]),
+    command("system/ssh", "ssh -V"),
+    command("system/sshd", "sshd -V"),
+    command("network/ip-address", "ip -d address show"),
+    command("network/ip-link", "ip -s link show"),
+    command("network/ip-route", "ip -4 route show table all"),
+    command("network/ip-route-6", "ip -6 route show table all"),
+    command("network/ip-rule", "ip -4 rule show"),
+    command("network/ip-rule-6", "ip -6 rule show"),
+    command("network/ip-neighbours", "ip neighbour show"),
+    command("network/sockets", "ss -s"),
+    command("firewall/nft", "nft list ruleset", 5, ROOT),
+    command("firewall/iptables", "iptables-save", 5, ROOT),
+    command("firewall/ip6tables", "ip6tables-save", 5, ROOT),
+    command("firewall/ufw", "ufw status verbose", 5, ROOT),
+    command("firewall/firewalld-state", "firewall-cmd --state"),
+    command("firewall/firewalld-zones", "firewall-cmd --list-all-zones", 5, ROOT),
+    command("infiniband/ibstat", "ibstat", 8),
+    command("infiniband/ibstatus", "ibstatus", 8),
+    command("infiniband/ibv_devinfo", "ibv_devinfo", 8),
+    command("infiniband/ibdev2netdev", "ibdev2netdev", 8),
+    command("infiniband/perfquery", "perfquery -x", 8, USER_THEN_ROOT),
+    command("infiniband/rdma-link", "rdma link show"),
+    command("infiniband/show_gids", "show_gids", 8),
+    command("infiniband/ofed", "ofed_info -s"),
+    command("pci/cards", "lspci -nn", 5, USER, CARDS),
+    command("pci/tree", "lspci -tv"),
+    command("pci/acs-and-links", "lspci -vvv", 8, ROOT, ACS),
+]
+FILES = [
+    ("system/os-release", "/etc/os-release", None),
+    ("system/load", "/proc/loadavg", None),
+    ("system/limits", "/proc/self/limits", None),
+    ("system/cgroup", "/proc/self/cgroup", None),
+    ("system/cgroup-memory-max", "/sys/fs/cgroup/memory.max", None),
+    ("system/kernel-command-line", "/proc/cmdline", None),
+    ("system/kernel-modules", "/proc/modules", MODULES),
+    ("network/hosts", "/etc/hosts", None),
+    ("network/resolv.conf", "/etc/resolv.conf", None),
+    ("network/nsswitch.conf", "/etc/nsswitch.conf", re.compile(r"^\s*hosts\s*:")),
+    ("network/gai.conf", "/etc/gai.conf", re.compile(r"^\s*[^#\s]")),
+    ("network/tcp-counters", "/proc/net/netstat", None),
+    ("network/snmp-counters", "/proc/net/snmp", None),
+    ("gpu/driver", "/proc/driver/nvidia/version", None),
+    ("nccl/nccl.conf", "/etc/nccl.conf", None),
+    ("nccl/user-nccl.conf", "~/.nccl.conf", None),
+]
+SYSCTLS = """
+    kernel/osrelease kernel/numa_balancing kernel/yama/ptrace_scope kernel/dmesg_restrict vm/overcommit_memory vm/max_map_count
+    net/core/rmem_max net/core/wmem_max net/core/rmem_default net/core/wmem_default net/core/somaxconn
+    net/core/netdev_max_backlog net/core/default_qdisc net/core/busy_poll
+    net/ipv4/ip_local_port_range net/ipv4/ip_local_reserved_ports net/ipv4/ip_forward net/ipv4/tcp_rmem net/ipv4/tcp_wmem
+    net/ipv4/tcp_congestion_control net/ipv4/tcp_mtu_probing net/ipv4/tcp_syn_retries net/ipv4/tcp_retries2
+    net/ipv4/tcp_keepalive_time net/ipv4/tcp_max_syn_backlog net/ipv4/tcp_tw_reuse net/ipv4/tcp_timestamps
+    net/ipv4/tcp_available_congestion_control net/ipv4/conf/all/rp_filter net/ipv4/conf/default/rp_filter
+    net/ipv4/conf/all/arp_ignore net/ipv4/conf/all/arp_announce net/ipv4/conf/all/arp_filter
+    net/ipv4/neigh/default/gc_thresh1 net/ipv4/neigh/default/gc_thresh2 net/ipv4/neigh/default/gc_thresh3
+    net/ipv6/conf/all/disable_ipv6 net/ipv6/bindv6only
+    net/netfilter/nf_conntrack_count net/netfilter/nf_conntrack_max net/netfilter/nf_conntrack_tcp_be_liberal
+""".split()
+
+# Nothing of torch's own collect_env: that asks pip and conda, which takes longer than everything else here.
+PROBE = r"""
+import os, sys, platform
+sys.path[:] = [p for p in sys.path if p]
+print("python", platform.python_version(), sys.executable)
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+import re
+wanted = re.compile(r"(torch|nvidia|triton|numpy|nccl|cuda|cupy|jax|deepspeed|accelerate|transformers|megatron|apex|mpi4py"
+                    r"|horovod|pytorch|lightning|flash|xformers|tensorflow|ray$|vllm|runbook)", re.I)
+found = {}
+for one in (metadata.distributions() if metadata else ()):
+    name = one.metadata["Name"] or ""
+    if wanted.match(name):
+        found[name.lower()] = "%s==%s" % (name, one.version)
+print("\n".join(found[name] for name in sorted(found)))
+for key, value in sorted(os.environ.items()):
+    if key.startswith(tuple(sys.argv[1].split(","))):
+        print("%s=%s" % (key, value))
+sys.stdout.flush()
+try:
+    import torch
+except ImportError as error:
+    print("import torch:", error)
+    sys.exit(0)
+print("torch", torch.__version__, "built for cuda", torch.version.cuda, "hip", getattr(torch.version, "hip", None))
+for name, look in (
+    ("nccl", lambda: torch.cuda.nccl.version()),
+    ("cudnn", lambda: torch.backends.cudnn.version()),
+    ("distributed", lambda: torch.distributed.is_available()),
+    ("backends", lambda: [n for n in ("gloo", "nccl", "mpi", "ucc") if getattr(torch.distributed, "is_%s_available" % n, bool)()]),
+    ("visible gpus", lambda: torch.cuda.device_count()),
+    ("gpu kinds built for", lambda: torch.cuda.get_arch_list()),
+):
+    try:
+        print(name, look())
+    except Exception as error:
+        print(name, "unknown:", type(error).__name__, error)
+"""
+ACTIVATED = """\
+command -v source >/dev/null 2>&1 || source() { . "$@"; }
+%s{
+%s
+} </dev/null
+exec "$@"
+"""
+CONDA = """\
+for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" "$HOME/anaconda3/bin/conda" /opt/conda/bin/conda; do
+  [ -n "$conda" ] && command -v "$conda" >/dev/null 2>&1 && eval "$("$conda" shell.posix hook 2>/dev/null)" && break
+done
+"""
+
+
+class Kept:
+    """The head and the tail of what is fed to it, in bounded memory."""
+
+    def __init__(self, most):
+        self.half = most // 2
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.size = 0
+
+    def feed(self, data):
+        self.size += len(data)
+        room = self.half - len(self.head)
+        if room > 0:
+            self.head += data[:room]
+            data = data[room:]
+        self.tail += data
+        if len(self.tail) > 4 * self.half:
+            del self.tail[: -self.half]
+
+    def result(self):
+        """The text, and how many bytes in its middle are left out. Lines are left out whole: half a secret is one."""
+        if self.size <= 2 * self.half:
+            return text_of(bytes(self.head + self.tail)), 0
+        head = bytes(self.head)
+        tail = bytes(self.tail[-self.half :])
+        head = head[: head.rfind(b"\n") + 1]
+        begin = tail.find(b"\n") + 1
+        tail = tail[begin:] if begin else b""
+        left_out = self.size - len(head) - len(tail)
+        return "%s[... %d bytes left out here ...]\n%s" % (text_of(head), left_out, text_of(tail)), left_out
+
+
+def text_of(data):
+    return data.decode("utf-8", "replace")
+
+
+class Lines:
+    """Passes on only the lines that a pattern finds something in."""
+
+    def __init__(self, pattern, kept):
+        self.pattern = pattern
+        self.kept = kept
+        self.rest = b""
+
+    def feed(self, data):
+        lines = (self.rest + data).split(b"\n")
+        self.rest = lines.pop()[-KEPT:]
+        for line in lines:
+            if self.pattern.search(text_of(line)):
+                self.kept.feed(line + b"\n")
+
+    def end(self):
+        if self.rest:
+            self.feed(b"\n")
+
+
+def drain(stream, kept, lines=None):
+    """Everything a stream gives, until it ends; in a thread of its own."""
+    sink = lines or kept
+    try:
+        while True:
+            data = os.read(stream.fileno(), 65536)
+            if not data:
+                break
+            sink.feed(data)
+        if lines:
+            lines.end()
+    except (OSError, ValueError):
+        pass
+
+
+def kill(process, sudo):
+    """The command's whole group; what sudo runs as root, only sudo may kill."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except OSError:
+        if sudo:
+            try:
+                subprocess.call(
+                    [sudo, "-n", "kill", "-KILL", "--", "-%d" % process.pid],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=2,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+
+
+def run(name, argv, seconds, as_root=False, keep=None, shown=None):
+    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT."""
+    begun = time.monotonic()
+    translated = shown is None  # the job's own Python is to see the login's own environment
+    shown = shown or shlex_join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
+    if keep and keep.pattern in ONLY:
+        shown += "  # " + ONLY[keep.pattern]
+    answer = {"name": name, "command": shown, "status": "ok", "code": None, "out": "", "err": "", "left_out": 0}
+    path = argv[0] if os.path.isabs(argv[0]) else find(argv[0])
+    if path is None:
+        answer.update(status="missing", err="there is no %s here" % argv[0], seconds=0.0)
+        return answer
+    words = [path] + argv[1:]
+    sudo = None
+    if as_root and os.geteuid() != 0:
+        sudo = find("sudo")
+        if sudo is None:
+            answer.update(status="denied", err="it takes root, and there is no sudo here", seconds=0.0)
+            return answer
+        words = [sudo, "-n"] + words
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if translated else None,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        answer.update(status="failed", err=str(error), seconds=0.0)
+        return answer
+    out, err = Kept(KEPT), Kept(KEPT_ERRORS)
+    lines = Lines(keep, out) if keep else None
+    readers = [
+        threading.Thread(target=drain, args=(process.stdout, out, lines), daemon=True),
+        threading.Thread(target=drain, args=(process.stderr, err), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    deadline = begun + seconds
+    for reader in readers:
+        reader.join(max(0.0, deadline - time.monotonic()))
+    try:
+        # A grandchild may hold the pipes after the command itself has ended: then the command's own end counts.
+        answer["code"] = process.wait(max(0.05, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        answer["status"] = "timeout"
+    if answer["status"] == "timeout" or any(reader.is_alive() for reader in readers):
+        kill(process, sudo)
+        for reader in readers:
+            reader.join(0.5)
+        try:
+            process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass  # in uninterruptible sleep nothing dies, not even of KILL
+    answer["out"], answer["left_out"] = out.result()
+    answer["err"] = err.result()[0]
+    said = (answer["err"] + answer["out"][:1000]).lower()
+    if answer["code"] and any(words in said for words in DENIED):
+        answer["status"] = "denied"
+    answer["seconds"] = round(time.monotonic() - begun, 3)
+    return answer
+
+
+def shlex_join(words):
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def run_with(rights, name, argv, seconds, keep):
+    """As `rights` say. Of two tries the one that was let in is told; of two refusals the one about root."""
+    if rights in (USER, ROOT) or os.geteuid() == 0:
+        return run(name, argv, seconds, rights == ROOT, keep)
+    first = run(name, argv, seconds, rights == ROOT_THEN_USER, keep)
+    if first["status"] != "denied":
+        return first
+    second = run(name, argv, seconds, rights == USER_THEN_ROOT, keep)
+    if second["status"] == "denied" and rights == ROOT_THEN_USER:
+        return first
+    return second
+
+
+def read_file(name, path, keep=None):
+    begun = time.monotonic()
+    answer = {"name": name, "command": "cat " + path, "status": "ok", "code": 0, "out": "", "err": "", "left_out": 0}
+    kept = Kept(KEPT)
+    lines = Lines(keep, kept) if keep else None
+    try:
+        descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", 0) as stream:
+            drain(stream, kept, lines)
+        answer["out"], answer["left_out"] = kept.result()
+    except FileNotFoundError:
+        answer.update(status="missing", code=None, err="there is no %s here" % path)
+    except PermissionError:
+        answer.update(status="denied", code=None, err="%s may not be read by this user" % path)
+    except OSError as error:
+        answer.update(status="failed", code=None, err=str(error))
+    answer["seconds"] = round(time.monotonic() - begun, 3)
+    return answer
+
+
+def told(name, command, lines):
+    """An answer that this program found out by itself."""
+    out = "".join(line + "\n" for line in lines)
+    return {
+        "name": name,
+        "command": command,
+        "status": "ok",
+        "code": 0,
+        "seconds": 0.0,
+        "out": out,
+        "err": "",
+        "left_out": 0,
+    }
+
+
+def sysctls():
+    lines = []
+    for key in SYSCTLS:
+        value = read("/proc/sys/" + key)
+        if value is not None:
+            lines.append("%s = %s" % (key.replace("/", "."), " ".join(value.split())))
+    for key in sorted(os.listdir("/proc/sys/net/ipv4/conf")):
+        value = read("/proc/sys/net/ipv4/conf/%s/rp_filter" % key)
+        if value and key not in ("all", "default"):
+            lines.append("net.ipv4.conf.%s.rp_filter = %s" % (key, value))
+    return told("system/sysctl", "sysctl of net.*, vm.* and kernel.* that matter", lines)
+
+
+def interfaces():
+    """What sysfs says of every interface, and of every InfiniBand port."""
+    lines = []
+    for name in sorted(os.listdir("/sys/class/net")):
+        facts = []
+        for fact in ("operstate", "mtu", "speed", "duplex", "carrier_changes", "device/vendor", "device/numa_node"):
+            value = read("/sys/class/net/%s/%s" % (name, fact))
+            if value not in (None, ""):
+                facts.append("%s=%s" % (fact.split("/")[-1], value))
+        for fact in ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors"):
+            value = read("/sys/class/net/%s/statistics/%s" % (name, fact))
+            if value and value != "0":
+                facts.append("%s=%s" % (fact, value))
+        lines.append("%s: %s" % (name, " ".join(facts)))
+    return told("network/interfaces", "/sys/class/net", lines)
+
+
+def hcas():
+    base = "/sys/class/infiniband"
+    lines = []
+    for hca in sorted(os.listdir(base)):
+        for fact in ("fw_ver", "board_id", "hca_type", "node_desc", "device/numa_node"):
+            value = read("%s/%s/%s" % (base, hca, fact))
+            if value:
+                lines.append("%s %s: %s" % (hca, fact, value))
+        for port in sorted(os.listdir("%s/%s/ports" % (base, hca))):
+            here = "%s/%s/ports/%s" % (base, hca, port)
+            for fact in ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid"):
+                lines.append("%s port %s %s: %s" % (hca, port, fact, read("%s/%s" % (here, fact))))
+            for counters in ("counters", "hw_counters"):
+                if os.path.isdir("%s/%s" % (here, counters)):
+                    for counter in sorted(os.listdir("%s/%s" % (here, counters))):
+                        value = read("%s/%s/%s" % (here, counters, counter))
+                        if value not in (None, "0"):
+                            lines.append("%s port %s %s: %s" % (hca, port, counter, value))
+    return told("infiniband/sysfs", base, lines)
+
+
+def passwd():
+    """uid -> (name, home, full name) of the accounts that are people's."""
+    found = {}
+    try:
+        import pwd
+
+        for entry in pwd.getpwall()[:20000]:
+            found[entry.pw_uid] = (entry.pw_name, entry.pw_dir, entry.pw_gecos.split(",")[0])
+    except (ImportError, OSError):
+        pass
+    return found
+
+
+def owner(uid, known):
+    """The account of a uid; those of a directory service are not all listed, and are asked for one by one."""
+    if uid not in known:
+        try:
+            import pwd
+
+            entry = pwd.getpwuid(uid)
+            known[uid] = (entry.pw_name, entry.pw_dir, entry.pw_gecos.split(",")[0])
+        except (ImportError, KeyError, OSError):
+            known[uid] = (str(uid), "", "")
+    return known[uid]
+
+
+def listening(ports):
+    """inode -> port, of sockets that use one of the ports here."""
+    found = {}
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in (read(path) or "").splitlines()[1:]:
+            words = line.split()
+            try:
+                port = int(words[1].rpartition(":")[2], 16)
+                if any(first <= port <= last for first, last in ports):
+                    found[words[9]] = port
+            except (IndexError, ValueError):
+                continue
+    return found
+
+
+def processes(ports, known):
+    """Who holds GPUs or the ports, is stuck in the kernel, or is left of an earlier run: what this user may see of it."""
+    sockets = listening(ports)
+    lines, uids, hidden = [], set(), 0
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit())):
+        base = "/proc/%d" % pid
+        try:
+            uid = os.stat(base).st_uid
+            with open(base + "/stat", "rb") as file:
+                rest = file.read().rpartition(b")")[2].split()
+            with open(base + "/cmdline", "rb") as file:
+                arguments = file.read(65536).split(b"\0")[:-1]
+        except (OSError, IndexError):
+            continue
+        uids.add(uid)
+        why = []
+        state = rest[0].decode()
+        if state == "D":
+            why.append("in uninterruptible sleep at %s" % (read(base + "/wchan") or "?"))
+        try:
+            devices = set()
+            for entry in os.listdir(base + "/fd"):
+                target = os.readlink("%s/fd/%s" % (base, entry))
+                if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/infiniband")):
+                    devices.add(target)
+                elif target.startswith("socket:[") and target[8:-1] in sockets:
+                    why.append("port %d" % sockets[target[8:-1]])
+            why += sorted(devices)
+            with open(base + "/environ", "rb") as file:
+                run_id = re.search(rb"(?:^|\0)RUNBOOK_RUN_ID=([\w.-]+)", file.read())
+                if run_id and run_id.group(1) != os.environ.get("RUNBOOK_RUN_ID", "").encode():
+                    why.append("of the run %s of runbook" % text_of(run_id.group(1)))
+        except OSError:
+            hidden += 1
+        if why:
+            shown = [text_of(word) if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in arguments]
+            lines.append(
+                "%d %s %s [%s] %s" % (pid, owner(uid, known)[0], state, ", ".join(why), " ".join(shown) or "(kernel)")
+            )
+    if hidden:
+        lines.append("(%d processes of other users could not be looked into)" % hidden)
+    return told("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
+
+
+def of_the_run(kernel_log, age):
+    """The kernel's lines since the run began, by this machine's own clock: what is older is another story."""
+    begun = time.time() - age - 2
+    lines = []
+    for line in kernel_log["out"].splitlines():
+        stamp = re.match(r"\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ", line)
+        try:
+            if stamp and time.mktime(time.strptime(stamp.group(1))) >= begun:
+                lines.append(line)
+        except ValueError:
+            continue
+    command = kernel_log["command"] + ", since the run began"
+    return dict(
+        told("system/kernel-log-of-the-run", command, lines), status=kernel_log["status"], err=kernel_log["err"]
+    )
+
+
+def environment(prefixes):
+    lines = ["%s=%s" % (key, value) for key, value in sorted(os.environ.items()) if key.startswith(tuple(prefixes))]
+    return told("nccl/environment", "env (names on a list only, as this login gives them)", lines)
+
+
+def python(arguments):
+    """The inventory's Python, behind its activate line, through the shell that would start the job."""
+    argv = [os.path.expanduser(arguments["python"]), "-c", PROBE, ",".join(arguments["names"])]
+    activate = arguments.get("activate")
+    shown = "%s%s -c (versions, variables and what torch can do)" % (activate + " && " if activate else "", argv[0])
+    if not activate:
+        return run("python", argv, 25, shown=shown)
+    conda = CONDA if re.match(r"\s*conda\s+activate\b", activate) else ""
+    return run("python", ["/bin/sh", "-c", ACTIVATED % (conda, activate), "sh"] + argv, 25, shown=shown)
+
+
+def about_ports(ports):
+    """ss, for these ports only; with root it names the processes of others."""
+    around = " or ".join(
+        "( %s >= :%d and %s <= :%d )" % (side, first, side, last)
+        for first, last in ports
+        for side in ("sport", "dport")
+    )
+    listeners = " or ".join("( sport >= :%d and sport <= :%d )" % (first, last) for first, last in ports)
+    return [
+        command("network/listening", ["ss", "-tlnp", listeners], 5, ROOT_THEN_USER),
+        command("network/connections", ["ss", "-tnpi", around], 5, ROOT_THEN_USER),
+    ]
+
+
+def about_addresses(addresses):
+    commands = []
+    for number, address in enumerate(addresses[:16], 1):
+        commands.append(command("network/lookup-%d" % number, ["getent", "ahosts", address]))
+        if re.match(r"[0-9.]+$|[0-9A-Fa-f:]+$", address):
+            commands.append(command("network/route-%d" % number, ["ip", "route", "get", address]))
+    return commands
+
+
+def about_interfaces():
+    try:
+        names = sorted(name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth"))
+    except OSError:
+        names = []
+    return [command("network/ethtool-" + name, ["ethtool", name]) for name in names[:16]]
+
+
+def look(arguments):
+    begun = time.monotonic()
+    deadline = begun + arguments["seconds"]
+    ports = [tuple(pair) for pair in arguments["ports"]]
+    known = passwd()
+    uids = {os.getuid()}
+
+    def of_processes():
+        answer, found = processes(ports, known)
+        uids.update(found)
+        return answer
+
+    jobs = [("python", lambda: python(arguments))]
+    for one in COMMANDS + about_ports(ports) + about_addresses(arguments["addresses"]) + about_interfaces():
+        jobs.append((one.name, lambda one=one: run_with(one.rights, one.name, one.argv, one.seconds, one.keep)))
+    for name, path, keep in FILES:
+        jobs.append((name, lambda name=name, path=path, keep=keep: read_file(name, path, keep)))
+    jobs += [
+        ("system/sysctl", sysctls),
+        ("network/interfaces", interfaces),
+        ("nccl/environment", lambda: environment(arguments["names"])),
+        ("processes", of_processes),
+    ]
+    if os.path.isdir("/sys/class/infiniband"):
+        jobs.append(("infiniband/sysfs", hcas))
+    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    asked = [(name, pool.submit(job)) for name, job in jobs]
+    concurrent.futures.wait([future for _, future in asked], timeout=max(0.1, deadline - time.monotonic()))
+    answers = []
+    for name, future in asked:
+        blank = {"name": name, "command": "", "code": None, "seconds": 0.0, "out": "", "err": "", "left_out": 0}
+        if not future.done():
+            future.cancel()
+            answers.append(dict(blank, status="timeout", err="not done within %g s" % arguments["seconds"]))
+        elif future.exception() is not None:
+            answers.append(dict(blank, status="failed", err=repr(future.exception())))
+        else:
+            answers.append(future.result())
+    pool.shutdown(wait=False)
+    if arguments.get("age") is not None:
+        answers += [of_the_run(one, arguments["age"]) for one in answers if one["name"] == "system/kernel-log"]
+    me = owner(os.getuid(), known)
+    owner_list = [owner(uid, known) for uid in sorted(uids)]
+    people = [entry for uid, entry in known.items() if 1000 <= uid < 65534 and entry not in owner_list]
+    return {
+        "answers": answers,
+        "user": me[0],
+        "users": [list(entry) for entry in [me, (me[0], os.path.expanduser("~"), "")] + owner_list + people],
+        "hostnames": hostnames(),
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+
+
+def hostnames():
+    """What this machine calls itself, and what its /etc/hosts calls machines that are not this one's loopback."""
+    names = [os.uname().nodename, read("/etc/hostname") or ""]
+    for line in (read("/etc/hosts") or "").splitlines()[:5000]:
+        words = line.partition("#")[0].split()
+        names += words[1:]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

@@ -1,0 +1,149 @@
+"""The node's GPUs, as nvidia-smi and the kernel tell of them. Says one message and ends. Python 3.8, standard library.
+
+Argument, JSON: {"run_id": the run whose own processes are not strangers on a GPU, "deadline_s": for nvidia-smi}.
+
+A GPU driver that hangs makes nvidia-smi hang, at times in a state in which not even KILL ends it. So the questions are
+asked side by side, each in a process group of its own, each with a deadline, and what some of them answered is told
+whatever happens to the others.
+"""
+
+import glob
+import json
+import os
+import pwd
+import re
+import sys
+import threading
+import time
+
+from tool import find, read, run, say
+
+KERNEL_DEADLINE_S = 4
+ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
+FIELDS = (
+    "index",
+    "uuid",
+    "name",
+    "memory.total",
+    "memory.used",
+    "driver_version",
+    "pci.bus_id",
+    "ecc.errors.uncorrected.volatile.total",
+    "retired_pages.pending",
+    "mig.mode.current",
+    "compute_mode",
+    "clocks_event_reasons.active",
+)
+FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
+"""What a field was called before driver 535."""
+
+REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
+KEPT_LINES = 300
+
+
+def query_gpus(smi, deadline):
+    """One line a GPU; a field that this driver does not know is left out and the others are asked for again."""
+    fields = list(FIELDS)
+    while True:
+        arguments = ["--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
+        said = run([smi] + arguments, max(1.0, deadline - time.monotonic()))
+        refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
+        if not refused or refused.group(1) not in fields[1:]:
+            return dict(said, fields=fields)
+        at = fields.index(refused.group(1))
+        former = FORMER_NAMES.get(fields[at])
+        fields[at : at + 1] = [former] if former else []
+
+
+def sudo(argv):
+    """The command as root: through `sudo -n`, which asks for nothing, or None where there is no way."""
+    if os.geteuid() == 0:
+        return None
+    path = find("sudo")
+    return [path, "-n"] + argv if path else None
+
+
+def kernel_lines(argv):
+    """What this tool shows of the kernel's log that concerns NVIDIA, or None where it may not be read."""
+    path = find(argv[0])
+    if path is None:
+        return None
+    plain = [path] + argv[1:]
+    for command in (plain, sudo(plain)):
+        if command is None:
+            continue
+        said = run(command, KERNEL_DEADLINE_S)
+        lines = said["out"].splitlines()
+        # journalctl ends with 0 and shows nothing to those who may not read the system's journal.
+        if said["code"] == 0 and lines:
+            return [line for line in lines if KERNEL_LINE.search(line)][-KEPT_LINES:]
+    return None
+
+
+def pci_devices():
+    """How many graphics cards and accelerators of NVIDIA are on the PCI bus; None where there is no such bus."""
+    found = None
+    for folder in glob.glob("/sys/bus/pci/devices/*"):
+        found = found or 0
+        if read(folder + "/vendor") == "0x10de" and (read(folder + "/class") or "").startswith(("0x0300", "0x0302")):
+            found += 1
+    return found
+
+
+def owner(pid, run_id):
+    """Who runs a process, its command line, and whether it belongs to this run. {} where it cannot be seen."""
+    base = "/proc/%d/" % pid
+    try:
+        uid = os.stat(base).st_uid
+    except OSError:
+        return {}
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    environment = read(base + "environ") or ""
+    return {
+        "user": user,
+        "command": (read(base + "cmdline") or "").replace("\0", " ").strip()[:200],
+        "ours": ("RUNBOOK_RUN_ID=%s\0" % run_id) in environment + "\0",
+    }
+
+
+def look(arguments):
+    facts = {
+        "pci": pci_devices(),
+        "amd": find("rocm-smi") or find("amd-smi"),
+    }
+    smi = find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
+    jobs = {
+        "dmesg": lambda: kernel_lines(["dmesg"]),
+        "journal": lambda: kernel_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),
+    }
+    if smi is None:
+        facts["gpu"] = {"missing": True}
+    else:
+        seconds = arguments["deadline_s"]
+        deadline = time.monotonic() + seconds
+        apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
+        jobs["gpu"] = lambda: query_gpus(smi, deadline)
+        jobs["apps"] = lambda: run([smi, apps, "--format=csv,noheader,nounits"], seconds)
+        jobs["links"] = lambda: run([smi, "nvlink", "-s"], seconds)
+        jobs["all"] = lambda: run([smi, "-q"], seconds)
+
+    def work(name, job):
+        facts[name] = job()
+
+    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in jobs.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pids = {int(match) for match in re.findall(r"^(\d+),", facts.get("apps", {}).get("out", ""), re.MULTILINE)}
+    facts["processes"] = {str(pid): owner(pid, arguments.get("run_id")) for pid in sorted(pids)}
+    facts["uptime_s"] = float((read("/proc/uptime") or "0").split()[0])
+    return facts
+
+
+if __name__ == "__main__":
+    say(look(json.loads(sys.argv[1])))

@@ -1,0 +1,215 @@
+"""What this node's kernel knows of ranks that died or do not get on. Linux; elsewhere it tells nothing.
+
+Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch}. Gives
+{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "cpu" (share of one CPU meanwhile)}],
+"works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
+meanwhile, or None, "queued": bytes they wait to send or to be
+acknowledged, "stack": what py-spy says, or None}},
+"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
+interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
+boot, "kernel_says": [its lines about that], "seconds": how long it watched}.
+"""
+
+import os
+import re
+import threading
+import time
+
+from tool import find, read, run, tool
+
+BUSY = 0.2
+WORKS = 0.05
+PY_SPY_S = 4.0
+
+
+def look(arguments):
+    leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
+    begun = time.monotonic()
+    ours = set(leaders.values())
+    before, bytes_before, carried_before = processes(ours), tcp_bytes(), carried()
+    stacks = py_spy(leaders)
+    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - begun)))
+    after, bytes_after, carried_after = processes(ours), tcp_bytes(), carried()
+    seconds = time.monotonic() - begun
+    hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid, entry in after.items():
+        used = entry["ticks"] - before[pid]["ticks"] if pid in before else 0
+        entry["cpu"] = round(used / hertz / seconds, 2)
+    ranks = {}
+    for rank, leader in leaders.items():
+        mine = [entry for entry in after.values() if entry["session"] == leader]
+        sockets = set().union(*(sockets_of(entry["pid"]) for entry in mine))
+        known = None if bytes_after is None else sockets & set(bytes_after)
+        past = bytes_before or {}
+        moved = None if not known else sum(bytes_after[one][0] - past.get(one, (0, 0))[0] for one in known)
+        queued = sum(min(bytes_after[one][1], past.get(one, (0, 0))[1]) for one in known or ())
+        report = [
+            {
+                "pid": entry["pid"],
+                "state": entry["state"],
+                "comm": entry["comm"],
+                "wchan": read("/proc/%d/wchan" % entry["pid"]) or "",
+                "cpu": entry["cpu"],
+            }
+            for entry in mine
+        ]
+        past_mine = [entry for entry in before.values() if entry["session"] == leader]
+        ranks[rank] = {
+            "processes": report,
+            "works": works(past_mine, mine, seconds * hertz),
+            "moved": moved,
+            "queued": queued,
+            "stack": stacks.get(rank),
+        }
+    others = [entry for entry in after.values() if entry["session"] not in ours and entry["cpu"] >= BUSY]
+    others.sort(key=lambda entry: -entry["cpu"])
+    return {
+        "ranks": ranks,
+        "busy": [
+            {"pid": e["pid"], "user": owner(e["pid"]), "command": command(e), "cpu": e["cpu"]} for e in others[:6]
+        ],
+        "carried": None if carried_before is None or carried_after is None else carried_after - carried_before,
+        "cpus": os.cpu_count(),
+        "kernel_kills": kernel_kills(),
+        "kernel_says": kernel_says(),
+        "seconds": seconds,
+    }
+
+
+def processes(ours):
+    """Every process by pid: state, name, session and CPU time in ticks, as proc(5) numbers the fields of `stat`; of our own
+    sessions also what they read."""
+    found = {}
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return found
+    for pid in pids:
+        try:
+            with open("/proc/%d/stat" % pid) as file:
+                text = file.read()
+            rest = text.rpartition(")")[2].split()
+            found[pid] = {
+                "pid": pid,
+                "comm": text[text.index("(") + 1 : text.rindex(")")],
+                "state": rest[0],
+                "session": int(rest[3]),
+                "ticks": int(rest[11]) + int(rest[12]),
+                "reaped": int(rest[13]) + int(rest[14]),
+                "fetched": fetched(pid) if int(rest[3]) in ours else 0,
+            }
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def works(before, after, ticks):
+    """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its reading."""
+
+    def spent(entries, *names):
+        return sum(entry[name] for entry in entries for name in names)
+
+    used = spent(after, "ticks", "reaped") - spent(before, "ticks", "reaped")
+    return used >= WORKS * ticks or spent(after, "fetched") > spent(before, "fetched")
+
+
+def fetched(pid):
+    """Bytes that a process had to get from a disk or a file server, where we may know that."""
+    match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
+    return int(match.group(1)) if match else 0
+
+
+def sockets_of(pid):
+    inodes = set()
+    try:
+        for descriptor in os.listdir("/proc/%d/fd" % pid):
+            target = os.readlink("/proc/%d/fd/%s" % (pid, descriptor))
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        pass
+    return inodes
+
+
+def tcp_bytes():
+    """inode -> bytes that a TCP connection has carried both ways, and bytes in its send queue; None without `ss`."""
+    answer = tool("ss", ["-tineH"], 2)
+    if answer.get("code") != 0:
+        return None
+    found = {}
+    for block in re.split(r"\n(?=\S)", answer["out"]):
+        inode = re.search(r"\bino:(\d+)", block)
+        if inode:
+            counts = re.findall(r"\bbytes_(?:acked|received):(\d+)", block)
+            queue = re.match(r"\S+\s+\d+\s+(\d+)\s", block)
+            found[inode.group(1)] = (sum(int(count) for count in counts), int(queue.group(1)) if queue else 0)
+    return found
+
+
+def carried():
+    """Bytes that all interfaces but lo have carried so far."""
+    try:
+        with open("/proc/net/dev") as file:
+            rows = [line.partition(":") for line in file if ":" in line]
+    except OSError:
+        return None
+    return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
+
+
+def py_spy(leaders):
+    """rank -> what py-spy says of its threads, with native frames where it can; nothing where it is not installed."""
+    said = {}
+
+    def one(rank, pid):
+        python = (arguments_of(pid) or [""])[0]
+        beside = os.path.join(os.path.dirname(python), "py-spy")
+        program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find("py-spy")
+        if program is None:
+            return
+        for options in (["--native"], []):
+            answer = run([program, "dump", "--nonblocking"] + options + ["--pid", str(pid)], PY_SPY_S / 2)
+            if answer.get("code") == 0 and answer["out"].strip():
+                said[rank] = answer["out"]
+                return
+
+    threads = [threading.Thread(target=one, args=item, daemon=True) for item in leaders.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PY_SPY_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(said)
+
+
+def arguments_of(pid):
+    return [word for word in (read("/proc/%d/cmdline" % pid) or "").split("\0") if word]
+
+
+def command(entry):
+    return " ".join(arguments_of(entry["pid"]))[:120] or entry["comm"]
+
+
+def owner(pid):
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
+    except (ImportError, OSError, KeyError):
+        return "?"
+
+
+def kernel_kills():
+    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def kernel_says():
+    """The kernel's last words about processes that it killed for want of memory, where this user may read them."""
+    answer = tool("dmesg", [], 2)
+    lines = [
+        line
+        for line in answer.get("out", "").splitlines()
+        if re.search(r"out of memory|oom-kill|Killed process", line, re.I)
+    ]
+    return lines[-3:]

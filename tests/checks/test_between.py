@@ -1,0 +1,109 @@
+"""between: real connections of real programs on real hosts, and a rule that appears while they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from lab.fault import filter_rule, listener
+
+from runbook.checks.between import Between, between
+from runbook.checks.context import Context, Run
+from runbook.load.inventory import load_inventory
+from runbook.transport import Session, Site
+
+from .world import machine
+
+pytestmark = pytest.mark.lab
+
+SERVE = """
+import socket, sys
+server = socket.create_server(("0.0.0.0", 47123))
+print("up", flush=True)
+sock, _ = server.accept()
+while sock.recv(65536): pass
+"""
+SEND = """
+import socket, time
+sock = socket.create_connection(("{address}", 47123))
+print("up", flush=True)
+while True:
+    sock.send(b"x" * 1000)
+    time.sleep(0.01)
+"""
+
+
+@contextmanager
+def job(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """A stage at work on all hosts of the lab."""
+    monkeypatch.setenv("HOME", str(lab.home))
+    inventory = load_inventory(lab.inventory())
+    site = Site("run-between")
+    try:
+        site.open(inventory.nodes)
+        assert not site.failures
+        facts = {node.name: machine(node.address) for node in inventory.nodes}
+        yield Context(Run("run-between", Path("/nowhere"), site, facts), inventory, "full", 0.0, lambda *_, **__: None)
+    finally:
+        site.close()
+
+
+def stream(lab: Lab, at: Context) -> None:
+    """node-a sends to node-b without end, as ranks do."""
+    for name, code in (("node-b", SERVE), ("node-a", SEND.format(address=lab["node-b"].address))):
+        session: Session = at.run.site.sessions[name]
+        said: list[str] = []
+        session.start([lab.python_without_torch, "-c", code], timeout_s=60, on_log=said.append)
+        deadline = time.monotonic() + 20
+        while "up" not in "".join(said):
+            assert time.monotonic() < deadline, f"{name}: {said}"
+            time.sleep(0.01)
+
+
+def test_nothing_is_between_healthy_nodes(two_hosts: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with job(two_hosts, monkeypatch) as at:
+        listener(two_hosts["node-a"], 29500)
+        stream(two_hosts, at)
+        assert between(at) == Between()
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause", "node"),
+    [
+        ("tcp dport 29500 drop", "firewall-drop", "node-a"),  # only the rendezvous port
+        ("tcp dport 32768-60999 ct state new drop", "data-ports-blocked", "node-a"),  # new connections only
+        ("ct state established tcp dport != 22 reject with tcp reset", "firewall-reject", "node-a"),
+        ("tcp sport 47123 drop", "firewall-drop", "node-a"),  # nothing but the one connection that is there
+        ("meta length > 1400 drop", "mtu-blackhole", "node-a"),
+    ],
+)
+def test_a_rule_that_has_just_appeared(
+    two_hosts: Lab, monkeypatch: pytest.MonkeyPatch, rule: str, cause: str, node: str
+) -> None:
+    with job(two_hosts, monkeypatch) as at:
+        listener(two_hosts["node-a"], 29500)
+        stream(two_hosts, at)
+        filter_rule(two_hosts[node], rule)
+        time.sleep(1.5)  # as long as it takes to notice a stall
+        found = between(at)
+    assert set(found.findings) == {node}, found
+    (finding,) = found.findings[node]
+    assert finding.cause == cause
+    assert rule in finding.says
+    assert finding.peers == ("node-b",)
+    if "47123" in rule:
+        assert any("not acknowledged, sent again" in line for line in found.stalled)
+    two_hosts[node].run(finding.remedy.removeprefix(f"on {node}: "), user="root")
+
+
+def test_a_node_that_cannot_be_asked_is_not_healthy(two_hosts: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with job(two_hosts, monkeypatch) as at:
+        two_hosts["node-b"].stop_sshd(sessions=True)
+        time.sleep(0.5)
+        found = between(at)
+    assert set(found.blind) == {"node-b"}
+    assert not found.findings

@@ -1,0 +1,306 @@
+"""Where a slow AllReduce loses its time: which lanes are tried, what they prove, and who is blamed with which reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from runbook.causes.tools.ib_ports import Port
+from runbook.checks.isolation.blame import blame
+from runbook.checks.isolation.lanes import Lane, Verdict, judge, ring, rounds, second_look, slow_lanes
+from runbook.checks.isolation.run import Isolation, Layer, uneven
+from runbook.checks.isolation.wires import Wires, rate_after, reasons, shapers
+
+from .world import cluster, gang_of, node
+
+GATE = 10.0
+FAST, SLOW = 12.0, 2.0
+ENDS = [f"n{number}" for number in range(9)]
+
+
+def looked(count: int, is_slow: Callable[[Lane], bool], gate: float = GATE, fast: float = FAST) -> Verdict:
+    """What both looks conclude in a world where these lanes are slow."""
+
+    def rate(lane: Lane) -> float:
+        return SLOW if is_slow(lane) else fast
+
+    first = {lane: rate(lane) for lane in ring(ENDS[:count])}
+    return judge(first, {lane: rate(lane) for lane in second_look(first, gate)}, gate)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9])
+def test_every_end_sends_once_and_receives_once_and_is_on_one_lane_at_a_time(count: int) -> None:
+    lanes = ring(ENDS[:count])
+    assert len(lanes) == (count if count > 1 else 0)
+    assert sorted(lane.source for lane in lanes) == sorted(lane.destination for lane in lanes)
+    groups = rounds(lanes)
+    assert len(groups) <= 3
+    for group in groups:
+        ends = [end for lane in group for end in (lane.source, lane.destination)]
+        assert len(ends) == len(set(ends))
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 9])
+@pytest.mark.parametrize("guilty", [0, 1, 2])
+def test_a_slow_sender_receiver_node_or_path_is_told_apart(count: int, guilty: int) -> None:
+    end, following = ENDS[guilty], ENDS[(guilty + 1) % count]
+    assert looked(count, lambda lane: lane.source == end) == Verdict(sending=(end,))
+    assert looked(count, lambda lane: lane.destination == end) == Verdict(receiving=(end,))
+    assert looked(count, lambda lane: end in (lane.source, lane.destination)) == Verdict((end,), (end,))
+    path = Lane(end, following)
+    assert looked(count, lambda lane: lane == path) == Verdict(paths=(path,))
+
+
+def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
+    assert looked(2, lambda lane: lane.source == "n0") == Verdict(paths=(Lane("n0", "n1"),))
+    assert looked(2, lambda lane: True).clean
+    assert looked(2, lambda lane: False).clean
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9])
+@pytest.mark.parametrize("gate", [1.0, 10.0, 1000.0])
+def test_nobody_is_blamed_where_all_are_alike(count: int, gate: float) -> None:
+    assert looked(count, lambda lane: True, gate).clean
+    assert looked(count, lambda lane: False, gate).clean
+
+
+def test_a_gate_that_nobody_meets_still_shows_who_is_far_behind() -> None:
+    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0) == Verdict(sending=("n3",))
+    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0, fast=3.5).clean
+
+
+def test_two_slow_nodes_of_nine() -> None:
+    verdict = looked(9, lambda lane: lane.source in ("n1", "n5"))
+    assert (set(verdict.sending), verdict.receiving, verdict.paths) == ({"n1", "n5"}, (), ())
+
+
+def test_slow_once_is_chance() -> None:
+    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Lane("n1", "n2"): SLOW}
+    second = dict.fromkeys(second_look(first, GATE), FAST)
+    assert Lane("n1", "n2") in second
+    assert judge(first, second, GATE).clean
+
+
+def test_a_second_look_that_could_not_be_had_leaves_the_path() -> None:
+    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Lane("n1", "n2"): SLOW}
+    assert judge(first, {}, GATE).ends == ()
+    assert judge(first, {}, GATE).paths == (Lane("n1", "n2"),)
+
+
+def test_partners_come_from_the_same_ring() -> None:
+    first = {Lane("a0", "a1"): SLOW, Lane("a1", "a0"): SLOW, Lane("b0", "b1"): FAST, Lane("b1", "b0"): FAST}
+    assert set(second_look(first, GATE)) == {Lane("a0", "a1"), Lane("a1", "a0")}
+    assert slow_lanes(first, GATE) == [Lane("a0", "a1"), Lane("a1", "a0")]
+
+
+@pytest.mark.parametrize(
+    ("tc", "says", "gbytes", "command"),
+    [
+        ({"qdisc": "qdisc tbf 8001: root refcnt 2 rate 50Mbit burst 16000b lat 100ms"}, "50 Mbit/s", 0.00625, "root"),
+        ({"qdisc": "qdisc tbf 8001: dev eth0 root refcnt 2 rate 1500Mbit burst 1b"}, "1.5 Gbit/s", 0.1875, "root"),
+        ({"qdisc": "qdisc cake 8002: root refcnt 2 bandwidth 800Kbit diffserv3"}, "0.8 Mbit/s", 1e-4, "root"),
+        ({"qdisc": "qdisc netem 8: root refcnt 2 limit 1000 rate 1Gbit"}, "1 Gbit/s", 0.125, "root"),
+        ({"qdisc": "qdisc netem 8: root refcnt 2 limit 1000 delay 50ms"}, "delay 50ms", None, "root"),
+        ({"qdisc": "qdisc netem 8: root refcnt 2 limit 1000 loss 5%"}, "loss 5%", None, "root"),
+        (
+            {"qdisc": "qdisc fq 8: root refcnt 2 limit 10000p flow_limit 100p maxrate 100Mbit"},
+            "100 Mbit/s",
+            0.0125,
+            "root",
+        ),
+        (
+            {
+                "qdisc": "qdisc htb 1: root refcnt 2 r2q 10 default 0x10",
+                "class": "class htb 1:10 root prio 0 rate 100Mbit ceil 200Mbit burst 1600b cburst 1600b",
+            },
+            "200 Mbit/s",
+            0.025,
+            "root",
+        ),
+        (
+            {
+                "qdisc": "qdisc noqueue 0: root refcnt 2\nqdisc ingress ffff: parent ffff:fff1 ----------------",
+                "ingress": "filter parent ffff: protocol all pref 49152 u32\n police 0x1 rate 10Mbit burst 10Kb mtu 2Kb action drop",
+            },
+            "what arrives at eth0 is limited to 10 Mbit/s",
+            0.00125,
+            "ingress",
+        ),
+    ],
+)
+def test_limits_that_somebody_set(tc: dict[str, str], says: str, gbytes: float | None, command: str) -> None:
+    (reason,) = shapers("eth0", tc)
+    assert says in reason.says
+    assert reason.gbytes == (pytest.approx(gbytes) if gbytes else None)
+    assert reason.command == f"sudo tc qdisc del dev eth0 {command}"
+
+
+@pytest.mark.parametrize(
+    "qdisc",
+    [
+        "",
+        "qdisc noqueue 0: root refcnt 2",
+        "qdisc mq 0: root\nqdisc fq_codel 0: parent :4 limit 10240p flows 1024 quantum 1514 target 5ms interval 100ms",
+        "qdisc pfifo_fast 0: root refcnt 2 bands 3 priomap 1 2 2 2 1 2 0 0 1 1 1 1 1 1 1 1",
+        "qdisc cake 8002: root refcnt 2 bandwidth unlimited diffserv3 triple-isolate",
+        "qdisc fq 8001: root refcnt 2 limit 10000p flow_limit 100p buckets 1024 low_rate_threshold 550Kbit",
+        "qdisc netem 8: root refcnt 2 limit 1000",
+        "qdisc ingress ffff: parent ffff:fff1 ----------------",
+    ],
+)
+def test_what_every_machine_has_is_no_limit(qdisc: str) -> None:
+    assert shapers("eth0", {"qdisc": qdisc, "class": "", "ingress": ""}) == []
+
+
+def test_rates_of_tc() -> None:
+    assert rate_after("rate", "rate 500bit") == pytest.approx(5e-7)
+    assert rate_after("rate", "ceil 1Gbit") is None
+
+
+def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: str | None = "full") -> Wires:
+    facts: dict[str, Any] = {
+        "hardware": ["eth0"] if mbit else [],
+        "mbit": mbit,
+        "duplex": [duplex],
+        "counters": {"rx_errors": 0},
+        "tc": tc,
+    }
+    return Wires({"eth0": facts})
+
+
+def test_an_interface_that_agreed_on_less() -> None:
+    (reason,) = reasons(told(100), [told(10000), told(10000)])
+    assert "100 Mbit/s, where other nodes have 10000" in reason.says
+    assert reason.gbytes == pytest.approx(0.0125)
+    assert reasons(told(10000), [told(10000), told(100)]) == []
+    assert [reason.says for reason in reasons(told(100, duplex="half"), [])] == ["eth0 runs at half duplex"]
+    assert reasons(told(), [told()]) == []
+
+
+def test_an_adapter_that_came_up_slower() -> None:
+    def ports(*rates: float) -> tuple[Port, ...]:
+        return tuple(Port(f"mlx5_{n}", 1, "active", "linkup", rate, "InfiniBand") for n, rate in enumerate(rates))
+
+    (reason,) = reasons(Wires({}, ports(400, 100)), [Wires({}, ports(400, 400))])
+    assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
+
+
+THREE = gang_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
+PAIRS = gang_of(cluster(node("node-a", processes=2), node("node-b", processes=2))).members
+
+
+def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> Layer:
+    one = {Lane(*ends): rate for ends, rate in first.items()}
+    other = {Lane(*ends): rate for ends, rate in (second or {}).items()}
+    return Layer(one, other, verdict=judge(one, other, GATE))
+
+
+ALIKE = layer({("node-a", "node-b"): 2.0, ("node-b", "node-c"): 2.1, ("node-c", "node-a"): 2.2})
+SENDS_SLOWLY = layer(
+    {("node-a", "node-b"): 11.0, ("node-b", "node-c"): 1.0, ("node-c", "node-a"): 12.0},
+    {("node-b", "node-a"): 1.1, ("node-a", "node-c"): 11.5, ("node-b", "node-c"): 1.0},
+)
+
+
+def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
+    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
+    assert set(found.charges) == {"node-b"}
+    assert "node-b sends at 1.00 GB/s, whichever the other node is" in found.charges["node-b"].says
+    assert found.cleared["node-a"].startswith("node-a, node-c move 11.5 to 12.0 GB/s among themselves")
+
+
+def test_the_nodes_own_word_becomes_the_reason_and_the_remedy() -> None:
+    shaped = told(tc={"qdisc": "qdisc tbf 1: root rate 8Gbit burst 1b"})
+    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped, "node-a": told(), "node-c": told()}, GATE)
+    assert found.charges["node-b"].remedy == "on node-b: `sudo tc qdisc del dev eth0 root`"
+    assert "eth0 is limited to 8 Gbit/s" in found.charges["node-b"].says
+
+
+def test_a_limit_above_the_gate_or_on_a_node_that_is_fine_is_nobodys_reason() -> None:
+    shaped = told(tc={"qdisc": "qdisc tbf 1: root rate 800Gbit burst 1b"})
+    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-b": shaped}, GATE)
+    assert "tc qdisc" not in found.charges["node-b"].remedy
+    slow = told(tc={"qdisc": "qdisc tbf 1: root rate 8Gbit burst 1b"})
+    found = blame(THREE, Isolation(between=SENDS_SLOWLY), {"node-a": slow}, GATE)
+    assert set(found.charges) == {"node-b"}
+
+
+def test_all_alike_blames_nobody_unless_adapters_say_it_themselves() -> None:
+    found = blame(THREE, Isolation(between=ALIKE), {}, GATE)
+    assert not found.charges
+    assert "all links between nodes are alike, 2.00 to 2.20 GB/s" in found.common
+    assert "what they have in common is slow" in found.common
+    limited = told(tc={"qdisc": "qdisc tbf 1: root rate 16Gbit burst 1b"})
+    found = blame(THREE, Isolation(between=ALIKE), dict.fromkeys(("node-a", "node-b", "node-c"), limited), GATE)
+    assert set(found.charges) == {"node-a", "node-b", "node-c"}
+
+
+def test_links_that_are_fast_enough_one_by_one() -> None:
+    fine = layer({("node-a", "node-b"): 12.0, ("node-b", "node-c"): 12.0, ("node-c", "node-a"): 12.0})
+    found = blame(THREE, Isolation(between=fine), {}, GATE)
+    assert "each by itself is fast enough" in found.common
+
+
+def test_a_rank_that_is_slow_by_itself_explains_its_lanes() -> None:
+    alone = {0: (10.0, 0.0), 1: (1.0, 0.9), 2: (9.0, 0.05)}
+    found = blame(THREE, Isolation(alone=alone, busy={"node-b": ("pid 7",)}, between=ALIKE), {}, GATE)
+    assert set(found.charges) == {"node-b"}
+    charge = found.charges["node-b"]
+    assert charge.cause == "rank-behind"
+    assert "waited 90% of the time for a CPU" in charge.says
+    assert charge.evidence == ("pid 7",)
+    # Slow alone, and yet its lanes are the good ones: that is not why.
+    innocent = {0: (10.0, 0.0), 1: (9.0, 0.0), 2: (1.0, 0.9)}
+    verdict = blame(THREE, Isolation(alone=innocent, between=SENDS_SLOWLY), {}, GATE)
+    assert set(verdict.charges) == {"node-b"}
+    assert verdict.charges["node-b"].cause == "allreduce-slow"
+
+
+def test_a_machine_where_all_wait_for_cpus_blames_nobody() -> None:
+    alone = {0: (10.0, 0.6), 1: (5.0, 0.8), 2: (9.0, 0.7)}
+    assert not blame(THREE, Isolation(alone=alone, between=ALIKE), {}, GATE).charges
+    assert uneven({0: (1.0, 0.0), 1: (3.0, 0.0)})
+    assert not uneven({0: (2.0, 0.0), 1: (3.0, 0.0)})
+    assert not uneven({})
+
+
+def test_ranks_that_are_slow_inside_their_node() -> None:
+    labels = [member.label for member in PAIRS]
+    inside = layer(
+        {
+            (labels[0], labels[1]): 12.0,
+            (labels[1], labels[0]): 12.0,
+            (labels[2], labels[3]): 1.0,
+            (labels[3], labels[2]): 1.0,
+        },
+        {(labels[2], labels[3]): 1.0, (labels[3], labels[2]): 1.0},
+    )
+    between = layer({("node-a", "node-b"): 12.0, ("node-b", "node-a"): 12.0})
+    found = blame(PAIRS, Isolation(inside=inside, between=between), {}, GATE)
+    assert set(found.charges) == {"node-b"}
+    assert "the ranks of node-b are slow among themselves" in found.charges["node-b"].says
+
+
+def test_one_slow_pair_of_ranks_is_named() -> None:
+    """With GPUs every pair has an adapter of its own: one HCA is slow."""
+    between = layer(
+        {("node-a", "node-b"): 2.0, ("node-b", "node-c"): 12.0, ("node-c", "node-a"): 12.0},
+        {("node-a", "node-c"): 2.0, ("node-c", "node-b"): 12.0, ("node-a", "node-b"): 2.0},
+    )
+    members = gang_of(cluster(*(node(name, processes=2) for name in ("node-a", "node-b", "node-c")))).members
+    between.pairs = {Lane("node-a", "node-b"): {(0, 2): 6.0, (1, 3): 1.0}}
+    charge = blame(members, Isolation(between=between), {}, GATE).charges["node-a"]
+    assert charge.evidence == (
+        (
+            "rank 1 on node-a → rank 3 on node-b: 1.00 GB/s, the fastest pair of these nodes 6.00 GB/s: look at the "
+            "adapter beside that GPU"
+        ),
+    )
+
+
+def test_what_could_not_be_measured_is_said() -> None:
+    found = blame(THREE, Isolation(stopped="the ranks did not finish"), {}, GATE)
+    assert "could not be measured: the ranks did not finish" in found.common
+    assert not found.charges

@@ -1,0 +1,190 @@
+"""Which bandwidth is normal: every number of the table is judged normal, half of it slow, and the page says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from runbook.checks.normal import Comparison, Expectation, NotKnown, Setting, expect, span_text
+from runbook.checks.normal.expect import table
+from runbook.checks.normal.page import lines
+
+LARGE = 16 << 30
+GPUS = {
+    "V100 SXM": "Tesla V100-SXM2-32GB",
+    "A100 SXM": "NVIDIA A100-SXM4-80GB",
+    "H100 SXM": "NVIDIA H100 80GB HBM3",
+    "H200 SXM": "NVIDIA H200",
+    "H800 SXM": "NVIDIA H800",
+    "B200": "NVIDIA B200",
+    "MI300X": "AMD Instinct MI300X",
+    "H100 NVL": "NVIDIA H100 NVL",
+}
+INSIDE = table()["inside"]
+MEASURED = table()["adapters"]["measured"]
+
+
+def known(setting: Setting) -> Expectation:
+    expected = expect(setting)
+    assert isinstance(expected, Expectation), expected
+    return expected
+
+
+def numbers(row: Mapping[str, Any]) -> list[float]:
+    return [number for number in row["busbw"] if number is not None]
+
+
+@pytest.mark.parametrize("row", INSIDE, ids=lambda row: f"{row['gpus']} {row['name']} {row['algorithm']}")
+@pytest.mark.parametrize("named", [True, False])
+def test_numbers_inside_a_node(row: Mapping[str, Any], named: bool) -> None:
+    """With NCCL_ALGO set and without: then any algorithm's number is a normal one."""
+    expected = known(
+        Setting(
+            "nccl", (row["gpus"],), (GPUS[row["name"]],) * row["gpus"], algorithm=row["algorithm"] if named else None
+        )
+    )
+    for number in numbers(row):
+        assert not Comparison(expected, number, LARGE).slow
+    if named or row["algorithm"] != "nvls":
+        assert Comparison(expected, max(numbers(row)) / 2, LARGE).slow
+    assert row["source"].split(",")[0] in expected.source
+
+
+def between(row: Mapping[str, Any]) -> Setting:
+    nodes, gpus = row["nodes"], row["gpus"]
+    adapters = ((float(row["gbps"]),) * row["adapters"],) * nodes
+    return Setting("nccl", (gpus,) * nodes, (row["gpu"],) * gpus * nodes, adapters, algorithm=row["algorithm"])
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row["what"])
+def test_numbers_between_nodes(row: Mapping[str, Any]) -> None:
+    expected = known(between(row))
+    for number in numbers(row):
+        assert not Comparison(expected, number, LARGE).slow
+        assert Comparison(expected, number / 2, LARGE).slow
+
+
+CURVES = {
+    "8 x H200, ml-engineering": (
+        Setting("nccl", (8,), ("NVIDIA H200",) * 8),
+        {1: 74.57, 4: 145.14, 16: 255.9, 64: 368.86, 256: 441.87, 1024: 465.91, 16384: 482.25},
+    ),
+    "4 nodes of 8 x B200, ml-engineering": (
+        Setting("nccl", (8,) * 4, ("NVIDIA B200",) * 32, ((400.0,) * 8,) * 4),
+        {1: 12.47, 4: 31.63, 16: 71.8, 64: 197.77, 256: 283.23, 1024: 365.99, 16384: 376.71},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_healthy_sweep_is_never_slow_however_small_its_messages(name: str) -> None:
+    setting, curve = CURVES[name]
+    expected = known(setting)
+    for mib, busbw in curve.items():
+        assert not Comparison(expected, busbw, mib << 20).slow, mib
+    assert Comparison(expected, curve[16] / 10, 16 << 20).slow
+
+
+def test_a_sweep_that_ended_early_is_not_called_slow_and_not_called_normal() -> None:
+    expected = known(between(MEASURED[4]))
+    early = Comparison(expected, 60.0, 16 << 20)
+    assert early.early
+    assert not early.slow
+    assert "too small to tell" in early.says
+    assert not Comparison(expected, 366.0, LARGE).early
+    # So slow that the budget ended it there: that is no excuse.
+    assert Comparison(expected, 0.001, 512 << 10).slow
+    assert Comparison(expected, 1.0, 16 << 20).slow
+
+
+def test_two_nodes_flatter_and_it_is_said() -> None:
+    both = between(MEASURED[3])
+    assert "NCCL_ALGO: RING" in known(both).note
+    ring = Setting("nccl", both.ranks, both.gpus, both.adapters, algorithm="ring")
+    assert known(ring).note == ""
+    assert known(ring).range == "328 to 370 GB/s"  # NVLink carries no more than that with Ring
+    four = between(MEASURED[4])
+    assert known(four).note == ""
+
+
+def test_the_node_with_the_fewest_adapters_decides() -> None:
+    full, less = (400.0,) * 8, (400.0,) * 4
+    setting = Setting("nccl", (8, 8, 8), ("NVIDIA H100 80GB HBM3",) * 24, (full, less, full))
+    assert known(setting).high == pytest.approx(0.97 * 200)
+
+
+def test_a_gpu_sends_no_faster_than_its_slot() -> None:
+    setting = Setting("nccl", (1, 1), ("NVIDIA H100 80GB HBM3",) * 2, ((400.0,) * 4,) * 2)
+    expected = known(setting)
+    assert expected.high == pytest.approx(0.97 * 50)
+    assert not Comparison(expected, 41.5, LARGE).slow  # nccl-tests#232, which its author took for a fault
+
+
+def test_gloo_on_a_link_of_one_gigabit() -> None:
+    expected = known(Setting("gloo", (1, 1), link_gbps=1.0))
+    assert expected.range == "110 to 120 MB/s"
+    assert not Comparison(expected, 0.111, 64 << 20).slow
+    assert Comparison(expected, 0.055, 64 << 20).slow
+    limited = known(Setting("gloo", (1, 1), link_gbps=0.2))
+    assert not Comparison(limited, 0.0235, 16 << 20).slow
+
+
+H100 = ("NVIDIA H100 80GB HBM3",) * 16
+NICS = ((400.0,) * 8,) * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        (Setting("gloo", (1, 1), link_gbps=10.0), "CPUs"),
+        (Setting("gloo", (1, 1)), "virtual interface"),
+        (Setting("gloo", (2,), link_gbps=1.0), "inside one machine"),
+        (Setting("gloo", (1, 1), link_gbps=1.0, one_machine=True), "inside one machine"),
+        (Setting("nccl", (1,), ("NVIDIA H100 80GB HBM3",)), "one rank"),
+        (Setting("nccl", (4,), ("NVIDIA L40S",) * 4), "published"),
+        (Setting("nccl", (4,), ("NVIDIA H100 80GB HBM3",) * 4), "published"),
+        (Setting("nccl", (8,), ("NVIDIA H100 PCIe",) * 8), "published"),
+        (Setting("nccl", (2,), ("NVIDIA H200 NVL",) * 2), "published"),
+        (Setting("nccl", (8, 8), H100, ((), ())), "TCP"),
+        (Setting("nccl", (8, 8), H100, (NICS[0], ())), "TCP"),
+        (Setting("nccl", (8, 8), H100, ((400.0,) * 7 + (0.0,), NICS[0])), "no rate"),
+        (Setting("nccl", (8, 8), (*H100[:15], "NVIDIA A100-SXM4-80GB"), NICS), "differ"),
+        (Setting("nccl", (8, 8), (), NICS), "differ"),
+        (Setting("nccl", (4, 4), ("NVIDIA GB200",) * 8, NICS), "NVLink may join"),
+        (Setting("nccl", (8, 8), ("NVIDIA L40S",) * 16, NICS), "published"),
+    ],
+)
+def test_no_number_is_made_up(setting: Setting, why: str) -> None:
+    answer = expect(setting)
+    assert isinstance(answer, NotKnown), answer
+    assert why in answer.why
+    assert answer.what
+
+
+def test_what_is_said_names_the_hardware() -> None:
+    assert known(Setting("nccl", (8, 8), H100, NICS)).what == "nccl, 2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s"
+    assert known(Setting("gloo", (1, 2), link_gbps=1.0)).what == "gloo, 2 nodes of 1-2 ranks over TCP on 1 Gbit/s"
+    said = Comparison(known(Setting("nccl", (8,), H100[:8], algorithm="nvls")), 230.0, LARGE)
+    assert said.says == "50% of what is normal"
+    assert said.normal.startswith("460 to 480 GB/s is normal for nccl, 8 × H100 80GB HBM3 (nccl-tests#290")
+
+
+def test_a_span_names_its_unit_once() -> None:
+    assert span_text(1.0, 2.0) == "1.00 to 2.00 GB/s"
+    assert span_text(0.5, 2.0) == "500 MB/s to 2.00 GB/s"
+    assert span_text(0.5, 0.5) == "500 MB/s"
+
+
+def test_every_row_has_its_source_and_date() -> None:
+    for row in (*INSIDE, *MEASURED, table()["adapters"], table()["gloo"], table()["ramp"]):
+        assert row["source"]
+        assert row["date"]
+
+
+def test_the_page_shows_the_table_as_it_is() -> None:
+    page = resources.files("runbook.checks").joinpath("allreduce.md").read_text(encoding="utf-8")
+    table_text = "\n".join(lines())
+    assert table_text in page, f"runbook/checks/allreduce.md should hold:\n{table_text}"

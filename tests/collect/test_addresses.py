@@ -1,0 +1,91 @@
+"""Pseudonyms of machines keep what a reader needs: equality, subnets, classes."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runbook.engine.collect.scrub import Scrubber
+
+
+def hidden(*texts: str, names: tuple[str, ...] = ()) -> list[str]:
+    scrubber = Scrubber(hide_addresses=True)
+    assert scrubber.machines is not None
+    for name in names:
+        scrubber.machines.add_name(name)
+    for text in texts:
+        scrubber.learn(text)
+    return [scrubber.text(text) for text in texts]
+
+
+def shared(one: str, other: str) -> int:
+    """How many leading bits two addresses share."""
+    difference = int(ipaddress.IPv4Address(one)) ^ int(ipaddress.IPv4Address(other))
+    return 32 - difference.bit_length()
+
+
+private = st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 255)).map(
+    lambda t: "10.{}.{}.{}".format(*t)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(addresses=st.lists(private, min_size=2, max_size=12, unique=True))
+def test_two_addresses_share_the_prefix_they_shared(addresses: list[str]) -> None:
+    mapped = hidden(*addresses)
+    for one, new_one in zip(addresses, mapped, strict=True):
+        assert new_one.startswith("10.")
+        assert one.rpartition(".")[2] == new_one.rpartition(".")[2]
+        for other, new_other in zip(addresses, mapped, strict=True):
+            assert shared(one, other) == shared(new_one, new_other)
+
+
+def test_a_network_its_hosts_and_its_broadcast_stay_together() -> None:
+    (text,) = hidden("10.77.68.0/22 10.77.68.5 10.77.71.9 10.77.71.255 255.255.252.0 default via 10.77.68.1")
+    network, *rest = text.split()
+    hosts = [word for word in rest if word.startswith("10.")]
+    assert all(ipaddress.ip_address(host) in ipaddress.ip_network(network) for host in hosts)
+    assert str(ipaddress.ip_network(network).broadcast_address) == hosts[2]
+    assert "255.255.252.0" in rest
+    assert "77" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "127.0.0.1 0.0.0.0 255.255.255.0 224.0.0.1 ::1 :: 08:40:54 c10d::broadcast std::vector",
+        "nvidia-cublas-cu12==12.1.3.1 driver version 535.104.5.1 v1.2.3.4 1.2.3.4.5",
+        "00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 0000:3b:00.0 localhost",
+    ],
+)
+def test_what_is_nobodys_address_stays(text: str) -> None:
+    assert hidden(text) == [text]
+
+
+def test_hosts_by_all_their_names() -> None:
+    texts = hidden(
+        "node-a.corp.lab node-b NODE-A rank-00000.node-a.log node-a-ib0 ip-10-0-1-7.ec2",
+        '"gn[01-02]": {address: "10.0.1.[1-2]"}',
+        "search corp.lab",
+        names=("node-a", "node-b", "gn01", "gn02", "node-a.corp.lab"),
+    )
+    assert texts[0] == "host1.domain1.example host2 host1 rank-00000.host1.log host1-ib0 ip-10-0-0-7.ec2"
+    assert texts[1] == '"host[3-4]": {address: "10.0.0.[1-2]"}'
+    assert texts[2] == "search domain1.example"
+
+
+def test_hardware_and_ipv6() -> None:
+    first, second = hidden(
+        "link/ether 02:42:ac:11:00:02 inet6 fe80::42:acff:fe11:2/64 fd12:3456:789a:1::5/64 2a00:1450::1",
+        "02:42:AC:11:00:02 fd12:3456:789a:1::6 ::ffff:10.9.9.9 Node GUID: 0x0002c90300a1b2c3",
+    )
+    assert first == "link/ether 02:00:00:00:00:01 inet6 fe80::1:1/64 fd00:0:0:1::5/64 2001:db8:0:2::1"
+    assert second == "02:00:00:00:00:01 fd00:0:0:1::6 ::ffff:10.0.0.9 Node GUID: 0x0000000000000002"
+
+
+def test_addresses_in_escapes() -> None:
+    assert hidden('{"a": "\\u0031\\u0030.77.1.2"}', "10.77.1.2")[1] == "10.0.0.2"
+    assert "77" not in hidden('{"a": "\\u0031\\u0030.77.1.2"}')[0]

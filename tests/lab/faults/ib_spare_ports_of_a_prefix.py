@@ -1,0 +1,19 @@
+"""`mlx5` means every card, and the second one has no cable on any node: a spare, which NCCL leaves out."""
+
+from __future__ import annotations
+
+from lab import Lab
+from lab.fault import Fault
+
+
+def breaks(lab: Lab) -> None:
+    lab.fabric(["mlx5_0", "mlx5_1"], down=["node-a/mlx5_1", "node-b/mlx5_1"])
+
+
+FAULT = Fault(
+    breaks=breaks,
+    inventory=lambda _lab: {"infiniband": {"hca": "mlx5", "min_rate_gbps": 200}},
+    cause=None,
+    says=(r"mlx5_0:1 Active, LinkUp at 200 Gbit/s", r"mlx5_1:1 is down on every node"),
+    within_s=16,
+)

@@ -1,0 +1,28 @@
+"""A node loses its power: every process ends at once, and nothing is sent any more."""
+
+from __future__ import annotations
+
+import signal
+
+from lab import Lab
+from lab.fault import LONG, Fault, Strike
+
+
+def power_off(lab: Lab) -> None:
+    host = lab["node-b"]
+    host.cut()
+    for pid, _ in host.processes():
+        host.signal(pid, signal.SIGKILL)
+    host.stop_sshd(sessions=True)
+
+
+FAULT = Fault(
+    strike=Strike(power_off),
+    arguments=LONG,
+    hosts=3,
+    stage="full",
+    cause="ssh-unreachable",
+    nodes="node-b",
+    unreachable=True,
+    within_s=15,
+)

@@ -1,0 +1,15 @@
+"""The activate line names an environment that is not there."""
+
+from __future__ import annotations
+
+from lab.fault import Fault
+
+FAULT = Fault(
+    inventory=lambda lab: {"nodes": {"node-b": {"activate": "source /opt/nowhere/bin/activate"}}},
+    stage="reach",
+    cause="activation-failed",
+    nodes="node-b",
+    says=(r"/opt/nowhere/bin/activate",),
+    quick=True,
+    within_s=6,
+)

@@ -1,0 +1,15 @@
+"""Programs cannot be started from the workdir."""
+
+from __future__ import annotations
+
+from lab.fault import Fault
+
+FAULT = Fault(
+    breaks=lambda lab: lab["node-b"].run("mkdir /scratch && mount -t tmpfs -o noexec,mode=1777 lab /scratch", "root"),
+    inventory=lambda lab: {"nodes": {"node-b": {"workdir": "/scratch"}}},
+    stage="reach",
+    cause="workdir-not-writable",
+    nodes="node-b",
+    says=(r"noexec",),
+    within_s=6,
+)

@@ -1,0 +1,1 @@
+"""Outputs of tools: recognised, read, cut, and put beside logs."""

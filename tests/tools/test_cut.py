@@ -1,0 +1,91 @@
+"""Whatever happens to an output on its way here: no reader raises, and what showed a fault never looks healthy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runbook.causes.tools.paste import read_paste
+from runbook.causes.tools.reading import Reading
+
+from .outputs import OUTPUTS, Output
+
+FAULTY = {name: output for name, output in OUTPUTS.items() if output.from_}
+CHARACTERS = "\n\t :|-+/()[]<>.,'\"0129aAxX%\x1b\0ü"
+
+
+def readings(output: Output, text: str) -> list[Reading]:
+    prompt = "" if output.command.startswith(("PS ", "C:")) else "$ "
+    return [found.reading for found in read_paste(f"{prompt}{output.command}\n{text}").found]
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_cut_anywhere_inside_of_what_is_wrong_it_is_not_healthy(name: str) -> None:
+    output = FAULTY[name]
+    begins = output.text.index(output.from_) + 1
+    for end in range(begins, len(output.text)):
+        text = output.text[:end]
+        assert not any(reading.healthy for reading in readings(output, text)), f"healthy: …{text[-60:]!r}"
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_without_one_of_its_lines_it_is_not_healthy(name: str) -> None:
+    output = FAULTY[name]
+    lines = output.text.splitlines(keepends=True)
+    first = output.text[: output.text.index(output.from_)].count("\n")
+    shown = {at - 1 for reading in readings(output, output.text) for fault in reading.faults for at in fault.lines}
+    for at in range(first, len(lines)):
+        if shown == {first} == {at}:
+            continue  # a record of one line that is gone says nothing: what is left is another output, and a true one
+        text = "".join([*lines[:at], *lines[at + 1 :]])
+        assert not any(reading.healthy for reading in readings(output, text)), f"healthy without {lines[at]!r}"
+
+
+@settings(max_examples=400, deadline=None)
+@given(name=st.sampled_from(sorted(OUTPUTS)), seed=st.integers(0, 2**32), times=st.integers(1, 30), typed=st.booleans())
+def test_no_text_breaks_a_reader(name: str, seed: int, times: int, typed: bool) -> None:
+    chance = random.Random(seed)
+    text = list(OUTPUTS[name].text)
+    for _ in range(times):
+        at = chance.randrange(len(text) + 1)
+        way = chance.randrange(4)
+        if way == 0:
+            text[at : at + chance.randrange(1, 40)] = []
+        elif way == 1:
+            text[at:at] = chance.choice(CHARACTERS)
+        elif way == 2 and at < len(text):
+            text[at] = chance.choice(CHARACTERS)
+        else:
+            other = OUTPUTS[chance.choice(sorted(OUTPUTS))].text
+            text[at:at] = other[chance.randrange(len(other)) :][:80]
+    if typed:
+        readings(OUTPUTS[name], "".join(text))
+    else:
+        read_paste("".join(text))
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(FAULTY)), seed=st.integers(0, 2**32))
+def test_one_wrong_character_in_the_proof_makes_nothing_healthy(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    output = FAULTY[name]
+    proof = [at for reading in readings(output, output.text) for fault in reading.faults for at in fault.lines]
+    lines = output.text.splitlines(keepends=True)
+    at = chance.choice(proof) - 1
+    place = chance.randrange(len(lines[at]))
+    # A letter, so that no number becomes another one, which would be another output and a true one.
+    if lines[at][place].isdigit():
+        return
+    lines[at] = lines[at][:place] + "q" + lines[at][place + 1 :]
+    told = readings(output, "".join(lines))
+    assert not any(reading.healthy for reading in told), f"healthy with {lines[at]!r}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=300))
+def test_any_text(text: str) -> None:
+    read_paste(text)
+    read_paste(f"$ ibstat\n{text}\n$ nvidia-smi\n{text}")
