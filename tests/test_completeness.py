@@ -37,8 +37,8 @@ PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
-NOT_CHECKS = {"base", "between", "context", "culprits", "gang", "halts", "mesh", "shell", "__init__"}
-"""Modules in checks/ that are shared, or a stage of its own."""
+NOT_CHECKS = {"base", "context", "shell", "__init__"}
+"""Modules in checks/ that every check shares, or a stage of its own."""
 
 
 def page_of(name: str) -> str:

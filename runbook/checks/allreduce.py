@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Member, dismiss_gang, place_of, start_gang
-from runbook.checks.halts import outcomes_of_halt
 from runbook.checks.isolation.blame import Blame, blame
 from runbook.checks.isolation.run import isolate
 from runbook.checks.isolation.wires import Wires, ask
 from runbook.checks.normal import AUTO, Comparison, Expectation, NotKnown, expect
 from runbook.checks.normal.setting import setting_of
+from runbook.checks.ranks.gang import Gang, Member, dismiss_gang, place_of, start_gang
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.straggler import stragglers
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text

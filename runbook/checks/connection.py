@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
-from runbook.checks.between import Between
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Halt, Member, start_gang
-from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.dialling.between import Between
 from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.ranks.calls import elsewhere
 from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.gang import Gang, Halt, Member, start_gang
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.stuck import look_between
 from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address

@@ -18,7 +18,7 @@ from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang
+    from runbook.checks.ranks.gang import Gang
 
 T = TypeVar("T")
 Facts = dict[str, Any]

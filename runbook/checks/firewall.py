@@ -9,8 +9,10 @@ from typing import ClassVar
 from runbook.causes.netfilter import Evidence
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context, Facts
-from runbook.checks.culprits import Trouble, no_port_left
-from runbook.checks.mesh import Dial, Mesh, Want
+from runbook.checks.dialling.culprits import Trouble
+from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.mesh import Mesh, Want
+from runbook.checks.dialling.ports import no_port_left
 from runbook.checks.port import holders, promised_ports
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
-from runbook.checks.mesh import Dial, Mesh, Want
+from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.mesh import Mesh, Want
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
 from runbook.checks.reachability.loss import loss_findings, losses, warning
 from runbook.checks.reachability.names import name_findings, name_warnings, names_used

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.gang import Gang, start_gang
 from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.gang import Gang, start_gang
 from runbook.checks.readiness.clock import clock_finding, clock_proof
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.readiness.gpus.judge import Judged

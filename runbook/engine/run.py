@@ -15,7 +15,7 @@ import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
-from runbook.checks.gang import dismiss_gang
+from runbook.checks.ranks.gang import dismiss_gang
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.model.events import (
     Emit,

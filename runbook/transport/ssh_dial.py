@@ -85,6 +85,7 @@ class ProxyCommand:
     runs it without a shell, which OpenSSH gives it: it may have quotes and `2>/dev/null`."""
 
     def __init__(self, command: str) -> None:
+        self._last_line = ""
         self._near, far = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest, in `close`
         with far:
@@ -100,21 +101,25 @@ class ProxyCommand:
         return getattr(self._near, name)
 
     def complaint(self) -> str:
-        """The last line that the program wrote to stderr."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stderr.seek(0)
-            lines = self._stderr.read().decode(errors="replace").splitlines()
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
-        return ""
+        """The last line that the program wrote to stderr; also after `close`, which paramiko calls before it raises."""
+        if not self._stderr.closed:
+            with contextlib.suppress(OSError):
+                self._stderr.seek(0)
+                lines = self._stderr.read().decode(errors="replace").splitlines()
+                self._last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
+        return self._last_line
 
     def close(self) -> None:
         self._near.close()
+        if self._stderr.closed:
+            return
         self._process.terminate()
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self.complaint()
         self._stderr.close()
 
 

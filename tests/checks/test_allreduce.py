@@ -13,9 +13,9 @@ import runbook.node
 from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
 from runbook.checks.base import configure
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang
 from runbook.checks.isolation.blame import Blame, Charge
 from runbook.checks.normal import Setting, expect
+from runbook.checks.ranks.gang import Gang
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
 

@@ -11,8 +11,8 @@ import pytest
 from lab import Lab
 from lab.fault import filter_rule, listener
 
-from runbook.checks.between import Between, between
 from runbook.checks.context import Context, Run
+from runbook.checks.dialling.between import Between, between
 from runbook.load.inventory import load_inventory
 from runbook.transport import Session, Site
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.between import Between
 from runbook.checks.connection import misseated, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang
+from runbook.checks.dialling.between import Between
+from runbook.checks.ranks.gang import Gang
 from runbook.checks.ranks.words import log_name
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -8,9 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.culprits import Trouble, ephemeral_range, needed_ports, numeric, ports_text
+from runbook.checks.dialling.addresses import numeric
+from runbook.checks.dialling.culprits import Trouble
+from runbook.checks.dialling.dial import Dial, ports_text
+from runbook.checks.dialling.mesh import Mesh
+from runbook.checks.dialling.ports import ephemeral_range, needed_ports
 from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
-from runbook.checks.mesh import Dial, Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .world import C, cluster, context, dial, node, with_ports

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.between import Between
-from runbook.checks.gang import Gang, Halt, Member
-from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.dialling.between import Between
 from runbook.checks.ranks.evidence import gather, main_stack
+from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.words import progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.mesh import Dial
+from runbook.checks.dialling.dial import Dial
 from runbook.checks.ping import Judge, before_packets, ssh_port, targets
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.names import name_findings

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.between import Between
-from runbook.checks.gang import Gang, Halt, Member
-from runbook.checks.halts import outcomes_of_halt
+from runbook.checks.dialling.between import Between
 from runbook.checks.ranks.calls import faithless
 from runbook.checks.ranks.ended import STOPPED, last_place, own_failure
 from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.straggler import stragglers
 from runbook.launch.stops import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict

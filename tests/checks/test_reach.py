@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
-from runbook.checks.gang import Gang
+from runbook.checks.ranks.gang import Gang
 from runbook.checks.readiness.clock import clock_finding, clock_proof
 from runbook.checks.readiness.interfaces import interface_findings
 from runbook.checks.readiness.limits import limit_findings

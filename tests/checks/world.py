@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from runbook.checks.context import Context, Facts, Run
-from runbook.checks.gang import Gang, Member
-from runbook.checks.mesh import Dial
+from runbook.checks.dialling.dial import Dial
+from runbook.checks.ranks.gang import Gang, Member
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote, Site

@@ -24,6 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport.ssh import Logins
 from runbook.transport.ssh_config import Target, host_port, resolve
+from runbook.transport.ssh_dial import ProxyCommand
 from runbook.transport.ssh_errors import UnknownKey, why
 
 TARGET = Target(
@@ -344,3 +345,11 @@ def test_identities_only(home: Path) -> None:
 )
 def test_hosts_with_ports(text: str, host: str, port: int | None) -> None:
     assert host_port(text) == (host, port)
+
+
+def test_the_last_words_of_a_proxy_command_outlive_it() -> None:
+    wire = ProxyCommand("sh -c 'echo first >&2; echo tunnel: no such server >&2'")
+    assert wire.recv(100) == b""
+    wire.close()
+    wire.close()
+    assert wire.complaint() == "tunnel: no such server"

@@ -88,17 +88,14 @@ def explain_blocked(
     first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
     if first is not None and first[1].elsewhere is not False:
         return _elsewhere(cause, flow, *first, legs)
+    translated = f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
     if certain:
-        found = _culprit(cause, seen, flow, certain, legs)
-        if given != flow.source and certain[0][0] == destination_name:
-            says = f"{found.says}; {flow.source} is what {source_name}'s own NAT rule makes of {given}"
-            return replace(found, says=says)
-        return found
+        return _with_note(_culprit(cause, seen, flow, certain, legs), destination_name, translated)
     if seen == "refused" and not listener_was_up:
         return None
     possible = [(name, e) for name, e in legs if e.candidates]
     if possible:
-        return _perhaps(cause, seen, flow, possible, legs)
+        return _with_note(_perhaps(cause, seen, flow, possible, legs), destination_name, translated)
     blind = {name: e.could_not_look for name, e in reversed(legs) if e.could_not_look}
     for name, evidence in ((source_name, source), (destination_name, destination)):
         if evidence is None:
@@ -117,6 +114,11 @@ def explain_blocked(
             explanations=tuple(legs),
         )
     return _between(cause, seen, flow, legs, source_name, destination_name, ports)
+
+
+def _with_note(found: Blocked, destination_name: str, translated: str) -> Blocked:
+    """An accusation of the destination says why it names an address that nobody wrote into the inventory."""
+    return replace(found, says=found.says + translated) if found.node == destination_name else found
 
 
 def _beside(
@@ -159,8 +161,9 @@ def _legs(
             one = explain(evidence, flow, leg, ports=ports, peers=peers, tracked=known)
             tracked[name] = one.tracked
             found.append((name, one))
-            if one.new_source:
-                flow = replace(flow, source=one.new_source)
+            if one.new_source:  # it still comes over the same wire
+                wire = flow.in_interface or (destination.interface_to(flow.source) if destination else None)
+                flow = replace(flow, source=one.new_source, in_interface=wire)
     return found
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.checks.gang import Member
 from runbook.checks.isolation.lanes import Lane
 from runbook.checks.isolation.run import Isolation, Layer
 from runbook.checks.isolation.wires import Reason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
+from runbook.checks.ranks.gang import Member
 from runbook.model.units import bandwidth_text
 
 STARVED = 1 / 3

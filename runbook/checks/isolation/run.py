@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Member
 from runbook.checks.isolation.lanes import Lane, Verdict, judge, ring, rounds, second_look
 from runbook.checks.normal import span_text
 from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.gang import Gang, Member
 from runbook.model.errors import Unreachable
 
 DEADLINE_S = 10.0

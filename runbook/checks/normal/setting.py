@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang
 from runbook.checks.isolation.wires import Wires
 from runbook.checks.normal.expect import Setting
+from runbook.checks.ranks.gang import Gang
 from runbook.launch.environment import network_environment
 
 

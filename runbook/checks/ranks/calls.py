@@ -10,7 +10,7 @@ from runbook.checks.ranks.words import progress, stack_lines
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, Member
 
 MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
 """What gloo and torch's own debugging say when the sizes of two ranks do not fit, in lower case."""

@@ -14,7 +14,7 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, Member
 
 FATAL_OF_ITS_OWN = {
     signal.SIGSEGV,

@@ -16,7 +16,7 @@ from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, Member
 
 WATCH_S = 0.4
 """How long a node watches its ranks: whether they use a CPU, and whether their connections carry anything."""

@@ -10,7 +10,7 @@ from runbook.model.verdict import Finding, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runbook.checks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, Member
 
 SHARE = 0.5
 """Of the timed AllReduces, a rank that holds the others up for less than this is only noise."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runbook.checks.between import Between, between
 from runbook.checks.context import Context
+from runbook.checks.dialling.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.words import kept, progress, stack_lines
@@ -17,7 +17,7 @@ from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang, Halt, Member
+    from runbook.checks.ranks.gang import Gang, Halt, Member
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from runbook.model.units import bytes_text
 
 if TYPE_CHECKING:
-    from runbook.checks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, Member
 
 
 def progress(member: Member) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
-from runbook.checks.mesh import Dial
+from runbook.checks.dialling.dial import Dial
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen
 from runbook.model.verdict import Finding

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from runbook.checks.context import Context, Facts, select_interfaces
-from runbook.checks.mesh import Dial
+from runbook.checks.dialling.dial import Dial
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 

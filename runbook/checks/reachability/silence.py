@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from runbook.causes.netfilter import Evidence, Flow, explain_blocked
-from runbook.checks.mesh import rules_of
+from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen
 from runbook.load.address import is_ip

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from runbook.causes.netfilter import Evidence, Flow, explain_blocked
-from runbook.checks.mesh import rules_of
+from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.model.verdict import Finding

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 
 from runbook.checks.context import no_answer
-from runbook.checks.gang import Gang, Member
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.gang import Gang, Member
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome

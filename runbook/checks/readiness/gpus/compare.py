@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runbook.checks.context import Context
-from runbook.checks.gang import Gang, Member
+from runbook.checks.ranks.gang import Gang, Member
 from runbook.checks.readiness.gpus.judge import Judged, judge_gpus
 from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S
 from runbook.checks.readiness.torch import torch_findings

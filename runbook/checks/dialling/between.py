@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked
 from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.checks.context import Context, Facts
-from runbook.checks.culprits import Trouble, number, sure
-from runbook.checks.mesh import Mesh, Want, rules_of
+from runbook.checks.dialling.addresses import number
+from runbook.checks.dialling.culprits import Trouble, sure
+from runbook.checks.dialling.mesh import Mesh, Want
+from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.gone import smaller
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text

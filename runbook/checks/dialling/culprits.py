@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked, sent_elsewhere
-from runbook.causes.netfilter.blocked import Seen, command_line
+from runbook.causes.netfilter.blocked import Seen
 from runbook.checks.context import Context
-from runbook.checks.mesh import Dial, rules_of
+from runbook.checks.dialling.addresses import number, numeric
+from runbook.checks.dialling.dial import Dial, between_same, ports_text, seen_of
+from runbook.checks.dialling.guilt import MOST_LINES, Guilt
+from runbook.checks.dialling.ports import needed_ports, no_port_left
+from runbook.checks.dialling.rules import peers_of, rules_of
 from runbook.checks.reachability.gone import gone
-from runbook.model.inventory import Inventory
 from runbook.model.verdict import Finding
 
 SEEN: Mapping[str, Seen] = {
@@ -28,13 +28,10 @@ SEEN: Mapping[str, Seen] = {
 }
 """What became of a dial, as the packet filter's judge knows it; what is not in here is no filter's doing."""
 
-MOST_LINES = 10
 
 ENOUGH = 4
 """So many connections that open at once show that a path loses nothing to speak of."""
 
-DEFAULT_PORTS = "32768 60999"
-"""net.ipv4.ip_local_port_range as Linux ships it."""
 
 REPEATED = 3
 """So many segments that were sent again on connections that did work tell of a path that loses packets."""
@@ -47,37 +44,6 @@ class Wanted(TypedDict):
     ports: list[tuple[int, int]]
     sources: list[str]
     destinations: list[str]
-
-
-@dataclass(frozen=True)
-class Guilt:
-    """A node and what it is guilty of; `rule` is where, when it can be no other. `itself`: it met itself only."""
-
-    node: str
-    finding: Finding
-    rule: str = ""
-    remedies: tuple[tuple[str, str], ...] = ()
-    itself: bool = False
-
-    def same(self, other: Guilt) -> bool:
-        """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
-        if self.rule or other.rule:
-            return self.rule == other.rule
-        return self.finding.cause == other.finding.cause and (
-            other.itself or words(self.finding) == words(other.finding)
-        )
-
-    def merged(self, other: Guilt) -> Guilt:
-        mine, its = self.finding, other.finding
-        remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
-        differ = remedies and words(mine) != words(its)
-        finding = replace(
-            mine,
-            remedy=command_line(remedies, self.node) if differ else mine.remedy,
-            evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MOST_LINES],
-            peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
-        )
-        return replace(self, finding=finding, remedies=remedies)
 
 
 @dataclass(frozen=True)
@@ -356,109 +322,11 @@ class Trouble:
         )
 
 
-def no_port_left(at: Context, node: str, seen: Sequence[str], peers: Sequence[str] = ()) -> Finding:
-    """Every port that the kernel may hand out there is taken: nothing can be dialled, and no rank can listen."""
-    bounds = str(at.facts(node).get("port_range") or "").split()
-    ports, wider = (
-        (f" ({bounds[0]}-{bounds[1]})", " ".join(bounds) != DEFAULT_PORTS) if len(bounds) == 2 else ("", True)
-    )
-    who = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
-    return Finding(
-        "port-in-use",
-        f"every port that the kernel of {node} may hand out{ports} is taken: ranks there can neither dial nor listen",
-        f"sudo sysctl -w net.ipv4.ip_local_port_range='{DEFAULT_PORTS}'"
-        if wider
-        else f"see on {node} who holds them, and end it: `{who}`",
-        (*seen, f"net.ipv4.ip_local_port_range of {node}: {' '.join(bounds) or 'unknown'}", f"who holds them: `{who}`"),
-        tuple(peers),
-    )
-
-
-def seen_of(dials: Sequence[Dial]) -> list[str]:
-    """What was seen, a line for each pair and outcome."""
-    lines: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-    for dial in dials:
-        lines[dial.source, dial.address, dial.outcome].append(dial)
-    return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
-
-
-def between_same(one: Dial, other: Dial) -> bool:
-    return {one.source, one.destination} == {other.source, other.destination}
-
-
 def sure(blocked: Blocked | None) -> bool:
     """Whether a rule was found that is certain to block."""
     return blocked is not None and blocked.decided and not blocked.between
 
 
-def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
-    """By node, the addresses of those it had to do with."""
-    addresses = {node.name: number(at, node.name) for node in at.nodes}
-    found: dict[str, set[str]] = defaultdict(set)
-    for dial in dials:
-        found[dial.source].add(addresses[dial.destination])
-        found[dial.source].add(dial.remote or numeric(dial.address))
-        found[dial.destination].add(dial.local or addresses[dial.source])
-    return {name: sorted(listed) for name, listed in found.items()}
-
-
-def words(finding: Finding) -> list[str]:
-    """What a remedy opens, whatever the order in which it lists the peers."""
-    return sorted(re.findall(r"[\w.:/-]+", finding.remedy))
-
-
-def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
-    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
-    dials = list(dials)
-    kinds = {dial.kind for dial in dials}
-    ports: list[tuple[int, int]] = []
-    if "rendezvous" in kinds:
-        ports.append((inventory.rendezvous.port, inventory.rendezvous.port))
-    if "range" in kinds:
-        ports.extend(inventory.network.ports)
-    if "ephemeral" in kinds:
-        ports.append(ephemeral_range(dials))
-    return sorted(set(ports))
-
-
-def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
-    """Linux's default range, widened to what was really handed out."""
-    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
-    return min(32768, *seen), max(60999, *seen)
-
-
 def rejects(*evidence: Evidence | None) -> bool:
     """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
     return any(one is None or one.bases(4) or one.bases(6) for one in evidence)
-
-
-def number(at: Context, name: str) -> str:
-    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine what
-    it means: of several addresses it is one of the node's own."""
-    written = at.data_address(at.inventory.node(name))
-    found, own = numeric(written), at.own_addresses(name)
-    if found == written or found in own or not own:
-        return found
-    return next((address for address in own if ":" not in address), own[0])
-
-
-def numeric(address: str) -> str:
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        try:
-            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            return "0.0.0.0"
-
-
-def ports_text(dials: Iterable[Dial]) -> str:
-    """Ports with their runs folded: `TCP 29500-29510, 41927`."""
-    runs: list[list[int]] = []
-    for port in sorted({dial.port for dial in dials}):
-        if runs and port == runs[-1][-1] + 1:
-            runs[-1].append(port)
-        else:
-            runs.append([port])
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return "TCP " + ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runbook.checks.context import no_answer
-from runbook.checks.gang import Gang, Halt
 from runbook.checks.ranks.calls import mismatched
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import WATCH_S, gather
+from runbook.checks.ranks.gang import Gang, Halt
 from runbook.checks.ranks.stuck import stuck
 from runbook.model.verdict import Finding, Outcome
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.dialling.dial import Dial
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
@@ -23,45 +22,6 @@ PATIENT_S = 2.2
 
 REPLY_S = 2.2
 """How long an opened connection may take to its first byte, and to each next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dial:
-    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent
-    or unresolvable; `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full. `local` and `remote` are
-    both ends' addresses as numbers, as far as it got: a name may mean something else here, or nothing."""
-
-    source: str
-    destination: str
-    address: str
-    port: int
-    kind: str
-    mode: str
-    outcome: str
-    errno: str | None
-    seconds: float
-    tries: int = 1
-    retransmitted: int | None = None
-    local: str | None = None
-    remote: str | None = None
-
-    @property
-    def says(self) -> str:
-        """What became of it, in words."""
-        return {
-            "dropped": f"no answer within {self.seconds:.1f} s ({self.tries} tries)",
-            "refused": "refused (RST)",
-            "rejected": f"rejected ({self.errno})",
-            "stranger": "something else than our listener answers",
-            "silent": "opens, but nothing comes through it",
-            "lost": "opens, but full-size packets do not arrive",
-            "reset": "opens and is reset",
-            "unsent": "no port is left to dial from",
-            "unresolvable": f"the name does not resolve ({self.errno})",
-        }.get(self.outcome, self.outcome)
-
-    def __str__(self) -> str:
-        return f"{self.source} → {self.address}:{self.port}: {self.says}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,29 +171,3 @@ class Mesh:
         deadline = time.monotonic() + 1.0
         for remote in self._remotes.values():
             remote.over.wait(max(0.0, deadline - time.monotonic()))
-
-
-def rules_of(
-    at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]], *, timeout_s: float = 12.0
-) -> dict[str, Evidence | None]:
-    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time."""
-    evidence: dict[str, Evidence | None] = dict.fromkeys(names)
-
-    def one(name: str) -> Evidence | None:
-        session = at.run.site.sessions[name]
-        answer = session.program("rules", {"peers": list(peers.get(name, ()))}, timeout_s=8.0).wait(
-            min(10.0, timeout_s)
-        )
-        return Evidence.of(answer.message) if answer.message else None
-
-    pool = concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(names))), thread_name_prefix="rules")
-    futures = {name: pool.submit(one, name) for name in names if name in at.run.site.sessions}
-    concurrent.futures.wait(futures.values(), timeout=timeout_s)
-    pool.shutdown(wait=False, cancel_futures=True)
-    for name, future in futures.items():
-        if future.done():
-            try:
-                evidence[name] = future.result()
-            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError):
-                continue
-    return evidence
