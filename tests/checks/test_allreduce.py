@@ -315,6 +315,15 @@ def test_the_first_size_has_only_a_gate_to_be_measured_by(three: tuple[Gang, Con
     assert promised_rate(gang, [], None) is None
 
 
+def test_what_smaller_sizes_reached_is_less_of_a_promise_than_a_gate(three: tuple[Gang, Context]) -> None:
+    gang, _ = three
+    before = {**row(3 * 10**6, 1.0), "time_us": 1e6}
+    for member in gang.members:
+        at(member, 3 * 10**6, 1)
+    assert promised_rate(gang, [before], 1e-3) == pytest.approx(12e6)
+    assert promised_rate(gang, [before], None) == pytest.approx(12e6 / 8)
+
+
 def of_rank_program(name: str) -> Callable[..., Any]:
     """A function of the program that runs on the nodes, which starts a rank when it is imported."""
     source = (Path(runbook.node.__file__).parent / "rank.py").read_text()
