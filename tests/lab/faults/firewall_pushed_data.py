@@ -11,5 +11,5 @@ FAULT = Fault(
     nodes="node-a",
     says=(r"psh",),
     mends=True,
-    within_s=12,
+    within_s=20,
 )

@@ -12,5 +12,5 @@ FAULT = Fault(
     nodes="node-c",
     says=(r"9000 on node-c", r"1500"),
     mends=True,
-    within_s=6,
+    within_s=12,
 )
