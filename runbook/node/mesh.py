@@ -70,7 +70,7 @@ def answer(sock, run_id):
                 receive(sock, FULL)
                 sock.sendall(b"ok")
             elif mode == b"d":
-                sock.sendall(b"x" * FULL)
+                send(sock, b"x" * FULL)
             elif mode == b"t":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while sock.recv(1):
@@ -240,8 +240,17 @@ def converse(sock, target, run_id, seconds):
 
 def send(sock, data):
     """All of it, with the socket's patience for every piece: `sendall` has it once for all, and a slow link is none that
-    swallows packets."""
+    swallows packets. The first full segment goes alone until it has arrived: several at once are merged on their way (GSO),
+    and virtual networks let pass what is merged and drop each of them alone, as a switch does."""
     view = memoryview(data)
+    if hasattr(socket, "TCP_MAXSEG"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        view = view[sock.send(view[: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)]) :]
+        deadline = time.monotonic() + (sock.gettimeout() or 0)
+        while on_the_way(sock):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.0005)
     while view:
         view = view[sock.send(view) :]
 
