@@ -269,13 +269,15 @@ def expected_seconds(gang: Gang, rows: list[dict[str, Any]], gate: float | str |
 
 
 def promised_rate(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
-    """Bytes a second that all ranks together should send in the iteration at hand; None: nobody knows."""
+    """Bytes a second that all ranks together should send in the iteration at hand: what the gate asks for, however much
+    more the sizes before may have reached; None: nobody knows."""
+    if isinstance(gate, float) and gate > 0:
+        return len(gang.members) * gate * 1e9
     expected = expected_seconds(gang, rows, gate)
     if not expected:
         return None
     size = max(place_of(member.beat)[0] for member in gang.members)
-    rate = len(gang.members) * _sent_by_one(gang, size) / expected
-    return rate if isinstance(gate, float) else rate / BURST
+    return len(gang.members) * _sent_by_one(gang, size) / expected / BURST
 
 
 def _sent_by_one(gang: Gang, size: int) -> float:
@@ -292,7 +294,7 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
     located = gang.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
-        f"{m.label}: {m.steps['wrong']['count']} wrong elements at {bytes_text(m.steps['wrong']['size'])}; element "
+        f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at {bytes_text(m.steps['wrong']['size'])}; element "
         f"{m.steps['wrong']['first']['element']} is {m.steps['wrong']['first']['got']:g}, "
         f"should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
@@ -310,11 +312,12 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
         blamed = list(seen) or list(wrong)
         why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
+    culprits = ", ".join(sorted(nodes))
     finding = Finding(
         "allreduce-wrong-data",
         f"AllReduce gave wrong results: {why}",
         "do not train on this: check memory (`nvidia-smi -q -d ECC`, `dmesg`), then the links and NCCL's version on "
-        f"{', '.join(sorted(nodes))}",
+        f"{culprits}",
         details,
     )
     return [
@@ -322,7 +325,12 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
         if node.name in nodes
         else Outcome.unknown(
             node.name,
-            Finding("peer-died", f"the sums are wrong because of {', '.join(sorted(nodes))}", "mend that node first"),
+            Finding(
+                "peer-died",
+                f"not judged: the sums are wrong because of {culprits}",
+                f"mend {culprits} first",
+                peers=tuple(sorted(nodes)),
+            ),
         )
         for node in at.nodes
     ]

@@ -156,17 +156,13 @@ def with_bystanders(gang: Gang, findings: Mapping[str, list[Finding]]) -> list[O
     others = tuple(findings)
     waited = Finding(
         "ranks-missing",
-        f"its ranks waited for {', '.join(others)}",
+        f"not judged: waited for {', '.join(others)}",
         f"mend {', '.join(others)} first",
         progress,
         others,
     )
     return [
-        Outcome.failed(node.name, *findings[node.name])
-        if node.name in findings
-        else Outcome.unknown(
-            node.name, replace(waited, says=f"the ranks of {node.name} waited for {', '.join(others)}")
-        )
+        Outcome.failed(node.name, *findings[node.name]) if node.name in findings else Outcome.unknown(node.name, waited)
         for node in gang.inventory.nodes
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,12 @@ class Node:
         """
         ours = self.connection == "local" and self.python == "python3" and self.activate is None
         return sys.executable if ours else self.python
+
+    @property
+    def interpreter_typed(self) -> str:
+        """The same, as one types it into a shell, which expands `~/`."""
+        home = "~/" if self.interpreter.startswith("~/") else ""
+        return home + shlex.quote(self.interpreter.removeprefix(home))
 
     @property
     def slots(self) -> int:

@@ -49,6 +49,7 @@ FACTS = {
     "release": "/proc/sys/kernel/osrelease",
 }
 MOST_DEVICES = 16
+KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 # What sudo, nft, iptables, ufw and firewall-cmd print when the caller is not root enough.
 DENIED = (
@@ -187,10 +188,14 @@ def traffic_filters():
     return found
 
 
-def why_no_route(peer, records):
-    """The routes and policy rules that a refusal comes from."""
-    records["routes " + peer] = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
-    records["policy " + peer] = run(["ip", "-6" if ":" in peer else "-4", "-j", "rule", "show"])
+def policy(family):
+    """The policy rules of an IP version (`-4`, `-6`), and whether there are any beyond the kernel's own."""
+    record = run(["ip", family, "-j", "rule", "show"])
+    try:
+        priorities = {rule.get("priority") for rule in json.loads(record.get("stdout") or "[]")}
+    except (ValueError, AttributeError):
+        priorities = set()
+    return record, not priorities <= set(KERNELS_OWN)
 
 
 def nf_tables_in_kernel(release):
@@ -223,7 +228,9 @@ def main():
     root = os.geteuid() == 0
     sudo = None if root else (find("sudo") or "")
     jobs = wanted(root, sudo)
-    for peer in arguments.get("peers", []):
+    peers = arguments.get("peers", [])
+    policies = {family: policy(family) for family in sorted({"-6" if ":" in peer else "-4" for peer in peers})}
+    for peer in peers:
         jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
     records = {}
     facts = {name: read(path) for name, path in FACTS.items()}
@@ -232,8 +239,13 @@ def main():
     def work(name, argv, how):
         try:
             records[name] = run(argv, how)
-            if name.startswith("route ") and records[name].get("rc"):
-                why_no_route(argv[-1], records)
+            if name.startswith("route "):
+                peer = argv[-1]
+                ruled, more = policies["-6" if ":" in peer else "-4"]
+                if more or records[name].get("rc"):
+                    # The routes and rules that a refusal comes from: of every packet, or of some ports or users only.
+                    shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
+                    records.update({"routes " + peer: shown, "policy " + peer: ruled})
         except Exception as error:
             records[name] = {"status": "failed", "argv": argv, "stderr": repr(error)}
 

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,11 @@ SILENCE_S = 6.0
 
 NOISE = 1 << 16
 """Bytes kept of what a login prints before our supervisor speaks."""
+
+PASSWORD_DUE = re.compile(
+    r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
+)
+"""What PAM and sshd print instead of running a command when the account's password is too old."""
 
 
 class Session:
@@ -64,8 +70,8 @@ class Session:
                 ) from None
             raise Unreachable(
                 "ssh-timeout",
-                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc or "
-                "another startup file waits, or the home folder hangs",
+                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc, "
+                "~/.ssh/rc or another startup file waits, or the home folder hangs",
                 f"on {node}: `bash --norc -c 'time bash -x ~/.bashrc </dev/null'` shows the line it waits in, `df ~` whether "
                 "the home answers; what is meant for people belongs behind `[ -t 0 ] || return`",
                 _evidence(self._noise, self._stream.complaint()),
@@ -384,13 +390,22 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
             _evidence(complaint),
         )
     said = _evidence(noise, complaint)
+    if any(PASSWORD_DUE.search(line) for line in said):
+        return Unreachable(
+            "ssh-auth-failed",
+            f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
+            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage -d "
+            '"$(date +%F)" USER`; `sudo chage -M -1 USER` lets it expire no more',
+            said,
+        )
     return Unreachable(
         "login-shell-failed",
         f"the login shell of {node} ended without running our command"
         + (f": {said[-1]!r}" if said else ", and said nothing"),
         f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
-        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand, or a "
-        "`command=` in ~/.ssh/authorized_keys, must not be there for this key",
+        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or ChrootDirectory "
+        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such as a "
+        "PAM session that fails, `sudo journalctl -u ssh -n 20` says",
         said or ("the session ended without a word on either stream",),
     )
 

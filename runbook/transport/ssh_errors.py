@@ -190,11 +190,21 @@ def _refused(
             + (
                 "takes our key and asks for a second factor, which a run cannot type"
                 if asks
-                else f"takes no keys, only {words}"
+                else f"takes no keys, {f'only {words}' if words else 'and nothing else either'}"
             ),
             f"on {name}, in /etc/ssh/sshd_config: "
             + ("`AuthenticationMethods publickey` for this user" if asks else "`PubkeyAuthentication yes`")
             + ", then `sudo systemctl reload ssh`; or name another account: `ssh: {user: …}`",
+            seen,
+        )
+    if "EOF" in str(error):
+        return Unreachable(
+            "ssh-auth-failed",
+            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the account, "
+            "which has expired or is kept out by a PAM rule",
+            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l {target.user}` shows the "
+            f"day it expires, and `sudo chage -E -1 {target.user}` takes that back; who may log in is in /etc/security/access.conf "
+            "and /etc/pam.d/sshd",
             seen,
         )
     offered = [key.label for key in keys if key.wrong is None]

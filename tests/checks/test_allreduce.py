@@ -320,8 +320,9 @@ def test_what_smaller_sizes_reached_is_less_of_a_promise_than_a_gate(three: tupl
     before = {**row(3 * 10**6, 1.0), "time_us": 1e6}
     for member in gang.members:
         at(member, 3 * 10**6, 1)
-    assert promised_rate(gang, [before], 1e-3) == pytest.approx(12e6)
+    assert promised_rate(gang, [before], 1e-3) == pytest.approx(3e6), "and what they reached beyond it is none at all"
     assert promised_rate(gang, [before], None) == pytest.approx(12e6 / 8)
+    assert promised_rate(gang, [before], 0.0) == pytest.approx(12e6 / 8), "a gate of nothing promises nothing"
 
 
 def of_rank_program(name: str) -> Callable[..., Any]:

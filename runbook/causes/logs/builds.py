@@ -48,7 +48,7 @@ RULES = (
             Sign(
                 "shm-full",
                 "/torch_|nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate|insufficient shared memory|shared memory|shm_open|torch_shm",
-                r"posix_fallocate.*(?:failed|No space)|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file|failed to extend /dev/shm|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)|No space left.*(?:/dev/shm|torch_\d+_)",
+                r"posix_fallocate.*(?:failed|No space)|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file|failed to extend /dev/shm|exceeds /dev/shm size|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)|No space left.*(?:/dev/shm|torch_\d+_)",
             ),
         ),
         remedy="docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm; else `mount -o remount,size=…G /dev/shm`",
@@ -61,7 +61,7 @@ RULES = (
     Rule(
         "disk-full",
         "no room is left on the disk that was written to",
-        (Sign("no-space", "no space left|disk quota|errno |enospc|not enough space|winerror|failed writing file|unexpected pos|full, available space|storagefull|file write failed|设备上没有空间|kein speicherplatz", r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|WinError 112\b|\bENOSPC\b|not enough space on the disk|PytorchStreamWriter failed writing file|inline_container.*unexpected pos \d+ vs \d+|is over \d+% full, available space|StorageFull|设备上没有空间|Kein Speicherplatz"),),
+        (Sign("no-space", "no space left|disk quota|errno |enospc|not enough space|winerror|failed writing file|unexpected pos|full, available space|storagefull|file write failed|ephemeral|diskpressure|设备上没有空间|kein speicherplatz", r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|WinError 112\b|\bENOSPC\b|not enough space on the disk|PytorchStreamWriter failed writing file|inline_container.*unexpected pos \d+ vs \d+|is over \d+% full, available space|StorageFull|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeds? (?:its |the )?(?:total |pod )*(?:limit of )?(?:local )?ephemeral|\bDiskPressure\b(?!\s*(?:=|:)? ?False)|设备上没有空间|Kein Speicherplatz"),),
         unless=("shm-full",),
     ),
     Rule(
@@ -147,8 +147,8 @@ RULES = (
         (
             Sign(
                 "no-kernel-image",
-                "nobinaryforgpu|no kernel image|is not compatible with the current|not compatible with|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx|compute capability|ampere gpus or newer|hopper gpus|error ",
-                r"hipErrorNoBinaryForGpu|no kernel image is available|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs|only supported on GPUs with compute capability|requires? (?:a )?(?:GPU with )?compute capability",
+                "nobinaryforgpu|no kernel image|is not compatible with the current|not compatible with|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx|compute capability|ampere gpus or newer|tensilelibrary|hopper gpus|error ",
+                r"hipErrorNoBinaryForGpu|Cannot read \S*TensileLibrary|no kernel image is available|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs|only supported on GPUs with compute capability|requires? (?:a )?(?:GPU with )?compute capability",
             ),
         ),
     ),

@@ -15,16 +15,16 @@ FEW = 1 / 3
 
 def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
     """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it."""
+    told = _told_groups(watchdogs, states)
     groups: dict[str, dict[int, Hit]] = defaultdict(dict)
     for hit in watchdogs:
-        if (rank := rank_of(hit)) is not None:
-            groups[hit.groups.get("pg", "")].setdefault(rank, hit)
-        else:
-            groups[hit.groups.get("pg", "")].setdefault(-1 - hit.line.number, hit)
+        rank = rank_of(hit)
+        group = _group(hit) or told.get((rank, hit.groups.get("seq")), "")
+        groups[group].setdefault(-1 - hit.line.number if rank is None else rank, hit)
     enqueued: dict[str, dict[int, Hit]] = defaultdict(dict)
     for hit in states:
         if (rank := rank_of(hit)) is not None:
-            enqueued[hit.groups.get("pg", "")].setdefault(rank, hit)
+            enqueued[_group(hit)].setdefault(rank, hit)
     # Numbers count within one process group; where lines of a kind do not name it, there must be only one.
     only = next(iter(enqueued.values())) if len(enqueued) == 1 else {}
     for group, first in groups.items():
@@ -32,6 +32,20 @@ def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
     if not groups:
         for counts in enqueued.values():
             yield from _judge(counts, counts)
+
+
+def _group(hit: Hit) -> str:
+    """The process group that a line names; its number counts on one rank only, its GUID is the same on all."""
+    return hit.groups.get("pg", "").rpartition("GUID")[2].strip()
+
+
+def _told_groups(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[int | None, str | None], str]:
+    """The group of each rank's call where only the next line names it (torch 2.5), if there is more than one."""
+    if any(_group(hit) for hit in watchdogs):
+        return {}
+    told: dict[tuple[int | None, str | None], str]
+    told = {(rank_of(hit), hit.groups["seq"]): _group(hit) for hit in states if "seq" in hit.groups and _group(hit)}
+    return told if len(set(told.values())) > 1 else {}
 
 
 def rank_of(hit: Hit) -> int | None:

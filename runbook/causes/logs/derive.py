@@ -28,7 +28,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     """All derived signs, from the hits by their sign's name."""
     yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()))
     yield from read_report(hits)
-    yield from _barriers(hits.get("store-barrier", ()))
+    yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
     yield from _unanswered(hits.get("no-route", ()))
     yield from _master_in_vain(hits)
     yield from _told_sizes(hits.get("told-size", ()))
@@ -44,6 +44,9 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _inner_interfaces(hits)
     yield from _told_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
+    for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
+        if hit.groups["where"].startswith("graph/"):
+            yield Hit("gave-up-in-topology", hit.line, hit.groups)
     stuck = hits.get("hangs") or hits.get("p-to-p-channels")
     if stuck and hits.get("busy-gpus") and not hits.get("many-nodes") and not hits.get("via-net"):
         yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
@@ -65,14 +68,15 @@ def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
         yield replace(hit, line=replace(line, rank=rank, node=node))
 
 
-def _barriers(barriers: Sequence[Hit]) -> Iterator[Hit]:
-    """Fewer workers than the world: some are missing. More: the store remembers an earlier run."""
+def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
+    """Fewer workers than the world: some are missing, unless a rank got through. More: the store remembers an earlier run."""
     last = {hit.line.who: hit for hit in barriers}
+    through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
     for hit in last.values():
         count, size = int(hit.groups["count"]), int(hit.groups["size"])
-        if count < size:
+        if count < size and (hit.groups.get("key"), hit.groups["size"]) not in through:
             yield Hit("barrier-too-few", hit.line, {"came": str(count), "wanted": str(size)})
-        elif count > size:
+        if count > size:
             yield Hit("barrier-too-many", hit.line, {"came": str(count), "wanted": str(size)})
 
 

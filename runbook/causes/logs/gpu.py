@@ -15,7 +15,7 @@ RULES = (
         "device-ordinal-invalid",
         "{who} asked for a GPU that it does not see: more processes than visible GPUs",
         (
-            Sign("bad-ordinal", "invalid device ordinal|invalid device id|device ordinal|no such gpu|device index|specified gpu|visible devices|gpus available|machine only has|gpus (|> gpus", r"machine only has: ?\[|only \d+ GPUs? (?:are |is )?available|\(\d+ ?> ?\d+\).*GPUs?|invalid device (?:ordinal|id\b|index)|device ordinal .* (?:invalid|out of range)|(?:nproc|processes|ranks)\S* .*(?:more|greater|exceed)\S* .*(?:GPUs?|devices)|device index .* out of range|CUDA error 101\b|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)"),
+            Sign("bad-ordinal", "invalid device ordinal|num_gpus|invalid device id|device ordinal|no such gpu|device index|specified gpu|visible devices|gpus available|available gpus|machine only has|gpus (|> gpus", r"device < num_gpus|machine only has: ?\[|only \d+ GPUs? (?:are |is )?available|\(\d+ ?> ?\d+\).*GPUs?|invalid device (?:ordinal|id\b|index)|device ordinal .* (?:invalid|out of range)|(?:nproc|processes|ranks|parallel size)\S* .*(?:more|greater|larger|exceed)\S* .*(?:GPUs?|devices)|device index .* out of range|CUDA error 101\b|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)"),
         ),
     ),
     Rule(
@@ -62,7 +62,7 @@ RULES = (
             Sign(
                 "gpu-memory",
                 "out of memory|outofmemory|resourceexhausted|oom when|failed to cuda calloc|resource_exhausted|memory_allocation|alloc_failed|failed to cuda malloc|cudamalloc|cache blocks|free memory on device|mem-fraction|gpu memory",
-                r"ResourceExhaustedError|OOM when allocating tensor.*GPU|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError|No available memory for the cache blocks|Free memory on device .*less than|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory",
+                r"^(?!.*(?:nvls\.cc|\(NVLS\)))(?:.*?)(?:ResourceExhaustedError|OOM when allocating tensor.*GPU|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError|No available memory for the cache blocks|Free memory on device .*less than|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory)",
             ),
         ),
         follows=("gpu-illegal-access",),
@@ -82,7 +82,7 @@ RULES = (
     Rule(
         "gpu-ecc-uncorrectable",
         "uncorrectable memory errors on a GPU",
-        (Sign("ecc", "ecc|xid", xid("48|94|95|171|172|140") + r"|uncorrectable ECC|ECC_UNCORRECTABLE|double[- ]bit (?:ecc )?error|ecc error.*uncorrect"),),
+        (Sign("ecc", "ecc|xid|uncorrectable", xid("48|94|95|171|172|140") + r"|\b[1-9]\d* (?:new )?uncorrectable hardware errors|uncorrectable ECC|ECC_UNCORRECTABLE|double[- ]bit (?:ecc )?error|ecc error.*uncorrect"),),
     ),
     Rule(
         "nvlink-error",
@@ -95,8 +95,8 @@ RULES = (
         (
             Sign(
                 "needs-reset",
-                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset|gpu requires|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset|row remapper",
-                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED|GPU is probably locked|reset_required|GPU (?:needs|is in need of)(?: to be| a)? reset",
+                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset|gpu requires|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset|row remapper|amdgpu",
+                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED|GPU is probably locked|reset_required|\bamdgpu\b.*(?:ring \S+ (?:timeout(?!.*recovered)|reset failed)|GPU reset begin|GPU reset\S* failed)|GPU (?:needs|is in need of)(?: to be| a)? reset",
             ),
         ),
         follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error"),
@@ -107,8 +107,8 @@ RULES = (
         (
             Sign(
                 "illegal-access",
-                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|launch failure|mmu fault|memory access fault|warp exception|assertion `",
-                r"Memory access fault by GPU|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|CUDA error: (?:unspecified launch failure|misaligned address|device-side assert)|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
+                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|launch failure|mmu fault|memory access fault|warp exception|assertion `|page fault",
+                r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|CUDA error: (?:unspecified launch failure|misaligned address|device-side assert)|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
             ),
         ),
         follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "nccl-version-bug"),
@@ -124,6 +124,7 @@ RULES = (
         "gpu-busy",
         "another process holds the GPU for itself",
         (Sign("gpu-taken", "busy or unavailable|device_unavailable|device is busy", r"devices?\(s\) is/are busy or unavailable|all CUDA-capable devices are busy"),),
+        follows=("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "gpu-reset-required", "nvlink-error"),
     ),
     Rule(
         "duplicate-gpu",

@@ -12,7 +12,7 @@ RULES = (
             Sign(
                 "dials-bridge",
                 "connect to|to connect|connection to|remote=|connect returned",
-                r"(?:connect(?:ion)? to|to connect to|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)[<\]:,].*(?:fail|refus|timed out|abort|no route|unreach|retry)"
+                r"(?:connect(?:ion)? to(?: the peer)?|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry)"
                 r"|trying to connect to \((?P<peer3>172\.17\.0\.(?!1\b)\d+), "
                 r"|(?:timed out|refused|no route).*remote=\[(?P<peer2>172\.17\.(?!0\.1\b)\d+\.\d+)\]",
             ),
@@ -34,7 +34,7 @@ RULES = (
             Sign(
                 "dials-unreachable-kind",
                 "connect to|to connect|connection to|remote=|connect returned|unable to complete a tcp|unable to connect|remote address|connect()",
-                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote=|peer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)[<\]:,].*(?:fail|refus|timed out|abort|no route|unreach|retry|cannot assign)"
+                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote=|\bpeer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry|cannot assign)"
                 r"|connect\(\) to (?P<peer2>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1)(?::\d+)? failed",
             ),
         ),
@@ -43,8 +43,8 @@ RULES = (
     ),
     Rule(
         "interface-wrong",
-        "a peer connects from another address than the one it told: NAT, or an interface that the others do not know",
-        (Sign("peer-unexpected", "unexpected|corresponding process entry", r"received unexpected process identifier|inbound MPI TCP connection.*unexpected|cannot find a corresponding process entry"),),
+        "the addresses that MPI processes told each other do not fit together: NAT, or an interface that the others do not know",
+        (Sign("peer-unexpected", "unexpected|corresponding process entry|reachable pairing", r"received unexpected process identifier|inbound MPI TCP connection.*unexpected|cannot find a corresponding process entry|Unable to find reachable pairing"),),
         tier=Tier.NETWORK,
         confidence="medium",
         remedy="give every machine the network that all share: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 …`",
@@ -89,7 +89,7 @@ RULES = (
                 "|none of the interfaces|could not find interface|not find any|unable to resolve interface|does not match any interface"
                 "|address family not supported by protocol|no eligible interface|no matching interface|network device|did not find interface|does not exist|cannot find device|communication interfaces",
                 r"Did not find interface \"(?P<name4>[^\"]+)\"|Device \"(?P<name5>[^\"]+)\" does not exist|Cannot find device \"(?P<name6>[^\"]+)\"|common task-to-task communication interfaces|NET/Socket ?: no interface found"
-                r"|no socket interfaces? found|no usable listening interface|No interface found in the same subnet"
+                r"|no (?:socket|network) interfaces? (?:were |was )?found|no usable listening interface|No interface found in the same subnet"
                 r"|Unable to find (?:address|interface) for:? ?\[?(?P<name>[^\s\]]+)|is neither AF_INET"
                 r"|(?:Net|socket|NCCL).*Address family not supported by protocol"
                 r"|(?:unknown|invalid|no such|no matching|no eligible) (?:network )?interface|interface '?(?P<name2>\S+?)'? (?:was )?not found"

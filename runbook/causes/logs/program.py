@@ -14,7 +14,7 @@ WRAPPERS = (
     r"ChildFailedError|ProcessRaisedException|ProcessExitedException|SignalException|CalledProcessError|SystemExit|DistBackendError|DistNetworkError|"
     r"DistStoreError|DistError|Rendezvous\w*|ConnectionError|TimeoutError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError|NCCLError|"
     r"NcclError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclRemoteError|HorovodInternalError|RayTaskError|RayActorError|"
-    r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError"
+    r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError|UnexpectedStatusException|TrainingFailedError|AlgorithmError|CommClosedError"
 )
 COMMANDS = r"torchrun|python[\d.]*|conda|mamba|deepspeed|accelerate|pip\d?|uv|poetry|nvcc|jupyter|horovodrun|colossalai|ds_report|source|module|ray|vllm|sglang|lightning|fairseq-\w+|nvidia-smi"
 TOOLS = r"pdsh|orted|prted|mpirun|mpiexec(?:\.hydra)?|etcd|srun|sbatch|hydra_pmi_proxy|ninja|sshpass|ssh|rsh|kubectl|docker|clush|dsh"
@@ -45,10 +45,24 @@ RULES = (
     Rule(
         "program-error",
         "the program raised {type}: {message}",
-        ("other-error",),
+        ("other-error", Sign("oddly-named", "errors.|exceptions.", rf"^(?!.*{LESSER}.*: )(?:.*[\])>:|] +)?(?:[a-z_]\w*\.)*_?(?:errors|exceptions)\.(?P<type>(?!\w*(?:Error|Exception)\b)(?-i:[A-Z])\w+): (?P<message>.{{0,160}})")),
         unless=("nccl-failed", "failed-collective", "cuda-error"),
         tier=Tier.ABORT,
         confidence="medium",
+    ),
+    Rule(
+        "program-error",
+        "the program wants something from {what}, which this machine does not reach",
+        (
+            Sign(
+                "outside-unreached",
+                "httpsconnectionpool|couldn't connect to|can't load the configuration|localentrynotfounderror|cannot reach",
+                rf"^(?!.*{LESSER})(?:.*[\])>:|] +)?(?:[a-z_]\w*\.)*(?:ConnectionError|ConnectTimeout|ReadTimeout|SSLError|ProxyError|MaxRetryError|OSError|LocalEntryNotFoundError)\b.*?(?:HTTPSConnectionPool\(host='|https://)(?P<what>[\w.-]+)",
+            ),
+        ),
+        tier=Tier.ABORT,
+        confidence="medium",
+        remedy="fetch it once where there is a way out, give its path, and set HF_HUB_OFFLINE=1 (or the proxy: HTTPS_PROXY=…)",
     ),
     Rule(
         "program-error",
@@ -83,8 +97,8 @@ RULES = (
         (
             Sign(
                 "variable-missing",
-                "arguments are required|expected, but not set|keyerror: |missing required environment|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery|not set|must be|not found in environment|not defined|coordinator_address|environ.get(",
-                r"environment variable (?P<variable>\w+) expected, but not set|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
+                "arguments are required|expected, but not set|keyerror: |missing required environment|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery|not set|must be|not found in environment|not defined|coordinator_address|environ.get(|command line parameter",
+                r"requires integer command line parameter --local_rank|environment variable (?P<variable>\w+) expected, but not set|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
                 r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|coordinator_address)\b.{0,40}(?:is not set|not set in|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment|is missing|is undefined)"
                 r"|(?:coordinator_address|Number of processes|process id of the current process) (?:should|must) be defined|^\s*\S*rank\S* = int\(os\.(?:environ\.get|getenv)\(['\"](?P<variable3>(?:LOCAL_)?RANK|WORLD_SIZE)['\"]\)\)",
             ),
@@ -100,7 +114,7 @@ RULES = (
                 "|not part of group|group is not|invalid device|already been destroyed|already initialized|initialize() must be|distributed.initialize should|be called once|tensor-likes|tensors must be|yet initialized|output_device arguments|cannot use reduceop|require a gradient|hvd.init|must be called before|same communicator|is not initialized",
                 r"(?P<message>initialize the default process group twice|Default process group (?:has(?: not| n't)? ?(?:not )?been|is not) initialized[^.]*|finished its bootstrapping phase|Expected to have finished reduction in the prior iteration|attempt has been made to start a new process"
                 r"|op\.preamble\.length <= op\.nbytes|Invalid process group specified|process group .*(?:destroyed|not initialized|already (?:been )?initialized)|distributed\.initialize should only be called once|must be called before any JAX|Expected to mark a variable ready only once|No backend type associated with device type"
-                r"|Tensors must be (?:CUDA and dense|contiguous)|freeze_support\(\)|Cannot re-initialize CUDA in forked subprocess|is not needed when a module doesn't have any parameters that require|(?:Horovod|DeepSpeed|Process group|torch\.distributed|Distributed package|communicator)\b.{0,20}(?:has not been|is not|not) (?:yet )?initialized|device_ids and output_device arguments only work|Cannot use ReduceOp|cannot be initialized more than once)",
+                r"|Tensors must be (?:CUDA and dense|contiguous)|freeze_support\(\)|Cannot re-initialize CUDA in forked subprocess|is not needed when a module doesn't have any parameters that require|(?:Horovod|DeepSpeed|Process group|torch\.distributed|Distributed package|communicator)\b.{0,20}(?:has not been|is not|not) (?:yet )?initialized|device_ids and output_device arguments only work|Cannot use ReduceOp|cannot be initialized more than once|\w+ parallel group is not initialized)",
             ),
         ),
         unless=("sizes-differ", "told-different-sizes"),
@@ -111,11 +125,12 @@ RULES = (
         (
             Sign(
                 "command-not-found",
-                "properly configured to use|conda environment|environmentnamenotfound|environmentlocationnotfound|command not found|not recognized as|: not found|no such file or directory|not found in path|executable file not found|failed to find executable|execv|conda init|unknown command|find the specified executable|modulefile|module(s) are unknown"
-                "|nicht gefunden|introuvable|no encontrada|找到命令|não encontrado|команда|内部或外部命令|konnte nicht gefunden|non trovato",
+                "properly configured to use|failed to spawn|conda environment|environmentnamenotfound|environmentlocationnotfound|command not found|not recognized as|: not found|no such file or directory|not found in path|executable file not found|failed to find executable|execv|conda init|unknown command|find the specified executable|modulefile|module(s) are unknown"
+                "|nicht gefunden|introuvable|pas reconnu|no encontrada|找到命令|não encontrado|команда|内部或外部命令|konnte nicht gefunden|non trovato",
                 rf"has not been properly configured to use .conda activate|Could not find conda environment|Environment(?:Name|Location)NotFound|Run 'conda init' before|(?:^|[\s:/])(?P<command>{COMMANDS})['\"’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})|command not found: (?P<command4>{COMMANDS})\b|Unknown command:? '?(?P<command5>{COMMANDS})\b"
                 rf"|['\"](?P<command2>{COMMANDS})['\"] (?:is not recognized|不是内部或外部命令|.*konnte nicht gefunden|n'est pas reconnu)|(?P<command6>{COMMANDS})'? is not recognized as (?:the name|a name)|not recognized as (?:an internal|the name)"
-                rf"|(?:env|execvp\S*|exec|srun|bash|failed to run command|xargs)\b.*?\b(?P<command7>{COMMANDS})['\"’]?:? \(?No such file|\"(?P<command3>{COMMANDS})\": executable file not found|slurmstepd: error: execve\(\): (?P<command8>[\w.-]+): No such file|was unable to find the specified executable"
+                rf"|(?:env|execvp\S*|exec|srun|bash|failed to (?:run command|execute)|xargs)\b.*?(?!(?<=/)python)\b(?P<command7>{COMMANDS})['\"’]?:? \(?No such file|\"(?P<command3>{COMMANDS})\": executable file not found|slurmstepd: error: execve\(\): (?!/\S*python)(?P<command8>[\w.-]+): No such file|was unable to find the specified executable"
+                rf"|failed to spawn:? [`'\"]?(?P<command9>{COMMANDS})\b"
                 r"|following module\(s\) are unknown|Unable to locate a modulefile|(?:Failed|unable) to (?:load|find) module ",
             ),
         ),
@@ -168,12 +183,12 @@ SIGNS = (
     Sign(
         "ordinary-error",
         "error|exception|unexpectedly|brokenprocesspool",
-        rf'^(?!.*{LESSER}.*(?:Error|Exception))(?:E +|.*"message": "|.*\|\s|.*[\])>:] +)?(?:[a-z_]\w*\.)*(?P<type>{ORDINARY})(?:: ?(?P<message>.{{0,160}}).*)?$|"message": "(?P<type2>{ORDINARY}): (?P<message2>[^"]{{0,160}})',
+        rf'^(?!.*{LESSER}.*(?:Error|Exception))(?:E +|.*"message": "|ErrorMessage "|.*\|\s|.*[\])>:] +)?(?:[a-z_]\w*\.)*(?P<type>{ORDINARY})(?:: ?(?P<message>.{{0,160}}).*)?$|"message": "(?P<type2>{ORDINARY}): (?P<message2>[^"]{{0,160}})',
     ),
     Sign(
         "other-error",
         "error|exception",
-        rf"^(?!.*{LESSER}.*(?:Error|Exception))(?:.*[\])>:|] +)?(?:(?:[a-z_]\w*\.)*)(?P<type>(?-i:OSError)(?!: (?:\[(?:Errno|WinError) (?:9[7-9]|1[01]\d|32|100\d\d)\b|.*(?:socket|connect|bind|listen|address|network|host)))|(?!(?:{WRAPPERS}|UnknownHostException|{ORDINARY})\b)(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)): (?P<message>(?!NCCL |CUDA error|ProcessGroup|\[(?:PG|Rank|\d)|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo |Engine process|Engine core|Worker |WorkerProc |EngineCore|.*\bsee (?:the )?(?:root cause|stack ?trace|inner exception|logs?\b|above)).{{0,160}})",
+        rf"^(?!.*{LESSER}.*(?:Error|Exception))(?:.*[\])>:|] +)?(?:(?:[a-z_]\w*\.)*)(?P<type>(?-i:OSError)(?!: (?:\[(?:Errno|WinError) (?:9[7-9]|10\d|11[0-5]|32|100\d\d)\b|.*(?:socket|connect|bind|listen|address|network|host)))|(?!(?:{WRAPPERS}|UnknownHostException|{ORDINARY})\b)(?-i:_?[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)): (?P<message>(?!NCCL |CUDA error|ProcessGroup|\[(?:PG|Rank|\d)|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo |Engine process|Engine core|Worker |WorkerProc |EngineCore|.*\bsee (?:the )?(?:root cause|stack ?trace|inner exception|logs?\b|above)).{{0,160}})",
     ),
     Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: .*)?$"),
     Sign("traceback", "traceback (most recent call last)"),

@@ -12,9 +12,9 @@ RULES = (
             Sign(
                 "killed",
                 "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
-                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*:? +(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal: Killed"
+                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*:? +(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
                 r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:]+(?:-9|137)\b"
-                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b",
+                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding|beyond (?:physical|virtual) memory limits",
             ),
         ),
         tier=Tier.DEATH,
@@ -28,7 +28,7 @@ RULES = (
             Sign(
                 "crashed",
                 "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction|floating point exception|core dumped|exit code|return code|status|access violation|segfault",
-                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*:? +(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit code|return code|status)[ =:]+(?:139|135|132|136|-11|-7)\b"
+                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*:? +(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4|-8|3221225477|3221226505|-1073741819)\b"
                 r"|\bbus error\b|illegal instruction(?! parameter)|segfault at",
             ),
         ),
@@ -67,12 +67,12 @@ RULES = (
             Sign(
                 "cancelled",
                 "cancelled at|due to |preempt|evicted|scancel|terminationgrace|time limit|run time limit|walltime|deadlineexceeded|active longer than|interruption notice|being terminated|killing job|forwarding signal|low on resource|job termination|revoked",
-                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))|active longer than specified deadline|mpirun: (?:killing job|Forwarding signal)|node was low on resource|scancel: Terminating job|srun: forcing job termination|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
+                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))|active longer than specified deadline|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))|node was low on resource|scancel: Terminating job|srun: forcing job termination|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
             ),
             "cancelled-plainly",
             Sign("ended-by-term", "exit code|exitcode|return code|exit status|exited with", r"\b(?:exit ?code|return code|exit status|exited with(?: exit)?(?: code| status)?)\W{1,5}(?:143|-15)\b(?! \(pid: \d+\) of binary)"),
             Sign("told-to-end", "death signal|got signal|sigterm|preempt|requeue|requeing",
-                 r"Received (?:15|Signals\.SIGTERM|SIGTERM|2|SIGINT) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d"),
+                 r"Received (?:15|2|3|(?:Signals\.)?SIG(?:TERM|INT|QUIT)) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d"),
         ),
         tier=Tier.SYMPTOM,
         unless=("crashed",),
@@ -91,8 +91,8 @@ RULES = (
         (
             Sign(
                 "peer-closed",
-                "horovod has been shut down|closed by peer|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
-                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|Connection closed by peer \[?(?P<peer>[^\]\s]+)|Connection closed by (?:remote peer|localRank) (?P<peer2>\S+)|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|pair\.cc.*(?:reset by peer|closed by peer)"
+                "horovod has been shut down|commclosederror|collective ops is aborted|closed by peer|connection failure|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
+                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|CommClosedError|Collective ops is aborted by|Connection closed by peer \[?(?P<peer>[^\]\s]+)|Connection closed by (?:remote peer|localRank) (?P<peer2>\S+)|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
                 r"|tasks are unhealthy|task .* (?:is )?unhealthy|remote process exited or there was a network error|ncclRemoteError|stopped sending heartbeats|lost communication with",
             ),
             Sign("task-unhealthy", "heartbeat timeout|heartbeats"),
@@ -124,7 +124,7 @@ RULES = (
         (
             Sign(
                 "late-rank",
-                "may be stuck|arrived on time|monitoredbarrier|monitored_barrier|missing ranks|failed to pass|stalled|straggler|did not respond|not reached",
+                "may be stuck|one or more tensors|arrived on time|monitoredbarrier|monitored_barrier|missing ranks|failed to pass|stalled|straggler|did not respond|not reached",
                 r"Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|monitored_?barrier.*(?:rank|Rank) (?P<late2>\d+)|missing ranks:|Stalled ops|One or more tensors were submitted to be reduced"
                 r"|monitoredBarrier.*(?:timed? ?out|failed)|may be stuck\. Expected \d+ threads|not all of them arrived on time",
             ),

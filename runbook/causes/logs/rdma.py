@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbook.causes.logs.sign import Rule, Sign, Tier
 
-STATUS = r"(?:completion|polled|wc|work completion)\b.*(?:status\s*[=:]\s*|error |status )(?P<status>{})\b"
+STATUS = r"(?:\b(?:completion|polled|wc|work completion)\b.*(?:status\s*[=:]\s*|error |status )|\bFailed status )(?P<status>{})\b"
 
 RULES = (
     Rule(
@@ -43,7 +43,7 @@ RULES = (
         "rdma-peer-unreachable",
         "the peer {peer} does not answer over RDMA (retries exceeded)",
         (
-            Sign("verbs-retry", "completion|vendor err|retry exceeded|retry_exc|transport retry|wc status|retry count", STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded|IBV_WC_RETRY_EXC_ERR|RETRY_EXC"),
+            Sign("verbs-retry", "completion|failed status|vendor err|retry exceeded|retry_exc|transport retry|wc status|retry count|endpoint timeout|unhandled timeout", STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded|\bUD endpoint\b.*unhandled timeout|(?:UCX|ucp_).*Endpoint timeout|IBV_WC_RETRY_EXC_ERR|RETRY_EXC"),
             Sign("qp-timeout", "modify_qp|modify qp|to rtr|connect the hca", r"Unable to Connect the HCA|Failed to modify QP .*to RTR|modify_qp.*(?:110|Connection timed out|101|Network is unreachable|113|No route)|QP to RTR.*(?:fail|timed out)"),
             Sign("cxi-undeliverable", "undeliverable|net/ofi", r"UNDELIVERABLE|NET/OFI Request .*completed with error"),
         ),
@@ -54,7 +54,7 @@ RULES = (
         "rdma-mtu-mismatch",
         "the two ends use different RDMA MTUs",
         (
-            Sign("mtu-status", "completion|local access violation|active_mtu|mtu", STATUS.format("9|1") + r"(?!\d)|local access violation work queue error|(?:active_)?mtu\b.*(?:mismatch|differ|do(?:es)? not match)|remote invalid request"),
+            Sign("mtu-status", "completion|failed status|local access violation|active_mtu|mtu", STATUS.format("9|1") + r"(?!\d)|local access violation work queue error|(?:active_)?mtu\b.*(?:mismatch|differ|do(?:es)? not match)|remote invalid request"),
             "mtus-differ",
         ),
         unless=("verbs-protection",),
@@ -63,7 +63,7 @@ RULES = (
     Rule(
         "acs-breaks-gdr",
         "the NIC may not write into the GPU: PCIe ACS or the IOMMU redirects it",
-        (Sign("verbs-protection", "completion|local protection|acsctl|vendor err", STATUS.format("4|10") + r"|local protection|vendor err(?:or)? 81\b|ACSCtl:.*(?:ReqRedir|SrcValid)\+.*ReqRedir\+"),),
+        (Sign("verbs-protection", "completion|failed status|local protection|acsctl|vendor err", STATUS.format("4|10") + r"|local protection|vendor err(?:or)? 81\b|ACSCtl:.*(?:ReqRedir|SrcValid)\+.*ReqRedir\+"),),
         needs=("rdma-failed",),
         confidence="medium",
     ),
@@ -87,8 +87,8 @@ RULES = (
         (
             Sign(
                 "ib-port-down",
-                "phys state|port_down|port_init|polling|base lid|async event|link_down|physical state|port state|state:|lid|got async|phys_state|port error|sm_lid|symbolerror|port_error|link error|not active|link down|cable unplugged|==> |no active ib|no active port|physical_state",
-                r"(?P<what>state:\s*\d: (?:DOWN|INIT)|phys state:\s*\d: (?:Polling|Disabled|Sleep)|State: *(?:Down|Initializ\w+|Polling|Disabled)|Physical state: *(?:Polling|Disabled|Sleep|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)|link \S+ state (?:DOWN|INIT)|state: DOWN physical_state|==> \S+ \(Down\)|port \d+ of \S+ is not active|[Nn]o active IB device|Cable unplugged|no active ports? (?:detected|found)|Port: \d+ Link DOWN|mlx\d_core \S+ (?!eth|en)\S+: Link down|\bstate DOWN physical_state|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)|Got async event ?:? ?(?:port error|port active error)|port \S+ (?:is )?not active|async event: port error|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)|(?:ib\d|mlx\d\S*|hca).*(?:link|port)\b.*\b(?:down|not active|inactive|polling))",
+                "phys state|port_down|port_init|polling|base lid|async event|link_down|physical state|port state|state:|lid|got async|phys_state|port error|sm_lid|symbolerror|port_error|link error|health|catastrophic|health|not active|link down|cable unplugged|==> |no active ib|no active port|physical_state",
+                r"(?P<what>state:\s*\d: (?:DOWN|INIT)|phys state:\s*\d: (?:Polling|Disabled|Sleep)|State: *(?:Down|Initializ\w+|Polling|Disabled)|Physical state: *(?:Polling|Disabled|Sleep|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)|link \S+ state (?:DOWN|INIT)|state: DOWN physical_state|==> \S+ \(Down\)|port \d+ of \S+ is not active|[Nn]o active IB device|Cable unplugged|no active ports? (?:detected|found)|Port: \d+ Link DOWN|mlx\d_core \S+ (?!eth|en)\S+: Link down|\bstate DOWN physical_state|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)|Got async (?:error )?event ?:? ?(?:port error|port active error|local catastrophic error)|port \S+ (?:is )?not active|async event: port error|mlx\d_core \S+ .*(?:health compromised|device's health)|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)|(?:ib\d|mlx\d\S*|hca).*(?:link|port)\b.*\b(?:down|not active|inactive|polling))",
             ),
         ),
         tier=Tier.NETWORK,
@@ -142,7 +142,16 @@ RULES = (
     Rule(
         "topology-detection-failed",
         "NCCL cannot read the machine's topology",
-        (Sign("topology", "attribute |could not find cpu|topology|topo|xml|real path of|affinity|path for pattern", r"^(?!.*NCCL INFO)(?=.)(?:.*)(?:Attribute \w+ (?:of node \w+ )?not found|Attribute \S+/\S+ (?:not found|.*)not found|could not find CPU close to GPU|(?:topo|xml)\.cc.*NCCL WARN|NCCL WARN.*(?:topology|topo|XML|real path of|affinity).*|Could not find real path of /sys|Could not find NET with id|Could not find a path for pattern|could not (?:parse|open|read) (?:topology|XML))"),),
+        (Sign("topology", "attribute |graph/|could not find cpu|topology|topo|xml|real path of|affinity|path for pattern|could not read node|_rsmi|_smi", r"^(?!.*NCCL INFO)(?=.)(?:.*)(?:Attribute \w+ (?:of node \w+ )?not found|Attribute \S+/\S+ (?:not found|.*)not found|could not find CPU close to GPU|graph/(?:topo|xml|paths|search|rings|rome\w*)\.(?:cc|h):\d+ NCCL WARN (?!Cuda failure|Call to|nvml)|NCCL WARN.*(?:topology|topo|XML|real path of|affinity).*|Could not find real path of /sys|Could not find NET with id|Could not find a path for pattern|(?:alt_rsmi|rocm_smi\w*|amd_?smi\w*)\.(?:cc|cpp):\d+ NCCL WARN|could not (?:parse|open|read) (?:topology|XML))"),),
+    ),
+    Rule(
+        "topology-detection-failed",
+        "NCCL gave up in {where}, where it reads the machine's topology, without a word of why",
+        ("gave-up-in-topology",),
+        unless=("nccl-warn", "joined"),
+        tier=Tier.ABORT,
+        confidence="low",
+        remedy="run again with NCCL_DEBUG=WARN for the reason, and NCCL_TOPO_DUMP_FILE=/tmp/topo.xml for what it read",
     ),
 )  # fmt: skip
 

@@ -38,8 +38,8 @@ RULES = (
             ),
             Sign(
                 "never-scheduled",
-                "waiting to start|imagepullbackoff|errimagepull|required gpus exceeds|nodes are available|failedscheduling|unable to create step|unable to allocate resources|insufficient nvidia|not been scheduled|placement group",
-                r"is waiting to start: |ImagePullBackOff|ErrImagePull|number of required GPUs exceeds|\b\d+/\d+ nodes are available|FailedScheduling|Unable to create step for job|Unable to allocate resources|Insufficient nvidia\.com|placement group.*(?:not been scheduled|for \d+ seconds|cannot be|can't be|timed out|infeasible)",
+                "waiting to start|imagepullbackoff|errimagepull|not enough slots|batch job submission failed|nodes are available|failedscheduling|unable to create step|unable to allocate resources|insufficient nvidia|not been scheduled|placement group",
+                r"is waiting to start: |ImagePullBackOff|ErrImagePull|not enough slots available|Batch job submission failed|\b\d+/\d+ nodes are available|FailedScheduling|Unable to create step for job|Unable to allocate resources|Insufficient nvidia\.com|placement group.*(?:not been scheduled|for \d+ seconds|cannot be|can't be|timed out|infeasible)",
             ),
             Sign("horovod-missing", "horovodrun|missing ranks|of the processes|for tasks to start|tasks registered", r"Timed out waiting for (?:horovodrun|tasks to start)|of \d+ (?:processes|tasks) (?:registered|started)"),
         ),
@@ -48,6 +48,13 @@ RULES = (
         confidence="medium",
         follows=("rank-behind", "duplicate-rank", "world-size-mismatch", "peer-died", "store-host-exited", "stale-store", "rdzv-flags-wrong",
                  "rdzv-id-mismatch", "collective-stall-uniform", "mismatched-collectives"),
+    ),
+    Rule(
+        "ranks-missing",
+        "the cluster has fewer GPUs than the job asks for: nodes of it never joined, or others hold them",
+        (Sign("cluster-too-small", "required gpus exceeds", r"number of required GPUs exceeds"),),
+        confidence="medium",
+        remedy="`ray status` on the head node tells which nodes and GPUs joined; start the workers that are missing, or ask for less",
     ),
     Rule(
         "ranks-missing",
@@ -131,6 +138,21 @@ RULES = (
     ),
     Rule(
         "rdzv-flags-wrong",
+        "the launch line names several nodes, c10d and --master_addr, which c10d ignores, and no --rdzv_endpoint: every node waits for itself",
+        (
+            Sign(
+                "launched-without-endpoint",
+                "rdzv_backend|rdzv-backend",
+                r"^(?!.*rdzv[-_]endpoint)(?=.*--rdzv[-_]backend[= ]c10d\b)(?=.*--nnodes[= ](?!1(?!:)\b|1:1\b)\S)(?:.*--master[-_]addr[= ])",
+            ),
+        ),
+        needs=("failed",),
+        unless=("joined",),
+        confidence="medium",
+        tier=Tier.NETWORK,
+    ),
+    Rule(
+        "rdzv-flags-wrong",
         "no --rdzv_endpoint was given for several nodes: each takes itself for the meeting place",
         (Sign("endpoint-empty", "rdzv_endpoint", r"rdzv_endpoint\s*:\s*$"),),
         needs=("many-nodes", "never-met"),
@@ -151,10 +173,10 @@ RULES = (
         (
             Sign(
                 "store-gone",
-                "failed to shutdown|store->|grpc_message|send rpc|unavailable: |the gcs|gcs server|raylet was terminated|gcs is not|leader|shut down too early|should dump|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting|socket closed|recvvalue"
+                "failed to shutdown|store->|grpc_message|send rpc|unavailable: |the gcs|gcs server|raylet was terminated|gcs is not|leader|shut down too early|should dump|dump flag|dump signal|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting|socket closed|recvvalue"
                 "|connection was likely closed|coordination service|coordinator",
-                r"(?:RuntimeError|DistNetworkError): Broken pipe|raised from sendBytes|UNAVAILABLE: recvmsg|GCS (?:server )?(?:died|is not available|has died|is down)|raylet was terminated because|(?:lost|Lost) connection to (?:the )?GCS|TCPStore.*(?:shut down too early|Broken pipe|Connection reset)|should dump.*flag|sendBytes failed|sendBytes.*Broken pipe"
-                r"|got 0 bytes.*(?:remote server|closed)|Failed to recv, got 0 bytes|remote server shutdown or crash|in num_nodes_waiting"
+                r"(?:RuntimeError|DistNetworkError): Broken pipe|raised from sendBytes|UNAVAILABLE: recvmsg|GCS (?:server )?(?:died|is not available|has died|is down)|raylet was terminated because|(?:lost|Lost) connection to (?:the )?GCS|TCPStore.*(?:shut down too early|Broken pipe|Connection reset)|should dump.*flag|Failed to \w+\b.{0,30}\bdump (?:flag|signal)\b.{0,40}store|sendBytes failed|sendBytes.*Broken pipe"
+                r"|got 0 bytes.*(?:remote server|closed)|Failed to recv, got 0 bytes|remote server shutdown or crash|\bnum_nodes_waiting\b"
                 r"|keep-alive heartbeat|failed to shutdown the rendezvous|failed to send a keep-alive|store->(?:get|set|wait).*(?:Broken pipe|Connection reset|got 0 bytes)"
                 r"|c10d store.*(?:lost|gone)|(?:Socket closed|Connection reset).*(?:PollForError|coordination)|(?:DistNetworkError|DistStoreError): Broken pipe"
                 r"|Failed to send RPC to coordination service|(?:leader|coordinator) task was preempted|grpc_message:.{0,3}(?:Socket closed|recvmsg:Connection reset|Broken pipe)|leader (?:is )?(?:down|unreachable)|failed to send heartbeat|coordinator (?:has )?(?:died|exited|failed|is down)"
@@ -188,7 +210,7 @@ RULES = (
         "stale-store",
         "the store still holds keys of an earlier run",
         (
-            Sign("file-exists", "file already exists|already exists in the store|stale", r"File already exists|stale (?:store|file|rendezvous|lock)|init file.*already exists"),
+            Sign("file-exists", "file already exists|already exists in the store|stale", r"File already exists|stale (?:store|file(?! handle)|rendezvous|lock)|init file.*already exists"),
             "barrier-too-many",
         ),
         unless=("program-file-exists",),
@@ -203,8 +225,9 @@ SIGNS = (
     Sign(
         "store-barrier",
         "worker_count|world_size=",
-        r"world_size=(?P<size>\d+), (?:worker_count|num_workers_joined)=(?P<count>\d+)",
+        r"(?:key: (?P<key>\S+) .*)?world_size=(?P<size>\d+), (?:worker_count|num_workers_joined)=(?P<count>\d+)",
     ),
+    Sign("barrier-completed", "store-based barrier", r"Completed store-based barrier for key:? ?(?P<key>\S+) with (?P<size>\d+) nodes"),
     Sign("creates-store", "_create_tcp_store|connection to the cd store|create_backend", None),
     Sign("c-ten-d", "rdzv_backend", r"rdzv[-_]backend['\"]?\s*[=: ]+\s*['\"]?c10d"),
     Sign("rendezvous-connection", "rendezvousconnectionerror|the connection to the c", None),

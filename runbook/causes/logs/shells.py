@@ -55,13 +55,20 @@ RULES = (
             Sign(
                 "ssh-denied",
                 "sign_and_send_pubkey|mutual signature|permission denied|unprotected private key|bad permissions|too many authentication failures|authentication failed|no supported authentication|bad owner or permissions|authenticationexception|authentication refused|unable to authenticate"
-                "|load key|passwordrequiredexception|permissiondenied|not allowed because|no supported methods|no authentication methods|failed publickey|failed password|not a valid rsa private|unknown key type|incorrect passphrase|enter passphrase|invalid user",
+                "|load key|passwordrequiredexception|permissiondenied|no supported methods|no authentication methods|not a valid rsa private|unknown key type|incorrect passphrase|enter passphrase|account is currently not|account has expired|password has expired|access denied by|unprivileged users|this account is|su: permission",
                 r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)|(?P<host>\S+@\S+): Permission denied|UNPROTECTED PRIVATE KEY|Load key .*: (?:bad permissions|invalid format|error in libcrypto|Permission denied|incorrect passphrase)|Too many authentication failures|No supported authentication methods|sign_and_send_pubkey: |no mutual signature"
-                r"|Permission denied, please try again|Bad owner or permissions on|AuthenticationException|ssh\b.*(?:Authentication failed|unable to authenticate)|Authentication refused: bad ownership|\bsshd\b.*(?:not allowed because|Failed (?:publickey|password) for|Invalid user)"
-                r"|PasswordRequiredException|No authentication methods available|asyncssh\S*PermissionDenied|not a valid RSA private key|Enter passphrase for key",
+                r"|Permission denied, please try again|Bad owner or permissions on|AuthenticationException|ssh\b.*(?:Authentication failed|unable to authenticate)|Authentication refused: bad ownership"
+                r"|PasswordRequiredException|No authentication methods available|asyncssh\S*PermissionDenied|not a valid RSA private key|Enter passphrase for key|This account is currently not available|Your (?:account|password) has expired|Access denied by pam_\w+|Unprivileged users are not permitted to log in",
             ),
         ),
         unless=("host-key-changed",),
+    ),
+    Rule(  # strangers knock at every SSH port
+        "ssh-auth-failed",
+        "the SSH server turned a user or key away",
+        (Sign("ssh-turned-away", "not allowed because|failed publickey|failed password|invalid user", r"\bsshd\b.*(?:not allowed because|Failed (?:publickey|password) for|Invalid user)"),),
+        unless=("host-key-changed", "ssh-denied"),
+        confidence="medium",
     ),
     Rule(
         "ssh-auth-failed",
@@ -118,7 +125,7 @@ RULES = (
                 r"|^Connection (?:closed|reset) by (?P<host2>\S+) port \d+$|ssh: handshake failed: (?!.*(?:unable to authenticate|knownhosts|host key))|\bMaxStartups\b|Bad packet length \d+|no common algorithm for|Corrupted MAC on input|^Not allowed at this time",
             ),
         ),
-        unless=("ssh-denied",),
+        unless=("ssh-denied", "ssh-turned-away"),
     ),
     Rule(
         "sudo-password-required",
@@ -126,8 +133,8 @@ RULES = (
         (
             Sign(
                 "sudo-asks",
-                "sudo|privilege escalation|interactive authentication|is not allowed to execute|become password",
-                r"sudo(?:-rs)?: (?:.*password is required|a terminal is required|no tty present|sorry, you must have a tty|\d+ incorrect password|no askpass|no password was provided|timed out reading password|unable to read password|interactive authentication is required|.*(?:Passwort|mot de passe|contraseña|密码|パスワード))"
+                "sudo|doas|privilege escalation|interactive authentication|is not allowed to execute|become password",
+                r"doas: (?:.*password is required|a tty is required|Authentication failed|Operation not permitted)|sudo(?:-rs)?: (?:.*password is required|a terminal is required|no tty present|sorry, you must have a tty|\d+ incorrect password|no askpass|no password was provided|timed out reading password|unable to read password|interactive authentication is required|.*(?:Passwort|mot de passe|contraseña|密码|パスワード))"
                 r"|is not in the sudoers|may not run sudo|(?:Missing|Incorrect) (?:sudo|become) password|waiting for privilege escalation prompt|Interactive authentication (?:is )?required|is not allowed to execute .* as root|^\[sudo\] (?:password for|Passwort|Mot de passe)",
             ),
         ),
@@ -139,7 +146,7 @@ RULES = (
             Sign(
                 "no-interpreter",
                 "python",
-                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file|(?P<python2>/\S*/python[\d.]*)(?:['’]?: (?:No such file|not found)| .*bad interpreter)|(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: (?P<python4>\S*python[\d.]*)"
+                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file|(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)| .*bad interpreter)|(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: (?P<python4>\S*python[\d.]*)"
                 r"|Python was not found|No Python at |No such file or directory: '(?P<python5>\S*/python[\d.]*)'|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
             ),
         ),

@@ -16,7 +16,7 @@ RULES = (
         (
             Sign(
                 "bind-in-use",
-                "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated|failed to add port|failed to bind to address|port is in use|another process is utilizing"
+                "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated|failed to add port|failed to bind to address| is in use|another process is utilizing"
                 "|winerror|address in use|port in use|is trying to use a port|any free port",
                 r"^(?!.*(?:GPU|device|cuda|\bfile\b.*already in use))(?:"
                 r".*(?:Errno (?:98|48|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
@@ -88,7 +88,7 @@ RULES = (
         (
             Sign(
                 "no-route",
-                "errno: |system error: |no route to host|network is unreachable|host is unreachable|winerror|ehostunreach|enetunreach|host is down",
+                "errno: |errno |system error: |no route to host|network is unreachable|host is unreachable|winerror|ehostunreach|enetunreach|host is down",
                 rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113|101|65|51|64)\b|No route|unreachable))"
                 r"|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)|No route to host|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)|Errno (?:113|101|65|51)\b|EHOSTUNREACH|ENETUNREACH))",
             ),
@@ -103,7 +103,7 @@ RULES = (
         (
             Sign(
                 "refused",
-                "connection refused|errno: |system error: |econnrefused|actively refused|winerror",
+                "connection refused|errno: |errno |system error: |econnrefused|actively refused|winerror",
                 rf"^{OURS}(?:.*ipv[46]:(?:%5B)?(?P<host>[\d.a-f:]+?)(?:%5D)?:(?P<port>\d+).*Connection refused"
                 r"|.*(?:errno: (?:111|61)\b|system error: 10061|WinError 10061|Errno (?:111|61|10061)\b|Connection refused|ECONNREFUSED|actively refused))",
             ),
@@ -160,7 +160,7 @@ RULES = (
                 "connectfullmesh|willretry=|pair.cc|unable to complete a tcp|failed to tcp connect|connect to|connect()",
                 r"(?:connectFullMesh|willRetry=0|pair\.cc:\d+\]).*(?:timed out|No route|unreachable|refused|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]"
                 r"|pair\.cc:\d+\] connect \[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out|No route|Network is unreachable|Connection refused|.*unreachable)"
-                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)|unable to complete a TCP connection|failed to TCP connect to a peer|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)|connect\(\) to (?P<peer3>(?!127\.|169\.254|192\.168\.122\.|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting",
+                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)|unable to complete a TCP connection|failed to TCP connect to a peer|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)|connect\(\) to (?P<peer3>(?!127\.|169\.254|192\.168\.122\.|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting|Unable to connect to the peer (?P<peer5>(?!127\.|172\.17\.|169\.254\.|192\.168\.122\.)\S+) on port \d+: ",
             ),
             Sign(
                 "nccl-connect-failed",
@@ -193,7 +193,7 @@ RULES = (
         (
             Sign(
                 "reads-from-lost-peer",
-                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket|btl_tcp|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host",
+                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket|btl_tcp|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host|timeout, server",
                 r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from| to)?(?: (?P<peer>[^\s<]+)<\d+>)? (?:failed|returned) ?:? ?.*(?:timed out|reset by peer|no route|unreachable|broken pipe)"
                 r"|btl_tcp\w*.*(?:readv|recv|writev).*(?:failed|reset|timed out)|send disconnect: |packet_write_wait: Connection to|Timeout, server \S+ not responding|^Connection to \S+ closed by remote host",
             ),

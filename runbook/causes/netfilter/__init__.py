@@ -4,9 +4,20 @@
 `Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its ends.
 """
 
+from runbook.causes.netfilter.arp import ArpStop, arp_stop
 from runbook.causes.netfilter.blocked import Blocked, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.explain import Explanation, explain
 from runbook.causes.netfilter.flow import Flow
 
-__all__ = ["Blocked", "Evidence", "Explanation", "Flow", "explain", "explain_blocked", "sent_elsewhere"]
+__all__ = [
+    "ArpStop",
+    "Blocked",
+    "Evidence",
+    "Explanation",
+    "Flow",
+    "arp_stop",
+    "explain",
+    "explain_blocked",
+    "sent_elsewhere",
+]

@@ -88,7 +88,9 @@ def explain_blocked(
     first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
     if first is not None and first[1].elsewhere is not False:
         return _elsewhere(cause, flow, *first, legs)
-    translated = f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
+    translated = (
+        f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
+    )
     if certain:
         return _with_note(_culprit(cause, seen, flow, certain, legs), destination_name, translated)
     if seen == "refused" and not listener_was_up:
@@ -102,6 +104,8 @@ def explain_blocked(
             blind[name] = no_evidence
     if blind:
         return _not_seen(cause, seen, flow, blind, legs, destination_name)
+    if foreign := _foreign_source(cause, seen, flow, source, legs):
+        return foreign
     if beside := _beside(flow, source, destination, source_name, destination_name):
         node, what, how = beside
         return Blocked(
@@ -119,6 +123,28 @@ def explain_blocked(
 def _with_note(found: Blocked, destination_name: str, translated: str) -> Blocked:
     """An accusation of the destination says why it names an address that nobody wrote into the inventory."""
     return replace(found, says=found.says + translated) if found.node == destination_name else found
+
+
+def _foreign_source(
+    cause: str, seen: Seen, flow: Flow, source: Evidence | None, legs: list[tuple[str, Explanation]]
+) -> Blocked | None:
+    """A NAT rule makes the packets come from an address that the source does not have: who would bring the answers?"""
+    node, by = next(((name, e) for name, e in legs if e.new_source), ("", None))
+    if by is None or source is None or not source.addresses or by.new_source in source.addresses:
+        return None
+    remedies = ((node, by.allow),) if by.allow else ()
+    return Blocked(
+        cause,
+        node,
+        f"{_flow(flow)} was {seen}, and no rule of either node does it; most likely the answers are led elsewhere, since "
+        f"{by.new_source} is none of {node}'s addresses, and its own NAT rule sends from there: {by.where} `{by.rule}`",
+        command_line(remedies, node),
+        tuple(dict.fromkeys([f"{node}: {by.where}: {by.rule}", *by.caveats, *_allowing(legs)])),
+        False,
+        remedies=remedies,
+        rule=f"{by.where} {by.rule}",
+        explanations=tuple(legs),
+    )
 
 
 def _beside(

@@ -65,6 +65,7 @@ class Interface:
         return tuple(prefix.partition("/")[0] for prefix in self.prefixes)
 
 
+SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xor-|tproxy-)mark) ?(\S*)")
 LISTERS = {"nft": "nft -a list ruleset"}
 NOT_RUN = Reading("missing")
 
@@ -124,6 +125,11 @@ class Evidence:
         found = [base for base in found if (base.family, base.table) not in self._kept_by_iptables(version)]
         found += self._iptables_bases(version)
         return sorted(found, key=lambda base: (base.priority, base.order))
+
+    @property
+    def arp_bases(self) -> list[Base]:
+        """The base chains of nft's `arp` family."""
+        return [base for base in self._nft_bases if base.family == "arp"]
 
     def blind(self, version: Version) -> tuple[str, ...]:
         """What could not be looked at, and how to. Empty: everything that may filter was read."""
@@ -253,11 +259,27 @@ class Evidence:
         asked = self.tool(f"route {peer}")
         if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
             return None
+        return {"error": asked.why_not, **self.ways_to(peer)}
+
+    def ways_to(self, peer: str) -> Mapping[str, Any]:
+        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote any."""
         return {
-            "error": asked.why_not,
             "routes": _listed(self.tool(f"routes {peer}")),
             "rules": _listed(self.tool(f"policy {peer}")),
         }
+
+    @cached_property
+    def marks(self) -> frozenset[int] | None:
+        """What a packet's mark may be set to here; None where that cannot be told."""
+        if self.blind(4) or self.blind(6):
+            return None
+        texts = [
+            self.tool("nft-text").stdout,
+            *(reading.stdout for name, reading in self.tools.items() if "-save" in name),
+        ]
+        found = [word for text in texts for word in SETS_MARK.findall(text)]
+        known = [int(word.partition("/")[0], 16) for word in found if word.startswith("0x")]
+        return frozenset(known) if len(known) == len(found) else None
 
     def has_route_to(self, peer: str) -> Truth:
         return True if self.interface_to(peer) is not None else None

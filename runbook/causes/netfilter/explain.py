@@ -70,7 +70,12 @@ def explain(
     if journey.elsewhere is not None and not any(stop.certain for stop in journey.stops):
         return _sent_elsewhere(evidence, journey, journey.elsewhere, wanted, could_not_look, caveats)
     if not journey.stops:
-        return _nothing_blocks(journey, could_not_look, tuple(caveats), leg)
+        allowed = _nothing_blocks(journey, could_not_look, tuple(caveats), leg)
+        if journey.translator is None:
+            return allowed
+        where, rule = _place_of(journey.translator.base, journey.translator.ends[0])
+        fix = remedy(evidence, [journey.translator], wanted, journey.interface)
+        return replace(allowed, where=where, rule=rule, allow=fix.text)
 
     fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
     sure = [stop for stop in journey.stops if stop.certain]

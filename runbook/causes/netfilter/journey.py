@@ -36,6 +36,7 @@ class Journey:
     elsewhere: Stop | None = None  # a NAT rule gives the packet another destination
     tracked: Truth = True
     new_source: str = ""  # a NAT rule gives the packet this source address
+    translator: Stop | None = None  # that rule
 
     @property
     def blocked(self) -> Truth:
@@ -56,7 +57,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
     stops: list[Stop] = []
     last: Walk | None = None
-    new_source = ""
+    new_source, translator = "", None
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
         if base.for_device and base.devices and interface is not None and interface not in base.devices:
             continue
@@ -72,8 +73,8 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
             elsewhere = Stop(base, rewritten, len(rewritten) == len(result.ends))
             return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
         if rewritten and len(result.ends) == 1:
-            new_source = rewritten[0].new_source
-    return Journey(interface, tuple(stops), last, None, _tracked(now.state), new_source)
+            new_source, translator = rewritten[0].new_source, Stop(base, rewritten, True)
+    return Journey(interface, tuple(stops), last, None, _tracked(now.state), new_source, translator)
 
 
 def _tracked(state: int | None) -> Truth:

@@ -9,13 +9,16 @@ from typing import TypedDict
 
 from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter.blocked import Seen
+from runbook.causes.netfilter.flow import EPHEMERAL
+from runbook.causes.netfilter.truth import Span
 from runbook.checks.context import Context
 from runbook.checks.dialling.addresses import number, numeric
 from runbook.checks.dialling.dial import Dial, between_same, ports_text, seen_of
 from runbook.checks.dialling.guilt import MOST_LINES, Guilt
 from runbook.checks.dialling.ports import needed_ports, no_port_left
 from runbook.checks.dialling.rules import peers_of, rules_of
-from runbook.checks.reachability.gone import gone
+from runbook.checks.reachability.gone import gone, turned_away
+from runbook.checks.reachability.refusal import Sent
 from runbook.model.verdict import Finding
 
 SEEN: Mapping[str, Seen] = {
@@ -82,7 +85,11 @@ class Trouble:
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
-                found += [dial for dial in dials if not sure(self.blocked([dial]))]
+                found += [
+                    dial
+                    for dial in dials
+                    if not sure(self.blocked([dial])) and not ((told := self._turned_away(dial)) and told[2])
+                ]
         return found
 
     def _clean(self, dial: Dial) -> bool:
@@ -205,6 +212,11 @@ class Trouble:
             peers = tuple(name for name in others if name != node)
             finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
             return Guilt(node, finding)
+        blocked = self.blocked(dials) if first.outcome in SEEN else None
+        if not sure(blocked) and (refused := self._turned_away(first)):
+            node, finding, _ = refused
+            peers = tuple(name for name in others if name != node)
+            return Guilt(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
             return Guilt(
@@ -217,7 +229,6 @@ class Trouble:
                     (destination,),
                 ),
             )
-        blocked = self.blocked(dials)
         if first.outcome in ("dropped", "silent", "lost") and not sure(blocked) and (lossy := self._lossy(dials)):
             return Guilt(
                 destination,
@@ -273,6 +284,27 @@ class Trouble:
             ):
                 return name, found
         return None
+
+    def _turned_away(self, dial: Dial) -> tuple[str, Finding, bool] | None:
+        """The policy rule by which one end's own kernel refuses just these ports, this user or this mark."""
+        if dial.outcome not in ("dropped", "rejected"):
+            return None
+        near, far = self.source_of(dial), self.destination_of(dial)
+        port, any_port = Span.exactly(dial.port), Span(*EPHEMERAL)
+        ways = (
+            (dial.source, Sent(far, near, any_port, port), f"TCP {dial.port} to {dial.destination} ({far})"),
+            (
+                dial.destination,
+                Sent(near, far, port, any_port),
+                f"answers from TCP {dial.port} to {dial.source} ({near})",
+            ),
+        )
+        told = [
+            (name, *found)
+            for name, sent, what in ways
+            if (found := turned_away(name, sent, what, self.evidence.get(name))) is not None
+        ]
+        return max(told, key=lambda one: one[2], default=None)
 
     def _only_data_ports(self, dials: list[Dial]) -> bool:
         """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""

@@ -99,7 +99,7 @@ def mismatched(gang: Gang, doing: str) -> dict[str, list[Finding]]:
                 "mismatched-collectives",
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
                 f"on {member.rank.node} find what wraps or replaces torch.distributed: "
-                f"`{gang.inventory.node(member.rank.node).interpreter} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
+                f"`{gang.inventory.node(member.rank.node).interpreter_typed} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
                 "training program, a branch that not every rank takes",
                 (*evidence, *stack_lines([member])),
                 tuple(sorted({m.rank.node for m in gang.members if m not in ranks} - {member.rank.node})),

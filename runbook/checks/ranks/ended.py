@@ -232,14 +232,14 @@ def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str)
     if event in STOPPED:
         cause, why, remedy = STOPPED[event]
         says = f"the launch script stopped on {node.name}: {why.format(activate=node.activate)}"
-        return Finding(cause, says, remedy.format(python=node.interpreter), tail)
+        return Finding(cause, says, remedy.format(python=node.interpreter_typed), tail)
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
     told = str(said.get("cause") or "")
     means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
     cause = means.cause if means else told or "program-error"
-    remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter, node=node.name)
+    remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter_typed, node=node.name)
     if cause == "program-error" and lines:
         remedy = f"read the traceback, and mend what its last line says: `less {log_name(gang, member)}`"
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
@@ -250,7 +250,7 @@ def remedy_for(means: Cause | None, node: Node) -> str:
     """What mends a cause that a rank's own words show; nothing where they show none."""
     if means is None:
         return ""
-    ours = REMEDIES.get(means.cause, "").format(python=node.interpreter, node=node.name)
+    ours = REMEDIES.get(means.cause, "").format(python=node.interpreter_typed, node=node.name)
     return ours or means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
 
 

@@ -48,17 +48,17 @@ def outcomes_of_halt(gang: Gang, halt: Halt, doing: str) -> list[Outcome]:
         elif node.name in unknown:
             result.append(unknown[node.name])
         else:
-            result.append(Outcome.unknown(node.name, bystander(gang, node.name, names, doing)))
+            result.append(Outcome.unknown(node.name, bystander(gang, node.name, names, halt.kind)))
     return result
 
 
-def bystander(gang: Gang, node: str, names: Sequence[str], doing: str) -> Finding:
+def bystander(gang: Gang, node: str, names: Sequence[str], kind: str) -> Finding:
     others = tuple(name for name in names if name != node)
     members = [member for member in gang.members if member.rank.node == node]
     said = [str(member.failure.get("text")) for member in members if member.failure]
     return Finding(
         "peer-died",
-        f"nothing was proven about {node} {doing}: the job ended because of {', '.join(others) or 'another node'}",
+        f"not judged: {'ended with' if kind == 'died' else 'waited for'} {', '.join(others) or 'another node'}",
         f"nothing to do on {node}: mend {', '.join(others) or 'the other node'} first",
         tuple(said[:2]),
         others,

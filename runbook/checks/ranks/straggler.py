@@ -62,7 +62,7 @@ def outcomes(gang: Gang, worst: Member, others: Sequence[Member], share: str, ki
         (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy[:4]),
         tuple(sorted({m.rank.node for m in others} - {node})),
     )
-    waited = Finding("peer-died", f"its ranks waited for {worst.label}", f"mend {node} first", (), (node,))
+    waited = Finding("peer-died", f"not judged: waited for {worst.label}", f"mend {node} first", (), (node,))
     return [
         Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
         for each in gang.inventory.nodes

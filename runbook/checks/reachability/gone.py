@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context
-from runbook.checks.reachability.routes import refusal
+from runbook.checks.reachability.refusal import Refusal, Sent, refusal
 from runbook.checks.readiness.interfaces import unusable
 from runbook.model.verdict import Finding
 
@@ -61,13 +63,28 @@ def _route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     refused = evidence.no_route_to(peer)
     if refused is None:
         return None
-    why, fix = refusal(peer, refused) or (
-        "",
-        f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address",
+    found = refusal(Sent(peer), refused) or Refusal(
+        "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
     )
     return Finding(
         "no-route",
-        f"{node} has no route to {peer}" + (f": {why}" if why else ""),
-        fix,
+        f"{node} has no route to {peer}" + (f": {found.why}" if found.why else ""),
+        found.fix,
         (f"{node}: ip route get {peer}: {refused['error']}",),
     )
+
+
+def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
+    """A policy rule by which the node refuses just this to a peer that it has a route to, and whether it surely does."""
+    if evidence is None:
+        return None
+    found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))
+    if found is None or not found.narrow:
+        return None
+    most_likely = "" if found.certain else "most likely "
+    return Finding(
+        "no-route",
+        f"{node} has no route for {what}: {most_likely}{found.why}",
+        found.fix,
+        (f"{node}: ip rule: {found.of}", "a rule typed in lasts until the next boot: keep it out of what sets it up"),
+    ), found.certain

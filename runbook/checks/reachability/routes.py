@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from runbook.checks.reachability.common import culprits, listed
+from runbook.checks.reachability.refusal import Sent, family, refusal
 from runbook.checks.reachability.seen import Pair, Seen
 from runbook.model.verdict import Finding
-
-REFUSALS = ("blackhole", "unreachable", "prohibit")
-NARROWED = frozenset(
-    ("fwmark", "iif", "oif", "ipproto", "sport", "dport", "tos", "uidrange", "uid_start", "not", "l3mdev", "tun_id")
-)
-"""Selectors of a policy rule that say more than from whom and to whom: whether they match cannot be told from here."""
 
 
 def route_findings(seen: Seen, pairs: list[Pair]) -> dict[str, list[Finding]]:
@@ -25,7 +19,7 @@ def route_findings(seen: Seen, pairs: list[Pair]) -> dict[str, list[Finding]]:
     apart: list[Pair] = []
     stuck = {(pair.source, pair.peer) for pair in pairs}
     for pair in pairs:
-        reason = refusal(pair.numeric, pair.route) or _connected(seen, pair) or _netmask(seen, pair)
+        reason = _refused(pair) or _connected(seen, pair) or _netmask(seen, pair)
         if reason is None and (pair.peer, pair.source) in stuck:
             apart.append(pair)
         else:
@@ -45,70 +39,21 @@ def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
     return Finding("no-route", f"{source} has no route to {where}{why}", fix, tuple(said), peers)
 
 
-def refusal(address: str, way: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The route or policy rule that refuses to lead to an address, and what removes it: the first that the kernel meets, in
-    the order of the rules. `way` has the `rules`, the `routes` that match, and the source address, `src`, if it is known."""
-    target = ipaddress.ip_address(address)
-    source = way.get("src")
-    for rule in sorted(way.get("rules") or [], key=lambda rule: int(rule.get("priority", 0))):
-        if NARROWED & set(rule) or not (_covers(rule, "dst", str(target)) and _covers(rule, "src", source)):
-            continue
-        if rule.get("action") in REFUSALS:
-            text = _rule_text(rule)
-            return f"policy rule `{text}` refuses it", f"sudo ip {_family(target)}rule del priority {rule['priority']}"
-        table = str(rule.get("table", "main"))
-        routes = [
-            route
-            for route in way.get("routes") or []
-            if str(route.get("table", "main")) == table and _within(target, str(route.get("dst")))
-        ]
-        if not routes:
-            continue
-        best = max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))))
-        kind = best.get("type", "unicast")
-        if kind in REFUSALS:
-            words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
-            via = (
-                f", to which policy rule `{_rule_text(rule)}` leads"
-                if table not in ("main", "local", "default")
-                else ""
-            )
-            return f"route `{words}`{via} refuses it", f"sudo ip {_family(target)}route del {words}"
-        if kind != "throw":
-            return None
-    return None
-
-
-def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> bool:
-    """Whether a rule's `from` or `to` takes this address."""
-    wanted = rule.get(key, "all")
-    if wanted == "all":
-        return True
-    if address is None:
-        return False
-    length = rule.get(f"{key}len")
-    return _within(ipaddress.ip_address(address), f"{wanted}/{length}" if length is not None else str(wanted))
-
-
-def _rule_text(rule: Mapping[str, Any]) -> str:
-    def end(key: str) -> str:
-        length = f"/{rule[key + 'len']}" if f"{key}len" in rule else ""
-        return f"{rule[key]}{length}"
-
-    to = f" to {end('dst')}" if rule.get("dst", "all") != "all" else ""
-    return f"{rule['priority']}: from {end('src') if 'src' in rule else 'all'}{to} " + (
-        str(rule["action"]) if rule.get("action") in REFUSALS else f"lookup {rule.get('table')}"
-    )
+def _refused(pair: Pair) -> tuple[str, str] | None:
+    """The kernel did refuse, so a rule that may have done it did, where no other is left."""
+    found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
+    return (found.why, found.fix) if found else None
 
 
 def _connected(seen: Seen, pair: Pair) -> tuple[str, str] | None:
     """The peer is in the network of one of our own addresses, and yet there is no route to that network."""
     for interface, prefix in _own_first(seen, pair.source):
         network = ipaddress.ip_interface(prefix).network
-        if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1:
+        there = any(route.get("dst") == str(network) for route in pair.route.get("routes") or [])
+        if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
             why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
             source = prefix.partition("/")[0]
-            return why, f"sudo ip {_family(network)}route add {network} dev {interface} src {source}"
+            return why, f"sudo ip {family(network)}route add {network} dev {interface} src {source}"
     return None
 
 
@@ -173,25 +118,3 @@ def _own_first(seen: Seen, node: str) -> list[tuple[str, str]]:
     """A node's addresses, those on the interface that the job uses before the others."""
     chosen = seen.data_interface(node)
     return sorted(seen.prefixes(node), key=lambda place: place[0] != chosen)
-
-
-def _within(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
-    if network == "default":
-        return True
-    try:
-        return address in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
-
-
-def _length(network: str) -> int:
-    if network == "default":
-        return 0
-    found = ipaddress.ip_network(network, strict=False)
-    return found.prefixlen
-
-
-def _family(
-    thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network,
-) -> str:
-    return "-6 " if thing.version == 6 else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections import defaultdict
 from dataclasses import replace
 
-from runbook.causes.netfilter import Evidence, Flow, explain_blocked
+from runbook.causes.netfilter import Evidence, Flow, arp_stop, explain_blocked
 from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen
@@ -33,6 +34,8 @@ def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
     for pair in pairs:
         guilty, finding = (
             _not_its_own(seen, pair)
+            or _same_hardware(seen, pair)
+            or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair)
             or _rule(seen, pair, evidence)
             or _router(pair)
@@ -91,6 +94,65 @@ def _reverse_path(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
         ),
         (pair.source,),
     )
+
+
+def _same_hardware(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+    """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
+    places = {name: seen.data_interface(name) or "" for name in pair.ends}
+    macs = {name: seen.interfaces(name).get(place, {}).get("mac") for name, place in places.items()}
+    mac = macs[pair.peer]
+    if pair.route.get("via") or not mac or len(set(macs.values())) > 1 or not mac.replace(":", "").strip("0"):
+        return None
+    first, guilty = sorted(pair.ends)
+    digits = hashlib.sha256(guilty.encode()).hexdigest()
+    fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
+    return guilty, Finding(
+        "duplicate-address",
+        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the other",
+        f"sudo ip link set dev {places[guilty]} address {fresh}",
+        (
+            *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
+            *(str(dial) for dial in pair.dials[:2]),
+            "the address lasts until the next boot: set it where the network, or the virtual machine, is configured",
+        ),
+        (first,),
+    )
+
+
+def _no_arp(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp` family."""
+    if pair.route.get("via") or ":" in pair.numeric:
+        return None
+    perhaps: tuple[str, Finding] | None = None
+    for name, other in ((pair.peer, pair.source), (pair.source, pair.peer)):
+        place, known = seen.data_interface(name), evidence.get(name)
+        if place is None or known is None:
+            continue
+        lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]))
+        now = known.interfaces.get(place)
+        if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
+            return name, Finding(
+                "host-unreachable",
+                f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it the others",
+                f"sudo ip link set dev {place} arp on",
+                (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
+                (other,),
+            )
+        stop = arp_stop(known, place, seen.numeric(name), seen.numeric(other))
+        if stop is None or (perhaps and not stop.certain):
+            continue
+        verb = "keeps" if stop.certain else "most likely keeps"
+        found = Finding(
+            "firewall-drop",
+            f"{name} {verb} ARP from passing between itself and {other}, so one cannot find the other: {stop.says}",
+            stop.remedy,
+            (*lines, f"{name}: {stop.says}"),
+            (other,),
+        )
+        if stop.certain:
+            return name, found
+        perhaps = name, found
+    return perhaps
 
 
 def _rule(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:

@@ -49,7 +49,7 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
         Finding(
             "tool-output-unknown",
             f"torch was not imported on {node.name} in time",
-            f"time it by hand: `time {node.interpreter} -c 'import torch'`; a slow network file system is the usual reason",
+            f"time it by hand: `time {node.interpreter_typed} -c 'import torch'`; a slow network file system is the usual reason",
             tuple(line for member in members[:1] for line in gang.lines(member)),
         )
     ]
@@ -61,7 +61,7 @@ def never_began(node: Node, member: Member) -> Finding:
     return Finding(
         "ranks-missing",
         f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first line",
-        f"on {node.name}: `time {node.interpreter} -v -c pass`, as the same user, shows the file at which it hangs: "
+        f"on {node.name}: `time {node.interpreter_typed} -v -c pass`, as the same user, shows the file at which it hangs: "
         "a sitecustomize, a .pth file, or a file server that does not answer",
         (
             f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, {process['cpu'] * 100:.0f} % CPU",
@@ -84,7 +84,7 @@ def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:
             continue
         public, _, build = common.partition("+")
         others = [name for name, one in versions.items() if one == common]
-        python = gang.inventory.node(outcome.node).interpreter
+        python = gang.inventory.node(outcome.node).interpreter_typed
         finding = Finding(
             "torch-version-mismatch",
             f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.fault import Fault, Strike
 
 FAULT = Fault(
-    strike=Strike(lambda lab: lab["node-b"].limit(40)),
+    strike=Strike(lambda lab: lab["node-b"].limit(10)),
     arguments=("-e", "min_bytes=16M", "-e", "max_bytes=256M", "-e", "budget=60s", "-e", "iterations=2000"),
     stage="full",
     cause="allreduce-slow",
