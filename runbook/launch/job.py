@@ -31,6 +31,7 @@ class Job:
     programs: Mapping[str, Program]
     retries: int = 0
     start_timeout_s: float | None = None
+    grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
 
     def span(self, *place: str | int) -> Span | None:
         """Where in the playbook the value at `place` stands, or at least its stage."""
@@ -59,7 +60,7 @@ def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_ab
     given: Mapping[str, Any] = stage.launch
     blank = Program(tuple(given["command"]), given["env"], given["workdir"])
     programs = _Filling(stage, blank).programs(seating, facts, set_above)
-    return Job(stage, given["launcher"], programs, given["retries"], given["start_timeout_s"])
+    return Job(stage, given["launcher"], programs, given["retries"], given["start_timeout_s"], given["grace_s"])
 
 
 class _Filling:

@@ -88,7 +88,9 @@ def explain_blocked(
     first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
     if first is not None and first[1].elsewhere is not False:
         return _elsewhere(cause, flow, *first, legs)
-    translated = f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
+    translated = (
+        f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
+    )
     if certain:
         return _with_note(_culprit(cause, seen, flow, certain, legs), destination_name, translated)
     if seen == "refused" and not listener_was_up:
