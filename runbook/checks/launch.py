@@ -17,19 +17,16 @@ from runbook.checks.training.crew import Crew
 from runbook.checks.training.logs import RankLogs
 from runbook.checks.training.prepare import READY_S, prepare
 from runbook.checks.training.retry import decide
-from runbook.checks.training.start import commit, measure_clocks
+from runbook.checks.training.start import Skew, commit, measure_clocks, running
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
 from runbook.launch.job import Job
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-GRACE_S = 30.0
-"""From TERM to KILL: what a program may need to write its checkpoint."""
-
-HURRIED_S = 3.0
+DETACH_S = 10.0
+"""A detached job is watched for so long: most that fail at all fail at once."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +45,31 @@ class Launch(Check):
         while True:
             attempt = make_attempt(self.job, at.inventory, len(causes) + 1)
             outcomes = _Try(at, attempt).run()
-            bad = [outcome for outcome in outcomes if outcome.verdict in (Verdict.FAIL, Verdict.UNKNOWN)]
-            if not bad or at.stopping.is_set():
+            guilty = _guilty(outcomes)
+            if guilty is None or at.stopping.is_set():
                 return outcomes
-            failed = [outcome for outcome in bad if outcome.verdict is Verdict.FAIL] or bad
-            guilty = next((o for o in failed if o.findings[0].cause != "peer-died"), failed[0])
             causes.append(guilty.findings[0].cause)
             decision = decide(causes, self.job.retries)
             if decision.why:
-                at.say(
-                    f"attempt {attempt.number} failed on {guilty.node}: {guilty.findings[0].says}; {decision.why}",
-                    guilty.node,
-                )
-            if not decision.again:
+                at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
+            if not decision.again or at.stopping.wait(decision.after_s):
                 return outcomes
-            if at.stopping.wait(decision.after_s):
-                return outcomes
-            for node in at.nodes:
-                try:
-                    at.run.site.reopen(node)
-                except Unreachable as error:
-                    at.run.site.failures[node.name] = error
+            _find_again(at)
+
+
+def _guilty(outcomes: list[Outcome]) -> Outcome | None:
+    """The outcome that says why the attempt failed, None where it did not."""
+    failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
+    unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
+    bad = [*failed, *unknown]
+    return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
+
+
+def _find_again(at: Context) -> None:
+    """Connect once more to nodes that were lost."""
+    for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
+        if isinstance(error, Unreachable):
+            at.run.site.failures[name] = error
 
 
 class _Try:
@@ -76,126 +77,110 @@ class _Try:
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
+        self._attempt = attempt
         self._job = attempt.job
-        self._stops: dict[str, Mapping[str, Any]] = {}
+        self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir / "logs" / attempt.folder, at.run.redactor, self._line, self._script_stopped)
-        self._crew = Crew(at, attempt, logs)
+        self._crew = Crew(at, attempt.folder, attempt.places, logs)
+        self._members = {member.place.name: member for member in self._crew.members}
 
     def run(self) -> list[Outcome]:
         crew, at = self._crew, self._at
-        at.say(f"attempt {crew.attempt.number}: preparing {len(crew.nodes)} nodes, rendezvous port {crew.attempt.port}")
-        facts: Facts = {
-            "job": at.run.run_id,
-            "run_dir": str(at.run.run_dir),
-            "began": time.time(),
-            "made_from": list(at.run.made_from),
-        }
-        problems = prepare(
-            crew,
-            grace_s=self._job.grace_s,
-            ready_s=self._job.start_timeout_s or READY_S,
-            facts=facts,
-            barrier=self._barrier,
-        )
-        if problems:
+        at.say(f"attempt {self._attempt.number}: preparing {len(crew.nodes)} nodes, port {self._attempt.port}")
+        ready_s = self._job.start_timeout_s or READY_S
+        if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
             ending.end(crew, grace_s=0.0, why="not every node was ready")
-            ending.clean(crew)
-            return [problems.get(name) or Outcome.unknown(name, _not_started(name, problems)) for name in crew.nodes]
+            ending.clean(crew, crew.nodes)
+            return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
         try:
             measure_clocks(crew)
         except Unreachable as error:
             ending.end(crew, grace_s=0.0, why="a node was lost before the start")
             lost = Finding(error.cause, error.says, error.remedy, error.evidence)
             return [Outcome.unknown(name, lost) for name in crew.nodes]
+        unsure: list[str] = []
         with Fetching(crew):
-            skew = commit(crew)
-            if skew:
-                at.say(
-                    f"all {len(crew.members)} processes started {skew} of each other",
-                    None,
-                    None,
-                    {"skew_s": skew.seconds},
-                )
-            end = watch(crew, stopping=at.stopping.is_set, deadline=at.deadline)
+            self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
+            if self._skew:
+                says = f"all {len(crew.members)} processes started {self._skew} of each other"
+                at.say(says, None, None, {"skew_s": self._skew.seconds})
+            deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
+            end = watch(crew, stopping=at.stopping.is_set, deadline=deadline)
+            if end.kind == "late" and self._job.detach:
+                return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
-            unsure: list[str] = []
             if end.kind != "finished":
                 unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
-        left = ending.drain(crew)
-        self._place_stops()
-        if not left and not unsure:
-            ending.clean(crew)
-        return self._outcomes(end, frozen, skew, sorted({*left, *unsure}))
-
-    def _outcomes(self, end: End, frozen: Mapping[str, Facts], skew: object, left: list[str]) -> list[Outcome]:
-        crew = self._crew
-        warnings = [
-            f"not everything that it wrote could be fetched: see {crew.folders[name]} on {name}, then `runbook clean`"
-            for name in left
-        ]
+        left = sorted({*ending.drain(crew), *unsure})
+        ending.clean(crew, [name for name in crew.nodes if name not in left])
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
-        if end.kind == "stopped":
-            finding = Finding(
-                "insufficient-evidence",
-                "the job was stopped by you",
-                "runbook run … again",
-                (f"logs: {crew.logs.folder}",),
-            )
-            return [Outcome.unknown(name, finding) for name in crew.nodes]
-        if end.kind == "late":
-            finding = Finding(
-                "insufficient-evidence",
-                f"the job did not end within the stage's `timeout:`, and was ended: {len([m for m in crew.members if m.journal.get('why')])} processes lived",
-                "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
-                (f"logs: {crew.logs.folder}",),
-            )
-            return [Outcome.failed(name, finding) for name in crew.nodes]
-        began = min(member.started or 0.0 for member in crew.members)
-        ended = max(member.ended or 0.0 for member in crew.members)
-        proof = f"{sum(len(m.place.ranks) for m in crew.members)} ranks ended with code 0 after {seconds_text(ended - began)}"
-        if crew.attempt.number > 1:
-            proof += f", at attempt {crew.attempt.number}"
-        proof += (
-            f"; started {skew} of each other; logs in {crew.logs.folder}" if skew else f"; logs in {crew.logs.folder}"
-        )
-        metrics = {
-            "attempts": crew.attempt.number,
-            "seconds": round(ended - began, 3),
-            "skew_s": getattr(skew, "seconds", None),
-        }
+        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def _about(self) -> Facts:
+        run = self._at.run
+        return {"job": run.run_id, "run_dir": str(run.run_dir), "began": time.time(), "made_from": list(run.made_from)}
+
+    def _finished(self, left: list[str]) -> list[Outcome]:
+        crew, number = self._crew, self._attempt.number
+        seconds = max(m.ended or 0.0 for m in crew.members) - min(m.started or 0.0 for m in crew.members)
+        ranks = sum(len(member.place.ranks) for member in crew.members)
+        proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
-            Outcome.passed(name, proof, metrics=metrics, warnings=warnings if name in left else [])
+            Outcome.passed(
+                name,
+                proof,
+                metrics=metrics,
+                warnings=[f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else [],
+            )
             for name in crew.nodes
         ]
+
+    def _detached(self) -> list[Outcome]:
+        """It goes on without us: every rank lives, and the state is on the nodes."""
+        job = self._at.run.run_id
+        proof = (
+            f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
+            f"`runbook ps`, `runbook logs -f {job}`, `runbook stop {job}`"
+        )
+        metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
+        return [Outcome.passed(name, proof, metrics=metrics) for name in self._crew.nodes]
+
+    def _details(self) -> str:
+        again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
+        return f"{again}; started {self._skew} of each other" if self._skew else again
+
+    def _broken_off(self, end: End, name: str) -> Outcome:
+        logs = (f"logs: {self._crew.logs.folder}",)
+        if end.kind == "stopped":
+            finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+            return Outcome.unknown(name, finding)
+        lived = len([member for member in self._crew.members if member.journal.get("why")])
+        finding = Finding(
+            "insufficient-evidence",
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._crew.members)} processes lived, and "
+            "were ended",
+            "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
+            logs,
+        )
+        return Outcome.failed(name, finding)
 
     def _line(self, place: Place, stream: str, lines: list[str]) -> None:
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 
     def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
-        self._stops[place.name] = event
-
-    def _place_stops(self) -> None:
-        for member in self._crew.members:
-            member.stop = self._stops.get(member.place.name)
-
-    def _barrier(self, node: Node) -> Facts | None:
-        return None
+        self._members[place.name].stop = event
 
 
 def _why(end: End) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
-    return {"stopped": "stopped by the user", "late": "the time is up"}.get(end.kind, end.kind)
+    return "stopped by the user" if end.kind == "stopped" else "the time is up"
 
 
-def _not_started(node: str, problems: Mapping[str, Outcome]) -> Finding:
+def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     names = tuple(sorted(problems))
-    return Finding(
-        "peer-died",
-        f"{node} was ready, and nothing was started because of {', '.join(names[:4])}",
-        f"mend {names[0]} first",
-        (),
-        names,
-    )
+    says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
+    return Outcome.unknown(node, Finding("peer-died", says, f"mend {names[0]} first", (), names))

@@ -166,6 +166,9 @@ class _Reader:
             "workdir": given.get("workdir"),
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            "detach": bool(given.get("detach", False)),
+            "barrier": given.get("barrier", "controller"),
+            "barrier_folder": given.get("barrier_folder"),
             "grace_s": GRACE_S
             if given.get("grace") is None
             else self._seconds(given["grace"], (*keys, "grace")) or 0.0,

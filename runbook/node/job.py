@@ -25,6 +25,8 @@ import signal
 import threading
 import time
 
+from tool import find, run
+
 KEPT = "KEPT"
 ATTEMPT = "attempt-"
 
@@ -156,11 +158,12 @@ def journals(folder, alive=None):
     """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and what that uses."""
     found = [content(os.path.join(folder, name)) for name in entries(folder) if name.endswith(".json")]
     found = [facts for facts in found if facts.get("name") and facts.get("keeper")]
+    gpus = gpu_memory() if alive and any(facts.get("gpus") for facts in found) else {}
     for facts in found if alive is not None else ():
         pids = alive.get(key(facts), ())
         facts["lives"] = bool(pids)
         facts["keeper_lives"] = facts.get("keeper_born") is not None and born(facts["keeper"]) == facts["keeper_born"]
-        facts["use"] = use(pids)
+        facts["use"] = use(pids, gpus)
     return found
 
 
@@ -203,12 +206,31 @@ def living():
     return found
 
 
-def use(pids):
-    """CPU seconds so far, resident bytes, and how many processes that are."""
+def gpu_memory():
+    """Bytes of GPU memory by process, as far as nvidia-smi tells."""
+    tool = find("nvidia-smi")
+    if tool is None:
+        return {}
+    said = run([tool, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], 3.0)
+    found = {}
+    for line in said["out"].splitlines():
+        pid, _, size = line.partition(",")
+        if pid.strip().isdigit() and size.strip().isdigit():
+            found[int(pid)] = found.get(int(pid), 0) + int(size) * 1024 * 1024
+    return found
+
+
+def use(pids, gpus):
+    """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not told)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     fields = [found for found in map(stat, pids) if found]
     cpu = sum(int(one[11]) + int(one[12]) for one in fields) / hertz
-    return {"cpu_s": cpu, "rss": sum(int(one[21]) for one in fields) * page, "processes": len(fields)}
+    return {
+        "cpu_s": cpu,
+        "rss": sum(int(one[21]) for one in fields) * page,
+        "processes": len(fields),
+        "gpu_bytes": sum(gpus.get(pid, 0) for pid in pids) if gpus else None,
+    }
 
 
 def stat(pid):

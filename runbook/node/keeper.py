@@ -87,6 +87,10 @@ class Keeper:
                     self.start(*more)
             elif what == "stop":
                 return self.stop(*more)
+            elif what == "alone":
+                waits = self.process is None and not self.order.get("barrier")
+                if waits or not self.order["detached"]:
+                    return self.stop(self.order["grace_s"], "the controller is gone")
             elif what == "ended":
                 return self.ended(None)
 
@@ -103,8 +107,7 @@ class Keeper:
                 self.news.put(("go", float(words[1])))
             elif words[:1] == ["stop"]:
                 self.news.put(("stop", float(words[1]), words[2].strip() if len(words) > 2 else "told to"))
-        if not self.order["detached"]:
-            self.news.put(("stop", self.order["grace_s"], "the controller is gone"))
+        self.news.put(("alone",))
 
     def meet(self):
         """The barrier of files: every node says that it is ready, the owner says go, or that somebody did not come."""
@@ -224,7 +227,7 @@ class Barrier:
 
     def __init__(self, order):
         self.order = order
-        self.folder = order["folder"]
+        self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
 
     def pass_through(self):
         """None when everybody came; else who did not, or what stood in the way."""

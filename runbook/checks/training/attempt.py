@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
-from runbook.launch.launchers import STARTS_ITS_RANKS
 from runbook.launch.ranks import Seating, seating
 from runbook.launch.render import launch_recipe
 from runbook.launch.script import Script, write
@@ -82,7 +81,7 @@ def port_of(inventory: Inventory, number: int) -> int:
 def _places(job: Job, seats: Seating) -> list[Place]:
     found = []
     for name, seat in seats.seats.items():
-        if job.launcher in STARTS_ITS_RANKS:
+        if not job.starts_each:
             ranks = tuple(rank.rank for rank in seat.ranks)
             label = f"rank-{ranks[0]:05d}" + (f"-{ranks[-1]:05d}" if len(ranks) > 1 else "")
             found.append(Place(f"{label}.{name}", name, 0, ranks, tuple(seat.node.gpus)))
@@ -101,6 +100,7 @@ def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str,
         **facts,
         "stage": attempt.job.stage.name,
         "launcher": attempt.job.launcher,
+        "grace_s": attempt.job.grace_s,
         "command": list(attempt.job.programs[node].command),
         "attempt": attempt.number,
         "port": attempt.port,

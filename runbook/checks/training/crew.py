@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.context import Context, Facts
-from runbook.checks.training.attempt import Attempt, Place
+from runbook.checks.training.attempt import Place
 from runbook.checks.training.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.transport import Message, Remote
@@ -56,12 +56,13 @@ class Member:
 class Crew:
     """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
 
-    def __init__(self, at: Context, attempt: Attempt, logs: RankLogs, *, detached: bool = False) -> None:
+    def __init__(self, at: Context, folder: str, places: Sequence[Place], logs: RankLogs) -> None:
+        """`folder` is the name of the attempt's, on the nodes and here."""
         self.at = at
-        self.attempt = attempt
+        self.folder = folder
         self.logs = logs
-        self.detached = detached
-        self.members = [Member(place) for place in attempt.places]
+        self.members = [Member(place) for place in places]
+        self.nodes = tuple(dict.fromkeys(place.node for place in places))
         self.offsets: dict[str, tuple[float, float]] = {}
         self.folders: dict[str, str] = {}  # of the attempt, by node
         self.seen: dict[str, object] = {}
@@ -71,10 +72,6 @@ class Crew:
 
     def on(self, node: str) -> list[Member]:
         return [member for member in self.members if member.place.node == node]
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(self.attempt.seating.seats)
 
     def drain(self, timeout_s: float) -> bool:
         """Learn what has arrived; whether that was anything."""

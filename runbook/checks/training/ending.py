@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from runbook.checks.context import Facts
@@ -35,9 +35,7 @@ def freeze(crew: Crew) -> dict[str, Facts]:
     for name, facts in found.items():
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
-            (folder / f"{crew.attempt.folder}.{name}.json").write_text(
-                crew.at.run.redactor.text(json.dumps(facts, indent=1))
-            )
+            (folder / f"{crew.folder}.{name}.json").write_text(crew.at.run.redactor.text(json.dumps(facts, indent=1)))
     return found
 
 
@@ -88,12 +86,15 @@ def drain(crew: Crew, timeout_s: float = DRAIN_S) -> list[str]:
     return [name for name in crew.nodes if crew.unread.get(name)]
 
 
-def clean(crew: Crew) -> None:
-    """Remove what the attempts wrote on the nodes: it is all here."""
-    for name, session in crew.at.run.site.sessions.items():
-        if name in crew.folders and not session.lost:
-            with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-                session.call("job", {"do": "clean", "folder": session.folder}, timeout_s=5.0)
+def clean(crew: Crew, names: Collection[str]) -> None:
+    """Remove what the attempts wrote on these nodes: it is all here."""
+    sessions = crew.at.run.site.sessions
+
+    def one(name: str) -> None:
+        with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
+            sessions[name].call("job", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
+
+    _everywhere(crew, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
 
 
 def _order(crew: Crew, order: Facts, names: set[str] | None = None) -> dict[str, object]:

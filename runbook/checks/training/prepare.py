@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
-from runbook.checks.training.attempt import about
+from runbook.checks.training.attempt import LAUNCH, Attempt, Place, about
 from runbook.checks.training.crew import Crew, Member, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import Session
+
+AFTER_S = 8.0
+"""What a keeper may take beyond the grace, to kill and to write that down."""
 
 READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
 
 
-def prepare(
-    crew: Crew, *, grace_s: float, ready_s: float, facts: Facts, barrier: Callable[[Node], Facts | None]
-) -> dict[str, Outcome]:
-    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word."""
+def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
+    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word, or at the barrier.
+
+    `facts` are written down on every node for whoever comes later.
+    """
     at = crew.at
     nodes = [at.inventory.node(name) for name in crew.nodes]
-    answers = at.run.site.each(nodes, lambda node: _node(crew, node, facts), timeout_s=ready_s)
+    answers = at.run.site.each(nodes, lambda node: _node(crew, attempt, node, facts), timeout_s=ready_s)
     problems: dict[str, Outcome] = {}
     told: dict[str, Facts] = {}
     for name, answer in answers.items():
@@ -40,25 +42,24 @@ def prepare(
             told[name] = answer
     problems |= _programs(told)
     if not problems:
-        problems |= _port(at, crew)
+        problems |= _port(at, attempt)
     if problems:
         return problems
     for node in nodes:
         for member in crew.on(node.name):
-            _keeper(crew, node, member, grace_s, barrier(node))
+            _keeper(crew, attempt, node, member, ready_s)
     wait_for(crew, lambda: all(m.state != "none" or m.over for m in crew.members), ready_s)
     absent = {m.place.node for m in crew.members if m.state == "none"}
     return {name: _absent(crew, name, ready_s) for name in crew.nodes if name in absent}
 
 
-def _node(crew: Crew, node: Node, facts: Facts) -> Facts:
+def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
     session = crew.at.session(node)
-    attempt = crew.attempt
     folder = f"{session.folder}/{attempt.folder}"
     crew.folders[node.name] = folder
     program = attempt.job.programs[node.name]
     files = [
-        word if word.startswith(("/", "~")) or not program.workdir else f"{program.workdir}/{word}"
+        word if word.startswith(("/", "~")) else f"{program.workdir or folder}/{word}"
         for word in _sources(program.command)
     ]
     order = {
@@ -131,10 +132,10 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
     return problems
 
 
-def _port(at: Context, crew: Crew) -> dict[str, Outcome]:
+def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     """Who sits on the rendezvous port of this try, on the master."""
-    master = at.inventory.node(crew.attempt.inventory.rendezvous.master)
-    port = crew.attempt.port
+    master = at.inventory.node(attempt.inventory.rendezvous.master)
+    port = attempt.port
 
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": [port]}
@@ -146,43 +147,45 @@ def _port(at: Context, crew: Crew) -> dict[str, Outcome]:
     return {master.name: Outcome.failed(master.name, *found)} if found else {}
 
 
-def _keeper(crew: Crew, node: Node, member: Member, grace_s: float, barrier: Facts | None) -> None:
-    session = crew.at.session(node)
+def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: float) -> None:
+    session, job, place = crew.at.session(node), attempt.job, member.place
+    script = f"{crew.folders[node.name]}/{LAUNCH}.sh"
     order = {
-        "argv": [
-            "/bin/sh",
-            f"{crew.folders[node.name]}/launch.sh",
-            *([] if _whole(crew, node) else [str(member.place.local_rank)]),
-        ],
+        "argv": ["/bin/sh", script, *([str(place.local_rank)] if job.starts_each else [])],
         "folder": crew.folders[node.name],
-        "name": member.place.name,
+        "name": place.name,
         "job": crew.at.run.run_id,
-        "attempt": crew.attempt.number,
+        "attempt": attempt.number,
         "node": node.name,
-        "ranks": list(member.place.ranks),
-        "local_rank": member.place.local_rank,
-        "gpus": list(member.place.gpus),
-        "grace_s": grace_s,
-        "detached": crew.detached,
-        "barrier": barrier,
+        "ranks": list(place.ranks),
+        "local_rank": place.local_rank,
+        "gpus": list(place.gpus),
+        "grace_s": job.grace_s,
+        "detached": job.detach,
+        "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }
-    member.remote = _start(session, order, crew, member, grace_s)
-
-
-def _whole(crew: Crew, node: Node) -> bool:
-    """Whether one process of the script is all there is of the node."""
-    return len(crew.on(node.name)) == 1 and len(crew.on(node.name)[0].place.ranks) > 1
-
-
-def _start(session: Session, order: Facts, crew: Crew, member: Member, grace_s: float):  # type: ignore[no-untyped-def]
     python = str(session.hello["executable"])
-    return session.start(
+    member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
         on_message=lambda message: crew.news.put((member, message)),
         on_end=lambda: crew.news.put((member, None)),
-        grace_s=grace_s + 8.0,
-        spared=crew.detached,
+        grace_s=job.grace_s + AFTER_S,
+        spared=job.detach,
     )
+
+
+def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: float) -> Facts:
+    """Where the nodes meet by themselves: a folder that is new for every attempt."""
+    shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
+    return {
+        "folder": f"{shared}/{crew.at.run.run_id}.{attempt.folder}.{attempt.token}",
+        "token": attempt.token,
+        "node": node.name,
+        "nodes": list(crew.nodes),
+        "first": place is attempt.on(node.name)[0],
+        "owner": 0 in place.ranks,
+        "timeout_s": ready_s,
+    }
 
 
 def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:

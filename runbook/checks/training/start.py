@@ -55,11 +55,16 @@ def commit(crew: Crew) -> Skew | None:
             member.remote.feed(f"go {at:.6f}\n".encode())
         except Unreachable as error:
             member.lost = error
-    wait_for(crew, lambda: all(m.started is not None or m.over for m in crew.members), moment - time.time() + RUNNING_S)
-    return skew(crew)
+    return running(crew, moment - time.time() + RUNNING_S)
 
 
-def skew(crew: Crew) -> Skew | None:
+def running(crew: Crew, timeout_s: float) -> Skew | None:
+    """Wait until every process runs or has failed; how far apart they started, None where not all did."""
+    wait_for(crew, lambda: all(m.started is not None or m.over for m in crew.members), timeout_s)
+    return _skew(crew)
+
+
+def _skew(crew: Crew) -> Skew | None:
     if any(member.started is None for member in crew.members):
         return None
     starts = [member.started for member in crew.members if member.started is not None]

@@ -123,10 +123,9 @@ def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
             tail,
         )
     if event == "program-missing":
-        program = crew.attempt.job.programs[node.name].command[0]
         return Finding(
             "program-error",
-            f"{node.name} has no program {program}",
+            tail[-1] if tail else f"{node.name} has not the program that the launch script starts",
             "install it, or name another one in `command:`, `python:` or `activate:`",
             tail,
         )
