@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Facts = dict[str, Any]
 
+LONGEST_WAIT_S = 3600.0
+
 QUIET_S = 2.0
 """A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
 
@@ -38,6 +41,8 @@ class Run:
     gang: Gang | None = None
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
+    stopping: threading.Event = field(default_factory=threading.Event)  # somebody wants the run to end
+    hurry: threading.Event = field(default_factory=threading.Event)  # and does not want to wait for it
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,17 @@ class Context:
         return self.inventory.nodes
 
     @property
+    def stopping(self) -> threading.Event:
+        return self.run.stopping
+
+    @property
+    def hurry(self) -> threading.Event:
+        return self.run.hurry
+
+    @property
     def left_s(self) -> float:
-        return max(0.1, self.deadline - time.monotonic())
+        """A launch may last as long as it likes; no single wait does."""
+        return max(0.1, min(self.deadline - time.monotonic(), LONGEST_WAIT_S))
 
     def session(self, node: Node) -> Session:
         session = self.run.site.sessions.get(node.name)

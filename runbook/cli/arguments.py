@@ -16,6 +16,8 @@ exit codes:
   130  interrupted, and cleaned up
 """
 
+JOB_EXITS = "exit codes: 0 done, or the job ended well; 1 the job failed, or something still lives; 2 no such job; 3 a node told nothing"
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
@@ -40,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
     diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
     _collect(commands)
+    _jobs(commands)
     explain = commands.add_parser("explain", help="what a cause, a check or a lint rule is about, and how to fix it")
     explain.add_argument(
         "id",
@@ -82,6 +85,14 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     run.add_argument("--run-dir", metavar="DIR", help="where this run's files go (default: .runbook/runs/RUN_ID)")
     run.add_argument("--keep", action="store_true", help="leave the pushed scripts on the nodes (workdir/RUN_ID)")
+    run.add_argument(
+        "--only-rank",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="of a launch: show only what this rank writes",
+    )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
 
 
@@ -209,6 +220,54 @@ def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--hide-addresses", action="store_true", help="put host1 and 10.0.0.1 for names and addresses, alike everywhere"
     )
     collect.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+
+
+def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Jobs that run on the nodes; each is wired in cli/jobs.py."""
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument(
+        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+    )
+    which.add_argument(
+        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
+    )
+    which.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
+    which.add_argument("--forks", type=_forks, default=64, metavar="N", help="nodes asked at once (default: 64)")
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("job", metavar="JOB", nargs="?", help="its id or how that begins (default: the only one there is)")
+    read = argparse.ArgumentParser(add_help=False)
+    read.add_argument(
+        "--only-rank", type=int, action="append", default=[], metavar="N", help="show only what this rank writes"
+    )
+    about = "the jobs on the nodes: what lives, since when, with how much CPU, memory and GPU memory"
+    ps = commands.add_parser("ps", parents=[which], help=about, description=f"List {about}.", epilog=JOB_EXITS)
+    ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
+    ps.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    about = "what the ranks of a job wrote, from any machine with the same inventory"
+    logs = commands.add_parser(
+        "logs", parents=[which, one, read], help=about, description=f"Print {about}.", epilog=JOB_EXITS
+    )
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="go on until the job has ended; Ctrl-C leaves it alone"
+    )
+    about = "follow a job, and end all of it at the first rank that fails, with the cause"
+    commands.add_parser(
+        "attach",
+        parents=[which, one, read],
+        help=about,
+        description=f"{about.capitalize()}. Ctrl-C leaves the job alone.",
+        epilog=JOB_EXITS,
+    )
+    about = "end a job: TERM, its grace, KILL, on every node"
+    stop = commands.add_parser(
+        "stop", parents=[which, one], help=about, description=f"{about.capitalize()}.", epilog=JOB_EXITS
+    )
+    stop.add_argument("--now", action="store_true", help="KILL at once")
+    about = "remove a job's folders from the nodes, once no rank of it lives"
+    clean = commands.add_parser(
+        "clean", parents=[which, one], help=about, description=f"{about.capitalize()}.", epilog=JOB_EXITS
+    )
+    clean.add_argument("--all", action="store_true", help="every job that no rank of lives")
 
 
 def _port(text: str) -> int:

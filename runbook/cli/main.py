@@ -79,6 +79,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.collect import collect
 
         return collect(arguments)
+    if arguments.command in ("ps", "logs", "attach", "stop", "clean"):
+        from runbook.cli.jobs import jobs
+
+        return jobs(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

@@ -24,7 +24,7 @@ from runbook.load.inventory import load_inventory
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_inventory, find_playbook
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.events import Emit, Event
+from runbook.model.events import Emit, Event, Progress
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
 from runbook.report.console import Console
@@ -123,15 +123,21 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
         except OSError as error:
             raise FilesWrong([Problem("arguments.run-dir", f"{run_dir}: {error.strerror}")]) from None
         stack.callback(closed, events)
-        readers.append(Jsonl(events))
+        keep = Jsonl(events)
+        # What ranks write lies in files of its own.
+        readers.append(lambda event: None if isinstance(event, Progress) and "output" in event.data else keep(event))
         if arguments.output == "junit":
             readers.append(junit)
         if arguments.output == "jsonl":
             readers.append(Jsonl(sys.stdout))
         if arguments.output == "text":
-            readers.append(stack.enter_context(Console(sys.stdout, verbose=arguments.verbose)))
+            readers.append(
+                stack.enter_context(Console(sys.stdout, verbose=arguments.verbose, only_ranks=arguments.only_rank))
+            )
         elif arguments.verbose or sys.stderr.isatty():
-            readers.append(stack.enter_context(Console(sys.stderr, verbose=arguments.verbose)))
+            readers.append(
+                stack.enter_context(Console(sys.stderr, verbose=arguments.verbose, only_ranks=arguments.only_rank))
+            )
 
         def emit(event: Event) -> None:
             for reader in list(readers):

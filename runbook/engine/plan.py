@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
+from runbook.checks.launch import Launch
 from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.launch.job import Job, make_job, node_facts
@@ -55,10 +56,8 @@ class PlannedStage:
 
     @property
     def check(self) -> Check:
-        """The check of a stage that is none of a job."""
-        if isinstance(self.work, Job):
-            raise TypeError(f"{self.name} is a launch stage: see refuse_what_cannot_run")
-        return self.work
+        """What runs: of a job, the launch of it."""
+        return Launch(job=self.work) if isinstance(self.work, Job) else self.work
 
     @property
     def starts_ranks(self) -> bool:
@@ -101,16 +100,7 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
 
 def refuse_what_cannot_run(plan: Plan) -> None:
     """Raises FilesWrong for what can be planned and rendered, but not run."""
-    problems = [
-        Problem(
-            "playbook.launch-stage",
-            "this version renders `launch:` stages but does not run them",
-            stage.work.stage.span,
-            f"`runbook render {plan.playbook.source}` writes its scripts; --skip-tags '{stage.name}' leaves it out here",
-        )
-        for stage in plan.stages
-        if isinstance(stage.work, Job)
-    ]
+    problems = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
         problems.append(

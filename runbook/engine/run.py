@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet  # before Python 3.11 not the built-in TimeoutError
 from dataclasses import dataclass
@@ -33,6 +33,11 @@ from runbook.transport import Site
 
 GRACE_S = 5.0
 """How long after its deadline a check may still take to give its own answer, which says more than ours."""
+
+ENDING_S = 3600.0
+"""A bound for what has its own: the grace of a job, and fetching its logs."""
+
+HURRIED_S = 15.0
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.SKIP: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
 INTERRUPTED = 130
@@ -149,13 +154,12 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
             future.set_exception(error)
 
     threading.Thread(target=work, name=f"stage {stage.name}", daemon=True).start()
-    deadline = time.monotonic() + stage.timeout_s + GRACE_S
-    while not future.done() and time.monotonic() < deadline:
-        # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
-        try:
-            future.exception(timeout=0.2)
-        except NotYet:
-            continue
+    try:
+        _wait(future, time.monotonic() + stage.timeout_s + GRACE_S)
+    except KeyboardInterrupt:
+        if stage.check.ends_by_itself:
+            _let_end(future, run, say)
+        raise
     if not future.done():
         run.gang = None  # the late check still uses it; its ranks end with the run
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
@@ -164,6 +168,27 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         (run.run_dir / "crash.txt").write_text(run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
     return complete(stage, future.result())
+
+
+def _wait(future: Future[list[Outcome]], deadline: float) -> None:
+    while not future.done() and time.monotonic() < deadline:
+        # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
+        try:
+            future.exception(timeout=0.2)
+        except NotYet:
+            continue
+
+
+def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None]) -> None:
+    """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it."""
+    say("stopping: the ranks may take their grace to end; Ctrl-C once more kills them")
+    run.stopping.set()
+    for limit in (ENDING_S, HURRIED_S):
+        try:
+            _wait(future, time.monotonic() + limit)
+            return
+        except KeyboardInterrupt:
+            run.hurry.set()
 
 
 def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runbook.launch.launchers import STARTS_ITS_RANKS
 from runbook.launch.ranks import Seat, Seating
 from runbook.load.templating import as_text, fill, is_template, names_used
 from runbook.model.errors import FilesWrong, Problem, Span
@@ -31,6 +32,15 @@ class Job:
     programs: Mapping[str, Program]
     retries: int = 0
     start_timeout_s: float | None = None
+    grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
+    detach: bool = False  # it outlives the controller
+    barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
+    barrier_folder: str | None = None
+
+    @property
+    def starts_each(self) -> bool:
+        """Whether each rank is a process of the launch script, and none of a launcher's."""
+        return self.launcher not in STARTS_ITS_RANKS
 
     def span(self, *place: str | int) -> Span | None:
         """Where in the playbook the value at `place` stands, or at least its stage."""
@@ -59,7 +69,17 @@ def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_ab
     given: Mapping[str, Any] = stage.launch
     blank = Program(tuple(given["command"]), given["env"], given["workdir"])
     programs = _Filling(stage, blank).programs(seating, facts, set_above)
-    return Job(stage, given["launcher"], programs, given["retries"], given["start_timeout_s"])
+    return Job(
+        stage,
+        given["launcher"],
+        programs,
+        given["retries"],
+        given["start_timeout_s"],
+        given["grace_s"],
+        given["detach"],
+        given["barrier"],
+        given["barrier_folder"],
+    )
 
 
 class _Filling:

@@ -18,6 +18,9 @@ from runbook.load.schema import judge
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
 
+GRACE_S = 30.0
+"""From TERM to KILL, where a launch says nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExaminedPlaybook:
@@ -163,6 +166,12 @@ class _Reader:
             "workdir": given.get("workdir"),
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            "detach": bool(given.get("detach", False)),
+            "barrier": given.get("barrier", "controller"),
+            "barrier_folder": given.get("barrier_folder"),
+            "grace_s": GRACE_S
+            if given.get("grace") is None
+            else self._seconds(given["grace"], (*keys, "grace")) or 0.0,
         }
 
     def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:

@@ -5,7 +5,9 @@ both directions: one JSON object a line, followed by `bytes` bytes of payload wh
 
 A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds (a cut network gives no EOF), every
 program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
-environment and killed as well. Then the run's folder is removed, and the supervisor ends.
+environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are left alone: a
+program that was started to be spared, which outlives us on purpose, and a folder with a file KEPT in it, where logs lie
+that nobody has fetched yet.
 """
 
 # Every import here is paid for on every node: hashlib, shutil and socket wait until they are needed.
@@ -24,6 +26,7 @@ WINDOWS = os.name == "nt"
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
+KEPT = "KEPT"
 
 
 def pause(seconds):
@@ -79,9 +82,13 @@ class Program:
     def __init__(self, pipe, tags, folder, frame):
         self.id = frame["id"]
         self.pipe = pipe
+        self.spared = frame.get("spare", False)
+        self.grace = frame.get("grace", 0.0)
         environment = dict(os.environ)
         environment.update(frame.get("env") or {})
         environment.update(tags)
+        for name in tags if self.spared else ():
+            del environment[name]  # by these we find what is to end with us
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP} if WINDOWS else {"start_new_session": True}
         self.process = subprocess.Popen(
             frame["argv"],
@@ -225,7 +232,8 @@ class Supervisor:
         folder = os.path.join(workdir, config["run_id"], config["node"])
         try:
             os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
-            os.mkdir(folder, 0o700)
+            if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost us, and is back
+                os.mkdir(folder, 0o700)
             self.folder = hello["folder"] = folder
             if hasattr(os, "statvfs"):
                 room = os.statvfs(folder)
@@ -332,10 +340,10 @@ class Supervisor:
     def end(self, frame=None):
         if not self.ending.acquire(False):
             pause(3600)  # another thread is already ending this process
-        running = [program for program in self.programs.values() if not program.over.is_set()]
+        running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
         for program in running:
             program.signal(signal.SIGTERM)
-        deadline = time.monotonic() + (self.grace_s if running else 0.0)
+        deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])
         while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
             pause(0.02)
         for program in running:
@@ -351,7 +359,7 @@ class Supervisor:
                     pass
             pause(0.02)
             left = strays(self.tags)
-        if self.folder and not self.keep:
+        if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT)):
             remove(self.folder)
             try:
                 os.rmdir(os.path.dirname(self.folder))

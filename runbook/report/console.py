@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
@@ -36,6 +36,7 @@ class Console:
         colour: bool | None = None,
         verbose: int = 0,
         width: int | None = None,
+        only_ranks: Collection[int] = frozenset(),
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         wanted_live, wanted_colour = wants(stream, environ)
@@ -48,7 +49,7 @@ class Console:
         self.broken = False
         self._stream = stream
         self._lock = threading.RLock()  # events may come from the threads of several nodes
-        self._page = Page(verbose=verbose, width=page_width)
+        self._page = Page(verbose=verbose, width=page_width, only_ranks=only_ranks)
         self._face: Face
         if live:
             from runbook.report.face_live import LiveFace  # rich takes a while to load, and only a terminal needs it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 from runbook.model.events import (
@@ -54,12 +54,15 @@ FEW_LINES = 8  # lines of evidence shown without -v
 class Page:
     """A reader that answers each event with the lines that are now settled. `width` None never breaks a sentence."""
 
-    def __init__(self, *, verbose: int = 0, width: int | None = None) -> None:
+    def __init__(
+        self, *, verbose: int = 0, width: int | None = None, only_ranks: Collection[int] = frozenset()
+    ) -> None:
         self.record = Record()
         self._verbose = bool(verbose)
         self._many = 10**9 if verbose else FEW
         self._many_lines = 10**9 if verbose else FEW_LINES
         self._width = width
+        self._only_ranks = frozenset(only_ranks)
         self.stage_width = STAGE_WIDTH[0]
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
@@ -71,7 +74,7 @@ class Page:
             case RunStarted():
                 return list(self._head(event))
             case Progress():
-                return list(self._table_row(event))
+                return [*self._table_row(event), *self._output(event)]
             case StageFinished():
                 return list(self._stage(self.record.stage(event.stage), event))
             case RunFinished():
@@ -162,6 +165,19 @@ class Page:
             yield from (((line, "dim"),) for line in table.header(self._width))
         wrong = values.get("wrong")
         yield ((table.row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
+
+    def _output(self, progress: Progress) -> Iterator[Line]:
+        """What a rank of a job wrote, line by line, behind its number and its node."""
+        output = progress.data.get("output")
+        if not isinstance(output, Mapping):
+            return
+        ranks = output["ranks"]
+        if self._only_ranks and not self._only_ranks & set(ranks):
+            return
+        numbers = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+        style: Style = "" if output["stream"] == "out" else "warn"
+        for line in output["lines"]:
+            yield (f"[{numbers} {one_line(progress.node or '')}] ", "dim"), (" ".join(lines(line)), style)
 
     # Findings ------------------------------------------------------------------------------------------------------
 

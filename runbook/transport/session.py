@@ -148,13 +148,22 @@ class Session:
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
+        grace_s: float = 0.0,
+        spared: bool = False,
     ) -> Remote:
-        """Start a program in a session of its own on the node. `timeout_s` is kept by the node itself as well."""
+        """Start a program in a session of its own on the node. `timeout_s` is kept by the node itself as well.
+
+        `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
+        """
         number = next(self._numbers)
         remote = Remote(self, number, on_message, on_log, on_end)
         with self._lock:
             self._remotes[number] = remote
         frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
+        if grace_s:
+            frame["grace"] = grace_s
+        if spared:
+            frame["spare"] = True
         if timeout_s is not None:
             frame["timeout"] = timeout_s
         if cwd is not None:

@@ -51,8 +51,18 @@ class Site:
             elif isinstance(result, BaseException):
                 raise result
 
-    def _open_one(self, node: Node) -> None:
-        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self._keep}
+    def reopen(self, node: Node) -> Session:
+        """A node that was lost, once more; raises Unreachable where it still is."""
+        with self._lock:
+            session = self.sessions.get(node.name)
+            if session is not None and session.lost is None:
+                return session
+            self.sessions.pop(node.name, None)
+        self._open_one(node, again=True)
+        return self.sessions[node.name]
+
+    def _open_one(self, node: Node, *, again: bool = False) -> None:
+        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self._keep, "again": again}
         session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S)
         with self._lock:
             self.sessions[node.name] = session

@@ -1,0 +1,186 @@
+"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it fails."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from runbook.checks.base import Check
+from runbook.checks.context import Context, Facts
+from runbook.checks.ranks.gang import dismiss_gang
+from runbook.checks.training import ending
+from runbook.checks.training.attempt import Attempt, Place, make_attempt
+from runbook.checks.training.crew import Crew
+from runbook.checks.training.logs import RankLogs
+from runbook.checks.training.prepare import READY_S, prepare
+from runbook.checks.training.retry import decide
+from runbook.checks.training.start import Skew, commit, measure_clocks, running
+from runbook.checks.training.verdict import judge_attempt
+from runbook.checks.training.watch import End, Fetching, watch
+from runbook.launch.job import Job
+from runbook.model.errors import Unreachable
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome, Verdict
+
+DETACH_S = 10.0
+"""A detached job is watched for so long: most that fail at all fail at once."""
+
+
+@dataclass(frozen=True)
+class Launch(Check):
+    """Not one of the checks that a playbook names: a stage of its own kind."""
+
+    id: ClassVar[str] = "launch"
+    timeout_s: ClassVar[float] = math.inf
+    ends_by_itself: ClassVar[bool] = True
+
+    job: Job = field(kw_only=True)
+
+    def run(self, at: Context) -> list[Outcome]:
+        dismiss_gang(at.run)  # its ranks hold the port and the GPUs
+        causes: list[str] = []
+        while True:
+            attempt = make_attempt(self.job, at.inventory, len(causes) + 1)
+            outcomes = _Try(at, attempt).run()
+            guilty = _guilty(outcomes)
+            if guilty is None or at.stopping.is_set():
+                return outcomes
+            causes.append(guilty.findings[0].cause)
+            decision = decide(causes, self.job.retries)
+            if decision.why:
+                at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
+            if not decision.again or at.stopping.wait(decision.after_s):
+                return outcomes
+            _find_again(at)
+
+
+def _guilty(outcomes: list[Outcome]) -> Outcome | None:
+    """The outcome that says why the attempt failed, None where it did not."""
+    failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
+    unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
+    bad = [*failed, *unknown]
+    return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
+
+
+def _find_again(at: Context) -> None:
+    """Connect once more to nodes that were lost."""
+    for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
+        if isinstance(error, Unreachable):
+            at.run.site.failures[name] = error
+
+
+class _Try:
+    """One attempt from its preparation to its end."""
+
+    def __init__(self, at: Context, attempt: Attempt) -> None:
+        self._at = at
+        self._attempt = attempt
+        self._job = attempt.job
+        self._skew: Skew | None = None
+        logs = RankLogs(at.run.run_dir / "logs" / attempt.folder, at.run.redactor, self._line, self._script_stopped)
+        self._crew = Crew(at, attempt.folder, attempt.places, logs)
+        self._members = {member.place.name: member for member in self._crew.members}
+
+    def run(self) -> list[Outcome]:
+        crew, at = self._crew, self._at
+        at.say(f"attempt {self._attempt.number}: preparing {len(crew.nodes)} nodes, port {self._attempt.port}")
+        ready_s = self._job.start_timeout_s or READY_S
+        if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
+            ending.end(crew, grace_s=0.0, why="not every node was ready")
+            ending.clean(crew, crew.nodes)
+            return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
+        try:
+            measure_clocks(crew)
+        except Unreachable as error:
+            ending.end(crew, grace_s=0.0, why="a node was lost before the start")
+            lost = Finding(error.cause, error.says, error.remedy, error.evidence)
+            return [Outcome.unknown(name, lost) for name in crew.nodes]
+        unsure: list[str] = []
+        with Fetching(crew):
+            self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
+            if self._skew:
+                says = f"all {len(crew.members)} processes started {self._skew} of each other"
+                at.say(says, None, None, {"skew_s": self._skew.seconds})
+            deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
+            end = watch(crew, stopping=at.stopping.is_set, deadline=deadline)
+            if end.kind == "late" and self._job.detach:
+                return self._detached()
+            frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
+            if end.kind != "finished":
+                unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
+        left = sorted({*ending.drain(crew), *unsure})
+        ending.clean(crew, [name for name in crew.nodes if name not in left])
+        if end.kind == "failed":
+            return judge_attempt(crew, end, frozen)
+        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def _about(self) -> Facts:
+        run = self._at.run
+        return {"job": run.run_id, "run_dir": str(run.run_dir), "began": time.time(), "made_from": list(run.made_from)}
+
+    def _finished(self, left: list[str]) -> list[Outcome]:
+        crew, number = self._crew, self._attempt.number
+        seconds = max(m.ended or 0.0 for m in crew.members) - min(m.started or 0.0 for m in crew.members)
+        ranks = sum(len(member.place.ranks) for member in crew.members)
+        proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
+        return [
+            Outcome.passed(
+                name,
+                proof,
+                metrics=metrics,
+                warnings=[f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else [],
+            )
+            for name in crew.nodes
+        ]
+
+    def _detached(self) -> list[Outcome]:
+        """It goes on without us: every rank lives, and the state is on the nodes."""
+        job = self._at.run.run_id
+        proof = (
+            f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
+            f"`runbook ps`, `runbook logs -f {job}`, `runbook stop {job}`"
+        )
+        metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
+        return [Outcome.passed(name, proof, metrics=metrics) for name in self._crew.nodes]
+
+    def _details(self) -> str:
+        again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
+        return f"{again}; started {self._skew} of each other" if self._skew else again
+
+    def _broken_off(self, end: End, name: str) -> Outcome:
+        logs = (f"logs: {self._crew.logs.folder}",)
+        if end.kind == "stopped":
+            finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+            return Outcome.unknown(name, finding)
+        lived = len([member for member in self._crew.members if member.journal.get("why")])
+        finding = Finding(
+            "insufficient-evidence",
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._crew.members)} processes lived, and "
+            "were ended",
+            "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
+            logs,
+        )
+        return Outcome.failed(name, finding)
+
+    def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+        output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
+        self._at.say("", place.node, place.ranks[0], {"output": output})
+
+    def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
+        self._members[place.name].stop = event
+
+
+def _why(end: End) -> str:
+    if end.kind == "failed" and end.first is not None:
+        return f"{end.first.label} failed"
+    return "stopped by the user" if end.kind == "stopped" else "the time is up"
+
+
+def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
+    names = tuple(sorted(problems))
+    says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
+    return Outcome.unknown(node, Finding("peer-died", says, f"mend {names[0]} first", (), names))

@@ -1,0 +1,110 @@
+"""One try at a job: its number, its own port and folder, and the processes that are kept on each node."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runbook.launch.job import Job
+from runbook.launch.ranks import Seating, seating
+from runbook.launch.render import launch_recipe
+from runbook.launch.script import Script, write
+from runbook.model.inventory import Inventory
+
+LAUNCH = "launch"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its files."""
+
+    name: str
+    node: str
+    local_rank: int
+    ranks: tuple[int, ...]
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        if len(self.ranks) == 1:
+            return f"rank {self.ranks[0]} on {self.node}"
+        return f"ranks {self.ranks[0]}-{self.ranks[-1]} on {self.node}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """`token` is new for every try: what an older one left behind does not have it."""
+
+    job: Job
+    number: int
+    token: str
+    inventory: Inventory
+    seating: Seating
+    places: tuple[Place, ...]
+
+    @property
+    def folder(self) -> str:
+        """Below the job's folder on a node, and below `logs/` of the run here."""
+        return f"attempt-{self.number:02d}"
+
+    @property
+    def port(self) -> int:
+        return self.inventory.rendezvous.port
+
+    def on(self, node: str) -> tuple[Place, ...]:
+        return tuple(place for place in self.places if place.node == node)
+
+    def script(self, node: str, made_from: Sequence[str]) -> Script:
+        recipe = launch_recipe(self.seating, self.seating.seats[node], self.job, name=LAUNCH, made_from=made_from)
+        return write(recipe, "sh")
+
+
+def make_attempt(job: Job, inventory: Inventory, number: int) -> Attempt:
+    """The first try uses the inventory's port, each later one another: the old one may be what failed."""
+    rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
+    inventory = replace(inventory, rendezvous=rendezvous)
+    seats = seating(inventory)
+    return Attempt(job, number, secrets.token_hex(8), inventory, seats, tuple(_places(job, seats)))
+
+
+def port_of(inventory: Inventory, number: int) -> int:
+    """The rendezvous port of a try, from 1: the inventory's own, then those that its network promises to be open, then
+    those that follow its own."""
+    own = inventory.rendezvous.port
+    promised = [port for low, high in inventory.network.ports for port in range(low, high + 1) if port != own]
+    ports = [own, *promised[:number]]
+    ports += [own + step for step in range(1, number + 1) if own + step not in ports and own + step < 65536]
+    return ports[(number - 1) % len(ports)]
+
+
+def _places(job: Job, seats: Seating) -> list[Place]:
+    found = []
+    for name, seat in seats.seats.items():
+        if not job.starts_each:
+            ranks = tuple(rank.rank for rank in seat.ranks)
+            label = f"rank-{ranks[0]:05d}" + (f"-{ranks[-1]:05d}" if len(ranks) > 1 else "")
+            found.append(Place(f"{label}.{name}", name, 0, ranks, tuple(seat.node.gpus)))
+            continue
+        for rank in seat.ranks:
+            gpus = () if rank.device is None else (rank.device,)
+            found.append(
+                Place(f"rank-{rank.rank:05d}.{name}.l{rank.local_rank}", name, rank.local_rank, (rank.rank,), gpus)
+            )
+    return found
+
+
+def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
+    """What lies on the node as `job.json`, for whoever comes later, perhaps from another machine."""
+    return {
+        **facts,
+        "stage": attempt.job.stage.name,
+        "launcher": attempt.job.launcher,
+        "grace_s": attempt.job.grace_s,
+        "command": list(attempt.job.programs[node].command),
+        "attempt": attempt.number,
+        "port": attempt.port,
+        "gpus": [gpu for place in attempt.on(node) for gpu in place.gpus],
+        "node": node,
+        "nodes": {name: [rank.rank for rank in seat.ranks] for name, seat in attempt.seating.seats.items()},
+    }

@@ -1,0 +1,129 @@
+"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still answer."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.checks.context import Context, Facts
+from runbook.checks.training.attempt import Place
+from runbook.checks.training.logs import RankLogs
+from runbook.model.errors import Unreachable
+from runbook.transport import Message, Remote
+
+OVER = "ended"
+
+
+@dataclass
+class Member:
+    """One kept process. `journal` is what its keeper wrote last; times in it are of the node's own clock."""
+
+    place: Place
+    remote: Remote | None = None
+    journal: Facts = field(default_factory=dict)
+    stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
+    lost: Unreachable | None = None
+    keeper_gone: bool = False
+    started: float | None = None  # by the controller's clock
+    ended: float | None = None
+
+    @property
+    def state(self) -> str:
+        return str(self.journal.get("state", "none"))
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; negative: the signal that ended it."""
+        code = self.journal.get("code")
+        return None if code is None else int(code)
+
+    @property
+    def over(self) -> bool:
+        return self.state == OVER or self.keeper_gone or self.lost is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.over and (self.state != OVER or self.code != 0)
+
+    @property
+    def label(self) -> str:
+        return self.place.label
+
+
+class Crew:
+    """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
+
+    def __init__(self, at: Context, folder: str, places: Sequence[Place], logs: RankLogs) -> None:
+        """`folder` is the name of the attempt's, on the nodes and here."""
+        self.at = at
+        self.folder = folder
+        self.logs = logs
+        self.members = [Member(place) for place in places]
+        self.nodes = tuple(dict.fromkeys(place.node for place in places))
+        self.offsets: dict[str, tuple[float, float]] = {}
+        self.folders: dict[str, str] = {}  # of the attempt, by node
+        self.seen: dict[str, object] = {}
+        self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.use: dict[str, Mapping[str, float]] = {}
+        self.news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
+
+    def on(self, node: str) -> list[Member]:
+        return [member for member in self.members if member.place.node == node]
+
+    def drain(self, timeout_s: float) -> bool:
+        """Learn what has arrived; whether that was anything."""
+        try:
+            item = self.news.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        while True:
+            member, message = item
+            if message is None:
+                self._remote_over(member)
+            elif message.get("event") == "kept":
+                self.learn(member, message)
+            try:
+                item = self.news.get_nowait()
+            except queue.Empty:
+                return True
+
+    def learn(self, member: Member, journal: Message) -> None:
+        """News of a journal. An older one than is known says nothing: it came by the slower way."""
+        order = ("none", "waiting", "running", "stopping", OVER)
+        if order.index(str(journal.get("state", "none"))) < order.index(member.state):
+            return
+        member.journal = dict(journal)
+        offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
+        for name in ("started", "ended"):
+            if journal.get(name) is not None:
+                setattr(member, name, float(journal[name]) - offset)
+
+    def _remote_over(self, member: Member) -> None:
+        remote = member.remote
+        if remote is not None and remote.lost:
+            member.lost = None if member.state == OVER else remote.lost
+        elif member.state != OVER:
+            member.keeper_gone = True
+
+    def lose(self, node: str, error: Unreachable) -> None:
+        for member in self.on(node):
+            if member.state != OVER:
+                member.lost = error
+
+    def live_nodes(self) -> list[str]:
+        """Nodes that still answer."""
+        sessions = self.at.run.site.sessions
+        return [name for name in self.nodes if name in sessions and not sessions[name].lost]
+
+
+def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:
+    """Learn until `done()`; False when the time is up first."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        crew.drain(0.05)
+    return True

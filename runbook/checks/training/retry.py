@@ -1,0 +1,64 @@
+"""Whether a failed job is worth another try, and after how long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST_S = 10.0
+LONGEST_S = 300.0
+JITTER = 0.1
+
+TRANSIENT = frozenset(
+    {
+        "port-in-use",
+        "ranks-missing",
+        "store-host-exited",
+        "stale-store",
+        "tcp-connection-lost-midrun",
+        "peer-died",
+        "packet-loss",
+        "host-unreachable",
+        "ssh-unreachable",
+        "ssh-timeout",
+        "ssh-refused",
+        "ssh-handshake-failed",
+        "master-not-listening",
+        "rdzv-closed",
+        "collective-stall-uniform",
+        "rank-killed",
+        "terminated-from-outside",
+        "terminal-closed",
+        "nvlink-error",
+        "rdma-peer-unreachable",
+        "gpu-busy",
+    }
+)
+"""Causes that may be gone by the next try: others were meanwhile on the port, in the memory or on the network."""
+
+ONCE = frozenset({"rank-killed", "gpu-out-of-memory", "rank-crashed", "terminated-from-outside", "terminal-closed"})
+"""Causes that may be chance the first time; the same again is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    again: bool
+    why: str
+    after_s: float = 0.0
+
+
+def decide(causes: Sequence[str], retries: int, *, chance: random.Random | None = None) -> Decision:
+    """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first."""
+    cause, made = causes[-1], len(causes)
+    if retries == 0:
+        return Decision(False, "")
+    if cause not in TRANSIENT | ONCE:
+        return Decision(False, f"{cause} would be the same again: not tried again")
+    if cause in ONCE and made > 1 and causes[-2] == cause:
+        return Decision(False, f"{cause} a second time is no chance: not tried again")
+    if made > retries:
+        return Decision(False, f"tried {made} times")
+    wait = min(LONGEST_S, FIRST_S * 2 ** (made - 1))
+    wait *= 1 + JITTER * (chance or random.Random()).uniform(-1, 1)
+    return Decision(True, f"{cause} may be gone: attempt {made + 1} of {retries + 1} in {wait:.0f} s", wait)

@@ -1,0 +1,123 @@
+"""Watch an attempt: fetch what its processes write, learn how they end, and stop at the first failure."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runbook.checks.context import Facts
+from runbook.checks.training.crew import OVER, Crew, Member
+from runbook.model.errors import Unreachable
+from runbook.transport import ProgramNotStarted, Session
+
+SETTLE_S = 1.0
+"""After the first failure: how long to wait for what else happened, so that the earliest is known and not the nearest."""
+
+POLL_S = 0.1
+WAIT_S = 0.5
+LOOK_S = 2.0
+MOST = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), or late."""
+
+    kind: str
+    first: Member | None = None
+
+
+class Fetching:
+    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the crew, lines to its logs."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._fetch, args=(name,), name=f"fetch {name}", daemon=True)
+            for name in crew.folders
+        ]
+
+    def __enter__(self) -> Fetching:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(3.0)
+
+    def _fetch(self, name: str) -> None:
+        looked = 0.0
+        while not self._ending.is_set():
+            session = self._crew.at.run.site.sessions.get(name)
+            if session is None or session.lost:
+                return
+            look = time.monotonic() - looked > LOOK_S
+            looked = time.monotonic() if look else looked
+            if not fetch(self._crew, session, name, wait_s=WAIT_S, look=look):
+                self._ending.wait(POLL_S)
+
+
+def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
+    """Ask one node for news; whether there is more of it at once."""
+    at = {
+        f"{m.place.name}.{end}": crew.logs.at(f"{m.place.name}.{end}") for m in crew.on(name) for end in ("out", "err")
+    }
+    order = {
+        "do": "watch", "folder": crew.folders[name], "at": at, "seen": crew.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
+    }  # fmt: skip
+    try:
+        answer = session.call("job", order, timeout_s=10.0 + wait_s)
+    except (Unreachable, ProgramNotStarted, TimeoutError):
+        return False
+    take(crew, name, answer)
+    return crew.unread[name] > 0
+
+
+def take(crew: Crew, name: str, answer: Facts) -> None:
+    crew.seen[name] = answer["seen"]
+    members = {member.place.name: member for member in crew.on(name)}
+    for file, data in answer["read"].items():
+        if member := members.get(file.rpartition(".")[0]):
+            crew.logs.take(member.place, file, base64.b64decode(data))
+    crew.unread[name] = sum(size - crew.logs.at(file) for file, size in answer["size"].items())
+    for journal in answer["kept"]:
+        if member := members.get(journal["name"]):
+            if "use" in journal:
+                crew.use[member.place.name] = journal["use"]
+            crew.news.put((member, {**journal, "event": "kept"}))
+
+
+def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
+    """Until all have ended well, the first failure has settled, somebody wants it to stop, or the time is up."""
+    bad_since: float | None = None
+    while True:
+        crew.drain(0.1)
+        now = time.monotonic()
+        for name in crew.nodes:
+            session = crew.at.run.site.sessions.get(name)
+            if session is not None and session.lost:
+                crew.lose(name, session.lost)
+        if all(member.state == OVER and member.code == 0 for member in crew.members):
+            return End("finished")
+        if any(member.failed for member in crew.members):
+            bad_since = bad_since or now
+            if now - bad_since > SETTLE_S or all(member.over for member in crew.members):
+                return End("failed", earliest(crew.members))
+            continue
+        if stopping():
+            return End("stopped")
+        if now > deadline:
+            return End("late")
+
+
+def earliest(members: list[Member]) -> Member:
+    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did."""
+    failed = [member for member in members if member.failed]
+    timed = [member for member in failed if member.ended is not None]
+    return min(timed, key=lambda member: member.ended or 0.0) if timed else failed[0]

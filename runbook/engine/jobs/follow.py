@@ -1,0 +1,68 @@
+"""Read a job's logs from its nodes, once or for as long as it lives; attached, with the rule that the first failure ends all."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runbook.checks.context import Context, Run
+from runbook.checks.training import ending
+from runbook.checks.training.attempt import Place
+from runbook.checks.training.crew import Crew
+from runbook.checks.training.logs import RankLogs
+from runbook.checks.training.verdict import judge_attempt
+from runbook.checks.training.watch import End, Fetching, watch
+from runbook.engine.jobs.known import Cluster, KnownJob
+from runbook.model.redact import Redactor
+from runbook.model.verdict import Outcome
+
+Tell = Callable[[Place, str, list[str]], None]
+
+
+def crew_of(cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell) -> Crew:
+    """The job's processes as their journals tell them; their logs come into `run_dir`."""
+    run = Run(job.id, run_dir, cluster.site, redactor=Redactor(()))
+    at = Context(run, cluster.inventory, str(job.about.get("stage", job.id)), math.inf, lambda *_, **__: None)
+    logs = RankLogs(run_dir / "logs" / job.attempt, run.redactor, tell)
+    crew = Crew(at, job.attempt, job.places, logs)
+    crew.folders = {
+        name: f"{folder}/{job.attempt}" for name, folder in job.folders.items() if job.attempt in job.attempts[name]
+    }
+    crew.offsets = {name: cluster.site.sessions[name].clock() for name in crew.folders if name in cluster.site.sessions}
+    by_name = {journal["name"]: journal for journal in job.processes}
+    for member in crew.members:
+        crew.learn(member, by_name[member.place.name])
+        member.keeper_gone = member.state != "ended" and not by_name[member.place.name]["keeper_lives"]
+    return crew
+
+
+def read(crew: Crew) -> list[str]:
+    """All that was written so far; names of nodes that did not tell all of theirs."""
+    return ending.drain(crew)
+
+
+def follow(crew: Crew, *, stopping: Callable[[], bool]) -> End:
+    """Until every process has ended, the first has failed, or the reader has enough."""
+    with Fetching(crew):
+        end = watch(crew, stopping=stopping, deadline=math.inf)
+        if end.kind == "failed":
+            time.sleep(0.2)
+    if end.kind != "stopped":
+        ending.drain(crew)
+    return end
+
+
+def supervise(crew: Crew, *, grace_s: float, stopping: Callable[[], bool]) -> tuple[End, list[Outcome]]:
+    """Attached: as `follow`, and the first failure ends the others; the outcomes say why it failed, none where it did not."""
+    with Fetching(crew):
+        end = watch(crew, stopping=stopping, deadline=math.inf)
+        if end.kind != "failed":
+            if end.kind == "finished":
+                ending.drain(crew)
+            return end, []
+        frozen = ending.freeze(crew)
+        ending.end(crew, grace_s=grace_s, why="another rank failed")
+    ending.drain(crew)
+    return end, judge_attempt(crew, end, frozen)

@@ -1,0 +1,323 @@
+"""Keeps one process of a job: starts it when told, writes down how it ended, and ends it when nobody wants it any more.
+
+There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks of
+its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a line.
+All that has to be known of it later lies in a journal beside them, so that whoever comes next (the same controller,
+another one, another machine) can go on from there.
+
+Argument: JSON with
+  argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
+  job, attempt, node, ranks [int], local_rank, gpus,
+  grace_s     how long after TERM the process may take,
+  detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
+  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}.
+Stdin: `go AT` starts the process at that time of this node's clock; `stop SECONDS WHY` ends it.
+Stdout: one message a change: ready, running, ended.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+MARK = "\x1erunbook "
+PROTOCOL = "RUNBOOK_"
+LATE_S = 0.005
+SWEEP_S = 5.0
+POLL_S = 0.2
+
+
+class Journal:
+    """What is known of the process, in a file that is always whole."""
+
+    def __init__(self, order):
+        self.path = os.path.join(order["folder"], order["name"] + ".json")
+        self.lock = threading.Lock()
+        self.facts = {
+            key: order.get(key) for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "detached")
+        }
+        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()))
+
+    def write(self, state, **facts):
+        with self.lock:
+            self.facts.update(facts, state=state)
+            partial = self.path + ".partial"
+            with open(partial, "w") as file:
+                json.dump(self.facts, file)
+            os.replace(partial, self.path)
+            say(dict(self.facts, event="kept"))
+
+
+def say(message):
+    try:
+        os.write(1, (MARK + json.dumps(message) + "\n").encode())
+    except OSError:
+        pass  # whoever started us is gone: the journal says it all
+
+
+class Keeper:
+    def __init__(self, order):
+        self.order = order
+        self.journal = Journal(order)
+        self.news = queue.SimpleQueue()
+        self.process = None
+        self.tags = {
+            PROTOCOL + "JOB": order["job"],
+            PROTOCOL + "ATTEMPT": str(order["attempt"]),
+            PROTOCOL + "KEPT": order["name"],
+        }
+
+    def keep(self):
+        for name in ("SIGTERM", "SIGINT"):
+            signal.signal(getattr(signal, name), self.signalled)
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if self.order["detached"] else self.signalled)
+        self.journal.write("waiting", pid=None, born=None, code=None, started=None, ended=None, why=None, left=[])
+        threading.Thread(target=self.listen, daemon=True).start()
+        if self.order.get("barrier"):
+            threading.Thread(target=self.meet, daemon=True).start()
+        while True:
+            what, *more = self.news.get()
+            if what == "go":
+                if self.process is None:
+                    self.start(*more)
+            elif what == "stop":
+                return self.stop(*more)
+            elif what == "alone":
+                waits = self.process is None and not self.order.get("barrier")
+                if waits or not self.order["detached"]:
+                    return self.stop(self.order["grace_s"], "the controller is gone")
+            elif what == "ended":
+                return self.ended(None)
+
+    # What may happen.
+
+    def signalled(self, number, _frame):
+        self.news.put(("stop", self.order["grace_s"], "signal %d" % number))
+
+    def listen(self):
+        """Orders from whoever started us; their end is the end of the process, unless it is detached."""
+        for line in sys.stdin:
+            words = line.split(None, 2)
+            if words[:1] == ["go"]:
+                self.news.put(("go", float(words[1])))
+            elif words[:1] == ["stop"]:
+                self.news.put(("stop", float(words[1]), words[2].strip() if len(words) > 2 else "told to"))
+        self.news.put(("alone",))
+
+    def meet(self):
+        """The barrier of files: every node says that it is ready, the owner says go, or that somebody did not come."""
+        absent = Barrier(self.order["barrier"]).pass_through()
+        if absent is None:
+            self.news.put(("go", 0.0))
+        else:
+            self.news.put(("stop", 0.0, "barrier: " + absent))
+
+    def watch_siblings(self):
+        """Detached, nobody else is there to do it: a process of this node that failed ends the others of its gang."""
+        me = self.order["name"] + ".json"
+        while self.process.poll() is None:
+            pause(5 * POLL_S)
+            for entry in os.listdir(self.order["folder"]):
+                if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
+                    self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
+                    return
+
+    # The process.
+
+    def start(self, at):
+        pause(max(0.0, min(60.0, at - time.time()) - LATE_S))
+        while time.time() < at and at - time.time() < 60.0:
+            pass  # the last milliseconds are not left to the scheduler's timer
+        order = self.order
+        environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
+        environment.update(order.get("env") or {})
+        environment.update(self.tags)
+        begun = time.time()
+        path = os.path.join(order["folder"], order["name"])
+        try:
+            with open(path + ".out", "ab", 0) as out, open(path + ".err", "ab", 0) as err:
+                self.process = subprocess.Popen(
+                    order["argv"],
+                    cwd=order.get("cwd"),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.journal.write("ended", started=begun, ended=time.time(), code=127, why=str(error))
+            sys.exit(0)
+        self.journal.write("running", pid=self.process.pid, born=born(self.process.pid), started=begun)
+        threading.Thread(target=self.wait, daemon=True).start()
+        if order["detached"]:
+            threading.Thread(target=self.watch_siblings, daemon=True).start()
+
+    def wait(self):
+        self.process.wait()
+        self.finished = time.time()
+        self.news.put(("ended",))
+
+    def stop(self, grace_s, why):
+        if self.process is None:
+            self.journal.write("ended", why=why, ended=time.time())
+            return
+        before = self.process.poll()
+        if before is None:
+            self.journal.write("stopping", why=why)
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                pass
+        self.signal(signal.SIGKILL)
+        try:
+            self.process.wait(SWEEP_S)
+        except subprocess.TimeoutExpired:
+            pass  # uninterruptible: the journal says that it is left
+        self.ended(why if before is None else None)
+
+    def ended(self, why):
+        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end."""
+        code = self.process.poll()
+        facts = {"code": code, "ended": getattr(self, "finished", time.time()), "why": why}
+        left = self.alive()
+        self.journal.write("ended", left=left, **facts)
+        deadline = time.monotonic() + (self.order["grace_s"] if left and why is None else 0.0)
+        while left and time.monotonic() < deadline:
+            try:
+                what, *_ = self.news.get(timeout=POLL_S)
+                if what == "stop":
+                    break
+            except queue.Empty:
+                pass
+            left = self.alive()
+        deadline = time.monotonic() + SWEEP_S
+        while left and time.monotonic() < deadline:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            pause(0.02)
+            left = self.alive()
+        if left or self.journal.facts["left"]:
+            self.journal.write("ended", left=left)
+
+    def signal(self, number):
+        try:
+            os.killpg(self.process.pid, number)
+        except OSError:
+            pass
+
+    def alive(self):
+        """Processes of ours that live, found by what they inherited: also those that left the group."""
+        needles = {(name + "=" + value).encode() for name, value in self.tags.items()}
+        return [pid for pid in tagged(needles) if pid != os.getpid()]
+
+
+class Barrier:
+    """A shared folder where nodes meet that no controller holds together. Its name is new for every attempt; the token in
+    each file tells it from one that an older attempt left there. Files appear whole, by a rename."""
+
+    def __init__(self, order):
+        self.order = order
+        self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
+
+    def pass_through(self):
+        """None when everybody came; else who did not, or what stood in the way."""
+        order = self.order
+        deadline = time.monotonic() + order["timeout_s"]
+        try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
+            if order["first"]:
+                self.put(order["node"] + ".ready")
+            while True:
+                names = os.listdir(self.folder)  # which makes a file server look anew, where stat() may be remembered
+                if "abort" in names and self.valid("abort"):
+                    return self.read("abort").get("why") or "aborted"
+                if "go" in names and self.valid("go"):
+                    return None
+                if order["owner"]:
+                    absent = [n for n in order["nodes"] if n + ".ready" not in names or not self.valid(n + ".ready")]
+                    if not absent:
+                        self.put("go")
+                        return None
+                    if time.monotonic() > deadline:
+                        why = "%s did not come within %g s" % (", ".join(absent), order["timeout_s"])
+                        self.put("abort", why=why)
+                        return why
+                elif time.monotonic() > deadline + 10.0:
+                    return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + 10.0)
+                pause(POLL_S)
+        except OSError as error:
+            return "the shared folder %s: %s" % (self.folder, error.strerror or error)
+
+    def put(self, name, **facts):
+        partial = os.path.join(self.folder, ".%s.%s.%d" % (name, self.order["node"], os.getpid()))
+        with open(partial, "w") as file:
+            json.dump(dict(facts, token=self.order["token"]), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, os.path.join(self.folder, name))
+
+    def read(self, name):
+        try:
+            with open(os.path.join(self.folder, name)) as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def valid(self, name):
+        return self.read(name).get("token") == self.order["token"]
+
+
+def failed(path):
+    try:
+        with open(path) as file:
+            facts = json.load(file)
+        return facts["state"] == "ended" and facts["code"] != 0
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def tagged(needles):
+    """Living processes whose environment holds all of these (Linux)."""
+    found = []
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return found
+    for pid in pids:
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                if not needles <= set(file.read().split(b"\0")):
+                    continue
+            with open("/proc/%d/stat" % pid, "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
+                    found.append(pid)
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def born(pid):
+    """When a process started, in ticks since boot: a number that comes back later belongs to somebody else."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def pause(seconds):
+    threading.Event().wait(seconds)
+
+
+if __name__ == "__main__":
+    Keeper(json.loads(sys.argv[1])).keep()

@@ -1,0 +1,77 @@
+"""Jobs as a table for people, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runbook.model.units import bytes_text, seconds_text
+from runbook.report.fold import fold
+from runbook.report.text import cells, pad
+
+Row = Sequence[str]
+
+
+def as_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *, ranks: bool) -> str:
+    """`jobs` as `as_facts` gives them."""
+    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY")]
+    rows += [_row(job) for job in jobs]
+    lines = _table(rows) if jobs else ["no job on these nodes"]
+    for job in jobs if ranks else ():
+        lines += ["", f"{job['job']}, {job['attempt']}:", *_table([RANK_HEAD, *(_rank(one) for one in job["ranks"])])]
+    for job in jobs:
+        if job["absent"]:
+            lines.append(f"{job['job']}: {fold(job['absent'])} of it tells nothing")
+    lines += [f"{name} was not asked: {why}" for name, why in unreached.items()]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str]) -> str:
+    return json.dumps({"version": 1, "jobs": list(jobs), "unreached": dict(unreached)}, indent=2) + "\n"
+
+
+RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY")
+
+
+def _row(job: Mapping[str, Any]) -> Row:
+    alive = [one for one in job["ranks"] if one["alive"]]
+    count = f"{sum(len(one['ranks']) for one in alive)}/{sum(len(one['ranks']) for one in job['ranks'])}"
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(job["began"])) if job["began"] else "?"
+    cpu = f"{sum(one['cpu'] for one in alive):.1f}" if alive else "-"
+    memory = bytes_text(sum(one["rss"] for one in alive)) if alive else "-"
+    gpu = [one["gpu_bytes"] for one in alive if one["gpu_bytes"] is not None]
+    where = fold(job["nodes"])
+    return (
+        job["job"],
+        job["stage"],
+        job["state"],
+        count,
+        where,
+        started,
+        cpu,
+        memory,
+        bytes_text(sum(gpu)) if gpu else "-",
+    )
+
+
+def _rank(one: Mapping[str, Any]) -> Row:
+    numbers = str(one["ranks"][0]) if len(one["ranks"]) == 1 else f"{one['ranks'][0]}-{one['ranks'][-1]}"
+    code = "-" if one["code"] is None else str(one["code"])
+    return (
+        f"  {numbers}",
+        one["node"],
+        one["state"],
+        code,
+        str(one["pid"] or "-"),
+        seconds_text(one["seconds"]) if one["seconds"] is not None else "-",
+        f"{one['cpu']:.1f}" if one["alive"] else "-",
+        bytes_text(one["rss"]) if one["alive"] else "-",
+        bytes_text(one["gpu_bytes"]) if one["gpu_bytes"] is not None else "-",
+    )
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(pad(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
