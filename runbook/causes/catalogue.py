@@ -78,6 +78,7 @@ CAUSES: Mapping[str, str] = {
     "solo-world": "each node ran alone",
     # ranks
     "program-error": "an ordinary error of the program: import, argument, file",
+    "program-differs": "the nodes have different files of one program",
     "distributed-api-misuse": "no main guard, group made twice, un-waited operation",
     "rank-killed": "SIGKILL, most often for memory",
     "rank-crashed": "a signal of its own: 11, 6, 7",

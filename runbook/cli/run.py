@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import secrets
+import shlex
 import signal
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from typing import TextIO
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
+from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory
@@ -205,10 +208,12 @@ def plan_as_text(plan: Plan) -> str:
     lines += ["", "stages:"]
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
-        lines.append(
-            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes, at most {stage.timeout_s:g} s{skipped}"
-        )
-        settings = {name: value for name, value in vars(stage.check).items() if value is not None}
+        limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
+        lines.append(f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes{limit}{skipped}")
+        settings = {} if isinstance(stage.work, Job) else vars(stage.check)
+        settings = {name: value for name, value in settings.items() if value is not None}
+        if isinstance(stage.work, Job):
+            lines.append(f"     {stage.work.launcher}: {shlex.join(next(iter(stage.work.programs.values())).command)}")
         if settings:
             lines.append("     " + ", ".join(f"{name}={value}" for name, value in settings.items()))
     return "\n".join(lines) + "\n"
@@ -225,7 +230,7 @@ def plan_as_json(plan: Plan) -> str:
                         "name": stage.name,
                         "check": stage.check.id,
                         "nodes": stage.nodes,
-                        "timeout_s": stage.timeout_s,
+                        "timeout_s": stage.timeout_s if math.isfinite(stage.timeout_s) else None,
                         "skip": stage.skip,
                     }
                     for stage in plan.stages

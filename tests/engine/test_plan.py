@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.allreduce import AllReduce
+from runbook.checks.launch import Launch
 from runbook.checks.shell import Shell
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.launch.job import Job
@@ -236,17 +237,16 @@ def test_a_shell_line_is_filled_for_each_node(tmp_path: Path) -> None:
 LAUNCH = "{name: x, stages: [{check: ping}, {launch: {launcher: torchrun, command: [a, '{{ node }}']}}]}"
 
 
-def test_a_launch_stage_is_planned_and_refused_with_its_place_where_it_would_run(tmp_path: Path) -> None:
+def test_a_launch_stage_is_planned_with_its_words_for_every_node(tmp_path: Path) -> None:
     made = plan(tmp_path, LAUNCH)
     job = made.stages[2].work
     assert isinstance(job, Job)
     assert {name: program.command for name, program in job.programs.items()} == {
         f"node-{letter}": ("a", f"node-{letter}") for letter in "abcd"
     }
-    with pytest.raises(FilesWrong) as caught:
-        refuse_what_cannot_run(made)
-    (problem,) = caught.value.problems
-    assert (problem.id, problem.span is not None) == ("playbook.launch-stage", True)
+    refuse_what_cannot_run(made)
+    assert isinstance(made.stages[2].check, Launch)
+    assert made.stages[2].check.job is job
 
 
 def test_windows_nodes_are_planned_and_refused_before_anything_is_touched(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_windows_nodes_are_planned_and_refused_before_anything_is_touched(tmp_pa
     made = plan(tmp_path, LAUNCH, nodes=nodes)
     with pytest.raises(FilesWrong) as caught:
         refuse_what_cannot_run(made)
-    assert [problem.id for problem in caught.value.problems] == ["playbook.launch-stage", "inventory.windows-node"]
+    assert [problem.id for problem in caught.value.problems] == ["inventory.windows-node"]
     refuse_what_cannot_run(plan(tmp_path, "{name: x, stages: [{check: ping}]}"))
 
 
