@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TextIO
 
-from runbook.causes.logs.judge import judge
+from runbook.causes.logs.judge import Cause, judge
 from runbook.causes.logs.rules import scanner
 from runbook.causes.logs.scan import Scanner
+from runbook.causes.logs.sign import Tier
 from runbook.causes.tools.paste import read_paste
 from runbook.causes.tools.verdict import UNREAD, Source, with_tools
 from runbook.cli.causepages import cause_pages
@@ -29,7 +30,8 @@ HEADS = 8 << 20
 
 def diagnose(named: Sequence[str], *, output: str) -> int:
     """Print what the logs tell; 0 when a cause was found or they are healthy, 1 when they do not tell."""
-    logs = find_logs(named)
+    found = find_logs(named)
+    logs, closed = [log for log in found if log.readable], [log for log in found if not log.readable]
     scan = scanner()
     progress = Progress(logs, sys.stderr)
     reader = Reader(scan)
@@ -37,6 +39,10 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
         reader.read(log, progress.over(log))
     progress.clear()
     causes = with_tools(judge(scan), reader.tools, logs=reader.logs)
+    if closed and not causes:
+        causes = [_not_looked(closed)]
+    elif closed:
+        sys.stderr.write(f"warning: {len(closed)} files may not be read by this user: {closed[0].name}\n")
     pages = cause_pages()
     if output == "json":
         sys.stdout.write(as_json(causes, pages))
@@ -45,6 +51,15 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(told.encode(encoding, "backslashreplace").decode(encoding))
     return DOES_NOT_TELL if causes and causes[0].cause in ("insufficient-evidence", UNREAD) else FOUND_OR_HEALTHY
+
+
+def _not_looked(closed: Sequence[LogFile]) -> Cause:
+    """What nobody could read is not healthy."""
+    shown = ", ".join(log.name for log in closed[:4]) + (" …" if len(closed) > 4 else "")
+    says = f"nothing in what could be read says that anything failed, and this user may not read {shown}"
+    return Cause(
+        "insufficient-evidence", "high", says, "run it as a user who may, or copy these files", (), Tier.WRAPPER
+    )
 
 
 class Reader:

@@ -35,6 +35,7 @@ class LogFile:
     rank: int | None = None
     node: str | None = None
     member: Member | None = None  # of the archive at `path`
+    readable: bool = True
 
     @property
     def tool(self) -> bool:
@@ -57,12 +58,16 @@ def find_logs(named: Sequence[str]) -> list[LogFile]:
         if name == "-":
             found.setdefault(name, LogFile(name, None))
         elif path.is_dir():
-            inside = [LogFile(str(file), file) for file in _inside(path)]
+            inside = [LogFile(str(file), file, readable=os.access(file, os.R_OK)) for file in _inside(path)]
             if not inside:
                 problems.append(Problem("arguments.no-logs", f"{name} holds no log"))
             found.update((log.name, log) for log in inside)
         elif not path.exists():
             problems.append(Problem("arguments.no-such-log", f"there is no file {name}"))
+        elif not path.is_file() and not path.is_fifo():  # a shell's <(…) is a pipe
+            problems.append(
+                Problem("arguments.no-such-log", f"{name} is no file: it has no end, or nothing in it is a log")
+            )
         elif not os.access(path, os.R_OK):
             problems.append(Problem("arguments.unreadable-log", f"{name} may not be read by this user"))
         elif is_archive(path):
@@ -133,10 +138,14 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_log(path: Path) -> bool:
-    """A readable file of text, packed or not."""
+    """A file of text, packed or not; or one that may not be read: what is in it nobody knows."""
+    if not path.is_file():
+        return False  # a socket, a pipe, a device
     try:
         with path.open("rb") as stream:
             head = stream.read(4096)
+    except PermissionError:
+        return not path.name.startswith(".")
     except OSError:
         return False
     if path.name.startswith(".") or not head:

@@ -124,3 +124,19 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr()
     assert json.loads(said.out)["version"] == 1
     assert not said.err
+
+
+def test_a_file_that_may_not_be_read_is_not_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.log").write_text(HEALTHY)
+    (tmp_path / "shut.log").write_text(KILLED)
+    # Root may read everything: what the system would say to anybody else.
+    monkeypatch.setattr("os.access", lambda path, _mode: not str(path).endswith("shut.log"))
+    told = diagnose(tmp_path)
+    assert (told.exit_code, [cause["cause"] for cause in told.causes]) == (1, ["insufficient-evidence"])
+    assert "shut.log" in told.causes[0]["says"]
+    assert diagnose(tmp_path / "good.log").exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without an end")
+def test_a_device_is_no_log() -> None:
+    assert main(["diagnose", "/dev/zero"]) == 2
