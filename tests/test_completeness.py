@@ -20,6 +20,7 @@ from runbook.causes.catalogue import CAUSES, CONSEQUENCES
 from runbook.causes.logs.rules import RULES, SIGNS
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
+from runbook.checks.launch import Launch
 from runbook.checks.shell import Shell
 from runbook.cli.causepages import cause_pages
 from runbook.cli.explain import explain, where_found
@@ -37,7 +38,7 @@ PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
-NOT_CHECKS = {"base", "context", "shell", "__init__"}
+NOT_CHECKS = {"base", "context", "launch", "shell", "__init__"}
 """Modules in checks/ that every check shares, or a stage of its own."""
 
 
@@ -66,7 +67,7 @@ def test_every_check_is_in_the_table_under_its_own_id() -> None:
             yield from kinds(kind)
 
     ours = {kind for kind in kinds(Check) if kind.__module__.startswith("runbook.")}
-    assert ours == {*CHECKS.values(), Shell}
+    assert ours == {*CHECKS.values(), Launch, Shell}
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -216,7 +217,7 @@ def test_every_cause_of_a_check_is_on_its_page(name: str) -> None:
 
 def test_what_the_ranks_may_say_is_on_the_pages_of_the_checks_that_start_them() -> None:
     shared = set().union(*map(causes_in, (PACKAGE / "checks" / "ranks").glob("*.py")))
-    shared |= causes_in(PACKAGE / "checks" / "halts.py") | causes_in(PACKAGE / "node" / "rank.py")
+    shared |= causes_in(PACKAGE / "node" / "rank.py")
     assert shared - set(causes_on(page_of("connection"))) <= {"allreduce-slow"}  # which only that one can tell
     assert {"rank-killed", "rank-stopped", "rank-behind"} <= set(causes_on(page_of("allreduce")))
 

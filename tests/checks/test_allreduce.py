@@ -254,7 +254,7 @@ def test_the_rank_whose_contribution_is_wrong(three: tuple[Gang, Context]) -> No
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": WRONG, "node-c": BYSTANDER}
     assert "rank 1 contributes wrong data" in outcomes[1].findings[0].says
     assert (
-        "rank 0 on node-a: 1 wrong elements at 4 KiB; element 7 is 11, should be 12" in outcomes[1].findings[0].evidence
+        "rank 0 on node-a: 1 wrong element at 4 KiB; element 7 is 11, should be 12" in outcomes[1].findings[0].evidence
     )
 
 
