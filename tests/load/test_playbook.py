@@ -90,6 +90,10 @@ def test_a_shell_stage(tmp_path: Path) -> None:
     assert (found.stages[1].when, found.stages[1].expect) == ("x > 1", Expect())
 
 
+BY_DEFAULT = {"grace_s": 30.0, "detach": False, "barrier": "controller", "barrier_folder": None}
+"""Of a launch that says nothing of them."""
+
+
 def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     found = playbook(
         tmp_path,
@@ -115,6 +119,7 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
         "workdir": "/srv",
         "retries": 2,
         "start_timeout_s": 120.0,
+        **BY_DEFAULT,
     }
     assert (env["OMP_NUM_THREADS"], env["LR"]) == ("08", "1.50")
     assert isinstance(env["KEY"], Secret)
@@ -125,6 +130,7 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
         "workdir": None,
         "retries": 0,
         "start_timeout_s": None,
+        **BY_DEFAULT,
     }
 
 

@@ -42,7 +42,9 @@ def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
 def _refused(pair: Pair) -> tuple[str, str] | None:
     """The kernel did refuse, so a rule that may have done it did, where no other is left."""
     found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
-    return (found.why, found.fix) if found else None
+    if found is None:
+        return None
+    return found.why if found.certain else f"most likely {found.why}", found.fix
 
 
 def _connected(seen: Seen, pair: Pair) -> tuple[str, str] | None:
