@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from runbook.checks.context import Context
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.durations import seconds
+from runbook.load.punctuation import spaced
 from runbook.load.sizes import size_bytes
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.verdict import Outcome
@@ -54,7 +55,12 @@ def configure(
     for name, value in values.items():
         span = spans.get(name, where)
         if name not in fields:
-            hint = did_you_mean(name, fields) or f"it takes: {', '.join(fields) or 'no arguments'}"
+            joined = spaced(name)
+            hint = (
+                joined[1]
+                if joined
+                else did_you_mean(name, fields) or f"it takes: {', '.join(fields) or 'no arguments'}"
+            )
             problems.append(
                 Problem(
                     "playbook.unknown-argument",

@@ -43,12 +43,12 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
     _collect(commands)
     _jobs(commands)
-    explain = commands.add_parser("explain", help="what a cause, a check or a lint rule is about, and how to fix it")
+    explain = commands.add_parser("explain", help="what a cause, a check, a lint rule or a variable is about")
     explain.add_argument(
         "id",
         nargs="?",
         metavar="ID",
-        help="a cause (firewall-drop), a check (ping) or a lint rule (env.prefix-trap); none lists all",
+        help="a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA); none lists all",
     )
     completion = commands.add_parser("completion", help="print a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])

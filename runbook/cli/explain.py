@@ -1,4 +1,4 @@
-"""`runbook explain ID`: the page of a check, what a cause means, or a rule of lint."""
+"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, or an environment variable."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from importlib import resources
 from runbook.causes.catalogue import CAUSES
 from runbook.checks import CHECKS
 from runbook.cli.causepages import page_text
+from runbook.cli.variablepages import variable_page
 from runbook.lint.catalogue import Rule, rules
-from runbook.load.didyoumean import did_you_mean
+from runbook.lint.variables.table import known
+from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
+
+PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
 
 def explain(id: str | None) -> int:
@@ -22,9 +26,13 @@ def explain(id: str | None) -> int:
         sys.stdout.write(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
     elif id in rules():
         sys.stdout.write(rule_page(rules()[id]))
+    elif (variable := known().get(id) or known().get(id.upper())) is not None:
+        sys.stdout.write(variable_page(variable))
     else:
-        help = did_you_mean(id, [*CHECKS, *CAUSES, *rules()]) or "`runbook explain` lists them all"
-        message = f"there is no check, cause or lint rule {id!r}"
+        variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
+        near = nearest(id, [*CHECKS, *CAUSES, *rules(), *variables])
+        help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
+        message = f"there is no check, cause or lint rule {id!r}, and no variable of that name is known"
         raise FilesWrong([Problem("arguments.unknown-id", message, help=help)])
     return 0
 
@@ -35,6 +43,7 @@ def everything() -> str:
     lines += [f"  {name:<34} {what}" for name, what in CAUSES.items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
+    lines += ["", f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
     return "\n".join(lines) + "\n"
 
 

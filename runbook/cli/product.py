@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +35,10 @@ def refuse_to_replace(out: str | None, *, force: bool) -> None:
 
 
 def write_product(text: str, out: str | None) -> None:
-    """Raises FilesWrong where the file cannot be written; what was there then still is."""
+    """Raises FilesWrong where the file cannot be written; what was there then still is.
+
+    What to do next is said on stderr, and only where the text itself is not what the user gets to see.
+    """
     if out is None:
         sys.stdout.write(text)
         return
@@ -51,6 +55,7 @@ def write_product(text: str, out: str | None) -> None:
             raise
     except OSError as error:
         raise FilesWrong([Problem("arguments.out", f"--out {out}: {error.strerror or error}")]) from None
+    sys.stderr.write(f"wrote {out}; next: runbook lint {shlex.quote(out)}\n")
 
 
 def _umask() -> int:

@@ -22,8 +22,8 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.load.extra import parse_extra
-from runbook.load.inventory import load_inventory
+from runbook.load.extra import parse_extra, refuse_unknown
+from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_inventory, find_playbook
 from runbook.model.errors import FilesWrong, Problem
@@ -39,9 +39,11 @@ from runbook.report.result import Result
 def run(arguments: argparse.Namespace) -> int:
     extra = parse_extra(arguments.extra_vars)
     playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
-    inventory = load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     choice = Choice(arguments.limit, words(arguments.tags), words(arguments.skip_tags), arguments.start_at, extra)
-    plan = make_plan(playbook, inventory, choice)
+    plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
+    refuse_unknown(arguments.extra_vars, playbook, origins.document.data)
+    note_reach(playbook)
     refuse_what_cannot_run(plan)
     if arguments.check:
         sys.stdout.write(plan_as_json(plan) if arguments.output in ("json", "jsonl") else plan_as_text(plan))
@@ -51,6 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
     with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
         return execute(plan, settings, emit)
+
+
+def note_reach(playbook: Playbook) -> None:
+    for stage in playbook.stages:
+        if stage.check == "reach":
+            sys.stderr.write(f"note: {stage.span}: `reach` always runs first and need not be listed; it runs once\n")
 
 
 def words(options: list[str]) -> tuple[str, ...]:
@@ -209,7 +217,9 @@ def plan_as_text(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
-        lines.append(f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} nodes{limit}{skipped}")
+        lines.append(
+            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} node{'s' * (len(stage.nodes) != 1)}{limit}{skipped}"
+        )
         settings = {} if isinstance(stage.work, Job) else vars(stage.check)
         settings = {name: value for name, value in settings.items() if value is not None}
         if isinstance(stage.work, Job):

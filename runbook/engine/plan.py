@@ -89,6 +89,8 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     scripts = script_names(stage.name for stage in playbook.stages)
     stages = [PlannedStage("reach", Reach(), chosen, Reach.timeout_s)]
     for stage in _wanted(playbook.stages, choice, playbook.source):
+        if stage.check == "reach":
+            continue  # listed or not, it runs once
         try:
             stages.append(_planned(stage, inventory, chosen, set_above, scripts[stage.name]))
         except FilesWrong as wrong:

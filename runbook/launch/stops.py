@@ -37,10 +37,11 @@ CODES: Mapping[str, int] = {
 def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, Stop]:
     """The stops that this script can come to, with its own names in their sentences."""
     node = recipe.node
-    program = recipe.command[0] if recipe.command else "that name"
     sentences = {
-        "program-missing": f"{node} has no program {program}: "
-        "install it, or name another one in `command:`, `python:` or `activate:`",
+        "program-missing": f"{node} has no program {recipe.command[0]}: "
+        "install it, or name another one in `command:`, `python:` or `activate:`"
+        if recipe.command
+        else f"{node} has no such program: install it, or name another one",  # the script puts its name in front
     }
     if recipe.workdir is not None:
         sentences["workdir-missing"] = f"{node} has no folder {recipe.workdir}: make it, or correct `workdir:`"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runbook.load.didyoumean import nearest
 from runbook.load.document import Document
 from runbook.load.schema import schema
+from runbook.load.shape import INVENTORY, PLAYBOOK, shape_of
 
 Kind = Literal["inventory", "playbook"]
 
@@ -43,6 +44,8 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
         return "playbook" if any(_is_stage(item) for item in data) else None
     if not isinstance(data, dict):
         return None
+    if not sure and shape_of(data) not in (None, INVENTORY, PLAYBOOK):
+        return None  # Ansible's, among ours
     stages, nodes = data.get("stages"), data.get("nodes")
     if isinstance(stages, list) and any(_is_stage(item) for item in stages):
         return "playbook"

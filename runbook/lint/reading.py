@@ -12,6 +12,7 @@ from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, read_document
 from runbook.load.inventory import examine_inventory
 from runbook.load.playbook import examine_playbook
+from runbook.load.shape import wrong_kind
 from runbook.model.errors import Problem
 
 
@@ -75,7 +76,8 @@ class Reading:
             return Read(
                 document, kind, playbook.problems, PlaybookFile(document, playbook.draft, of_it, playbook.wrong)
             )
-        return Read(document, None, document.problems)
+        other = wrong_kind(document, None)
+        return Read(document, None, document.problems if other is None else (other,))
 
 
 def inventory_named(playbook: Document) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from runbook.load.collector import collector_paused
+from runbook.load.punctuation import unfinished
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
@@ -31,6 +32,7 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as t
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
+_JOINED = re.compile(r"([A-Za-z_][\w.-]*):$")
 _NULLS = ("", "~", "null")
 _OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
@@ -457,6 +459,19 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
             span = Span(file, number + 1, indent.group().index("\t") + 1)
             return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
     help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    if "find expected ':'" in said and context is not None:
+        line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
+        help = unfinished(lines[line]) or help
+    elif "mapping values are not allowed" in said:
+        above = next((n for n in range(line - 1, -1, -1) if lines[n].strip() and lines[n].lstrip()[0] != "#"), line)
+        cure = unfinished(lines[above]) if above != line else None
+        if cure is not None:
+            column = len(lines[above]) - len(lines[above].lstrip())
+            place = Span(file, above + 1, column + 1, max(1, len(lines[above].strip())))
+            return Problem("yaml.syntax", f"this is not YAML: {said}", place, cure)
+    elif "unexpected ':'" in said:
+        joined = _JOINED.search(lines[line][: mark.column + 1])
+        help = f"a space is missing after the colon: `{joined[1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:

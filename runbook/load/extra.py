@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from runbook.load.didyoumean import nearest
 from runbook.load.document import mapping_problem, plain_scalar, read_document
+from runbook.load.templating import names_used
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.playbook import Playbook
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -28,6 +31,47 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
     if problems:
         raise FilesWrong(problems)
     return variables
+
+
+def refuse_unknown(arguments: Iterable[str], playbook: Playbook, inventory: object) -> None:
+    """Raises FilesWrong for every name on the command line that neither file knows: a typing error, else without effect.
+
+    `inventory` is the data of its document. The names in an `@file.yml` are not judged: one such file may serve many
+    playbooks.
+    """
+    typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
+    if not typed:
+        return
+    known = _of_playbook(playbook) | _of_inventory(inventory) | names_used(inventory)
+    problems = []
+    for name in typed:
+        if name not in known:
+            near = nearest(name, sorted(known))
+            listed = f"variables there are: {', '.join(sorted(known)[:20])}" if known else "the playbook takes none"
+            message = f"-e {name}: neither the playbook nor the inventory has a variable `{name}`"
+            problems.append(
+                Problem("extra.unknown-variable", message, None, f"did you mean `{near}`?" if near else listed)
+            )
+    if problems:
+        raise FilesWrong(problems)
+
+
+def _of_playbook(playbook: Playbook) -> set[str]:
+    found = set(playbook.vars) | names_used(playbook.vars)
+    for stage in playbook.stages:
+        found |= names_used([stage.shell, stage.launch, stage.arguments, stage.expect.stdout])
+        if stage.when is not None:
+            found |= names_used(stage.when) | names_used("{{ " + stage.when + " }}")
+    return found
+
+
+def _of_inventory(data: object) -> set[str]:
+    """The names in every `vars:`, whatever it stands in."""
+    found: set[str] = set()
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            found |= set(value) if key == "vars" and isinstance(value, Mapping) else _of_inventory(value)
+    return found
 
 
 def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:

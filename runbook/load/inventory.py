@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from runbook.load.names import Entry, group_members, node_entries
 from runbook.load.origins import Layer, Origins
 from runbook.load.ports import port_ranges
 from runbook.load.schema import judge
+from runbook.load.shape import wrong_kind
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 
@@ -71,6 +72,9 @@ def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    other = wrong_kind(document, "inventory")
+    if other is not None:
+        return Examined(None, None, (other,))
     if document.data is None:
         return Examined(None, None, document.problems)
     not_mapping = mapping_problem(document, "an inventory")
@@ -82,12 +86,19 @@ def examine_inventory(
     folding = Folding(judged.data, complaints, env, extra_vars)
     with collector_paused():
         inventory = _Assembly(judged.data, complaints, env, folding).inventory()
-    problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
+    problems = in_file_order([*map(_written_out, document.problems), *judged.problems, *complaints.problems])
     wrong = frozenset(judged.wrong | complaints.wrong)
     if inventory is None:
         return Examined(None, None, problems, wrong)
     for_every_rank = Layer("env of the inventory", (), {"env": judged.data.get("env")})
     return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), problems, wrong)
+
+
+def _written_out(problem: Problem) -> Problem:
+    """Quotes are no cure for a template where none is filled in."""
+    if problem.id != "yaml.unquoted-template":
+        return problem
+    return replace(problem, help="inventories fill in no templates: write the value itself")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -9,11 +9,17 @@ from typing import Any
 
 from runbook.load.complaints import Complaints
 from runbook.load.patterns import matching
+from runbook.load.punctuation import spaced
 from runbook.load.ranges import LARGEST, expand
 from runbook.model.errors import FilesWrong
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
+
+
+def _name_help(name: str) -> str:
+    joined = spaced(name, name=True)
+    return joined[1] if joined else _NAME_HELP
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, 
             continue
         fault = next((name for name in names if not _NAME.fullmatch(name)), None)
         if fault is not None:
-            complaints.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _NAME_HELP)
+            complaints.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _name_help(key))
         elif "all" in names:
             complaints.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
         elif len(entries) + len(names) > LARGEST:
@@ -69,7 +75,7 @@ def group_members(
     for name, group in groups.items():
         keys = ("groups", name)
         if not _NAME.fullmatch(name):
-            complaints.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _NAME_HELP)
+            complaints.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _name_help(name))
         elif name == "all":
             complaints.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
         elif name in entries:

@@ -15,6 +15,7 @@ from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.durations import seconds
 from runbook.load.env import EnvReader
 from runbook.load.schema import judge
+from runbook.load.shape import wrong_kind
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
 
@@ -58,6 +59,9 @@ def examine_playbook(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExaminedPlaybook:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    other = wrong_kind(document, "playbook")
+    if other is not None:
+        return ExaminedPlaybook(None, (other,))
     if document.data is None:
         return ExaminedPlaybook(None, document.problems)
     not_mapping = mapping_problem(document, "a playbook")
@@ -136,7 +140,17 @@ class _Reader:
         )
 
     def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
-        """`expect` is a shell's and `with` is a check's; elsewhere they would silently do nothing."""
+        """`expect` is a shell's and `with` is a check's; elsewhere they would silently do nothing.
+
+        So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
+        """
+        if stage.get("check") == "reach":
+            for key in stage.keys() & {"with", "when", "timeout", "nodes", "on_failure"}:
+                message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
+                self._complaints.about_key(
+                    (*keys, key), "misplaced-key", message, "remove it; reach need not be listed"
+                )
+            return
         for key, owner in (("expect", "shell"), ("with", "check")):
             if key in stage and kind != owner:
                 message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"

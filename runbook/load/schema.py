@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from runbook.load.accepts import Accepts, accepts
+from runbook.load.borrowed import advise
 from runbook.load.didyoumean import did_you_mean
-from runbook.load.document import Document, Keys
+from runbook.load.document import Document, Keys, plain_scalar
 from runbook.load.ports import port_range_message
+from runbook.load.punctuation import spaced
 from runbook.load.shipped import shipped
 from runbook.model.errors import Problem
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
+_LIST = re.compile(r"\s*\[?\s*[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*\]?\s*")
+_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
 MOST_NODES_EXPLAINED = 500  # when more nodes than this are wrong, it is the same mistake; the rest are counted
 
 
@@ -49,7 +54,7 @@ def judge(document: Document, kind: str) -> Judged:
     wrong.update(("nodes", name) for name in left_out)
     for error in _validator(kind).iter_errors(few):
         for problem, keys in _explain(error, document, kind):
-            if problem not in problems:
+            if problem is not None and not _lost(document, keys) and not _told(problem, problems):
                 problems.append(problem)
             wrong.add(keys)
     if left_out:
@@ -93,8 +98,27 @@ def _few_nodes(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], list[st
     return {**data, "nodes": {name: nodes[name] for name in kept}}, bad[MOST_NODES_EXPLAINED:]
 
 
-def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
-    """Problems, each with the keys of what to leave out of the data."""
+def _told(problem: Problem, problems: list[Problem]) -> bool:
+    """Whether it would only repeat one: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
+    return any(
+        one.span == problem.span and one.help == problem.help and one.help is not None for one in problems[-20:]
+    ) or (problem in problems)
+
+
+def _lost(document: Document, keys: Keys) -> bool:
+    """Whether the value is what YAML made of an unquoted `{{ template }}`: that is told by itself."""
+    extent = document.extent(*keys)
+    return extent is not None and any(
+        problem.id == "yaml.unquoted-template"
+        and problem.span is not None
+        # it begins with the second of the two braces
+        and (problem.span.line, problem.span.column - 1) == extent[0]
+        for problem in document.problems
+    )
+
+
+def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+    """Problems, each with the keys of what to leave out of the data; None where a misspelt key tells it already."""
     keys: Keys = tuple(error.absolute_path)
     instance: Any = error.instance
     rule: Any = error.schema
@@ -107,11 +131,13 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
                 if name not in known:
                     place = f" in {_label(keys)}" if keys else ""
                     span = document.key_span(*keys, name)
-                    help = did_you_mean(name, known)
+                    help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
                     yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
         case "required":
             for name in wanted:
-                if name not in instance:
+                if name not in instance and name in _meant(instance, keys, rule, kind):
+                    yield None, keys
+                elif name not in instance:
                     title = _title(rule["properties"][name], kind)
                     help = f"add `{name}:`, {title}" if title else None
                     span = document.key_span(*keys) if keys else document.span()
@@ -121,10 +147,14 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "oneOf":
             choices = [branch["required"][0] for branch in wanted]
             given = [name for name in choices if name in instance]
+            if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
+                yield None, keys
+                return
             span = document.key_span(*keys, given[1]) if given else here
             said = f"has {_and(given)}" if given else "has none of them"
             message = f"a stage has exactly one of {_and(choices)}; this one {said}"
-            yield Problem(f"{kind}.stage-kind", message, span, "write one stage for each"), keys
+            help = "write one stage for each" if given else "begin it with one of them, for example `- check: ping`"
+            yield Problem(f"{kind}.stage-kind", message, span, help), keys
         case "anyOf":
             inner = _branch(error)
             if inner:
@@ -147,7 +177,8 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
             yield Problem(f"{kind}.empty", message, document.key_span(*keys)), keys
         case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
             message = f"`{instance}` cannot be {rule.get('title')}"
-            help = "letters, digits and _, and no digit first"
+            joined = spaced(instance, name=True)
+            help = joined[1] if joined else "letters, digits and _, and no digit first"
             yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
         case "pattern" | "minLength":
             yield _wrong(error, document, kind, "bad-value"), keys
@@ -161,16 +192,54 @@ def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wro
     parent: Any = error.parent.schema if error.parent is not None else {}
     title = rule.get("title") or parent.get("title") or "something else"
     message = f"{_label(keys)} should be {title}, not {_shown(error.instance)}"
-    return Problem(f"{kind}.{id}", message, document.span(*keys), _cure(error, document))
+    return Problem(f"{kind}.{id}", message, document.span(*keys), _cure(error, document, kind))
 
 
-def _cure(error: ValidationError, document: Document) -> str | None:
+def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
     keys: Keys = tuple(error.absolute_path)
     rule: Any = error.schema
     if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
         return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
+    joined = spaced(keys[-1]) if keys and isinstance(keys[-1], str) else None
+    if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
+        return joined[1]
+    if isinstance(error.instance, str):
+        meant = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
+        if meant is not None:
+            return meant
     examples = rule.get("examples", [])
     return "for example " + " or ".join(f"`{_yaml(example)}`" for example in examples[:2]) if examples else None
+
+
+def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
+    """What to say of a number that was given as text: in quotes, with its unit, or several of them with commas."""
+    sound = accepts(rule, schema(kind))
+    if "{{" in text:
+        where = "inventories fill in no templates" if kind == "inventory" else "templates are not filled in here"
+        return f"{where}: write the value itself" if sound(0) or sound(1) else None
+    plain = plain_scalar(text.strip())
+    if not isinstance(plain, str | None) and sound(plain):
+        return f"without quotes: {text.strip()}"
+    if _LIST.fullmatch(text) and sound(items := [int(part) for part in text.strip("[] ").split(",")]):
+        return f"write it as a list: {items}"
+    unit = _WITH_UNIT.fullmatch(text.strip())
+    if unit is not None and sound(plain_scalar(unit[1])):
+        return f"only the number: {unit[1]}"
+    return None
+
+
+def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
+    """What to say of `check ping` or `gpus:8` where a mapping is wanted."""
+    joined = spaced(text)
+    if joined is None or not accepts({"type": rule.get("type", [])}, schema(kind))({}):
+        return None
+    return joined[1] if joined[0] in rule.get("properties", {}) else None
+
+
+def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kind: str) -> set[str | None]:
+    """The known keys that the unknown ones of a mapping were meant to be."""
+    unknown = instance.keys() - rule.get("properties", {}).keys()
+    return {advise(name, instance[name], keys, kind, rule, schema(kind)).key for name in unknown} - {None}
 
 
 def _branch(error: ValidationError) -> list[ValidationError]:

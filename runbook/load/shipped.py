@@ -13,6 +13,8 @@ from runbook.model.errors import FilesWrong, Problem
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SUFFIXES = (".yml", ".yaml")
+_SHOWN = 200  # characters of a name
+_MOST = 200  # neighbours that are compared with a name
 
 
 def shipped(kind: str, name: str = "") -> Path:
@@ -40,17 +42,44 @@ def find_inventory(name: str) -> Path:
 def _find(name: str, kind: str, word: str) -> Path:
     if not name or "\0" in name:
         raise FilesWrong([Problem(f"{word}.not-found", f"the name of the {word} is empty or not a file name")])
-    tried: list[Path] = []
     for folder in (Path(), Path(kind), shipped(kind)):
-        for suffix in ("", *_SUFFIXES):
+        for suffix in ("",) if name.endswith(_SUFFIXES) else ("", *_SUFFIXES):
             path = folder / f"{name}{suffix}"
             if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
                 return path
-            tried.append(path)
     if os.path.exists(name):  # noqa: PTH110
         return Path(name)  # a folder, or a pipe such as /dev/stdin: for the reader of files to judge
-    looked = ", ".join(str(path)[:200] for path in dict.fromkeys(tried))
+    raise FilesWrong([_missing(name, kind, word)])
+
+
+def _missing(name: str, kind: str, word: str) -> Problem:
+    """Says where a name was looked for, and what there is that is nearly called so."""
+    typed = Path(name[:_SHOWN])
+    if typed.parent == Path():
+        message = f"there is no {word} `{typed}` here, in {kind}/ or among the shipped ones"
+    elif not os.path.isdir(typed.parent):  # noqa: PTH112
+        message = f"there is no {word} `{typed}`: there is no folder {typed.parent}"
+    else:
+        message = f"there is no {word} `{typed}`"
     names = shipped_names(kind)
-    near = nearest(Path(name).stem, names)
-    help = f"did you mean `{near}`?" if near else (f"shipped: {', '.join(names)}" if names else None)
-    raise FilesWrong([Problem(f"{word}.not-found", f"there is no {word} `{name}`; tried {looked}", None, help)])
+    beside = [path for folder in (typed.parent, Path(kind)) for path in _files_in(folder)]
+    near = nearest(typed.name, [path.name for path in beside]) or nearest(typed.stem, [path.stem for path in beside])
+    there = next((path for path in beside if near in (path.name, path.stem)), None)
+    if there is not None:
+        help = f"did you mean `{there}`?"
+    elif typed.parent == Path() and (shipped_near := _begun(typed.stem, names) or nearest(typed.stem, names)):
+        help = f"did you mean `{shipped_near}`?"
+    else:
+        help = f"name a file; shipped: {', '.join(names)}" if names else "name a file"
+    return Problem(f"{word}.not-found", message, None, help)
+
+
+def _begun(name: str, names: list[str]) -> str | None:
+    return next((one for one in names if one.startswith(name)), None)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)[:_MOST]
+    except (OSError, ValueError):
+        return []

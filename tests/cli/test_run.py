@@ -178,3 +178,18 @@ def test_a_bug_of_ours_is_70_and_asks_to_be_reported(
     monkeypatch.setattr(program, "dispatch", broken)
     assert program.main(["explain", "ping"]) == 70
     assert "please report it" in capsys.readouterr().err
+
+
+def test_a_variable_that_nothing_knows_is_2(folder: Path) -> None:
+    done = run(folder, "-C", "-e", "wrod=bye")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error[extra.unknown-variable]: -e wrod: neither the playbook nor the inventory" in done.stderr
+    assert "did you mean `word`?" in done.stderr
+    assert run(folder, "-C", "-e", "word=bye").returncode == 0
+
+
+def test_reach_that_is_listed_runs_once_and_run_says_so(folder: Path) -> None:
+    (folder / "playbook.yml").write_text("stages:\n  - check: reach\n  - shell: echo\n")
+    done = run(folder, "-C", "-o", "json")
+    assert [stage["name"] for stage in json.loads(done.stdout)["stages"]] == ["reach", "shell"]
+    assert "note: playbook.yml:2:5: `reach` always runs first and need not be listed" in done.stderr

@@ -82,6 +82,16 @@ def test_a_choice_that_means_nothing_is_an_error(choice: dict[str, Any], expecte
     assert problems(tmp_path, TAGGED, **choice) == expected
 
 
+def test_reach_runs_once_listed_or_not(tmp_path: Path) -> None:
+    assert names(plan(tmp_path, "stages: [{check: reach}, {check: ping}, {check: reach}]")) == ["ping"]
+    assert names(plan(tmp_path, "stages: [{check: reach}]")) == []
+
+
+@pytest.mark.parametrize("setting", ["timeout: 5s", "nodes: a", "when: true", "on_failure: continue", "with: {}"])
+def test_what_would_do_nothing_at_reach_is_refused(setting: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, f"stages: [{{check: reach, {setting}}}]") == ["playbook.misplaced-key"]
+
+
 def test_near_misses_get_a_hint(tmp_path: Path) -> None:
     choices: list[dict[str, Any]] = [{"tags": ["perff"]}, {"start_at": "fulll"}]
     for choice in choices:

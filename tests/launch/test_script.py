@@ -269,6 +269,14 @@ def test_a_program_that_is_not_there(shell: str, program: str, tmp_path: Path) -
 
 
 @EACH_SHELL
+@pytest.mark.parametrize("program", ["no-such-program", "it's not"])
+def test_a_program_on_the_command_line_that_is_not_there(shell: str, program: str, tmp_path: Path) -> None:
+    done = run(shell, written(tmp_path, "sh", command=None), program)
+    assert (done.returncode, messages(done)) == (92, [{"event": "program-missing"}])
+    assert f": {program}: node-a has no such program: install it, or name another one\n" in done.stderr
+
+
+@EACH_SHELL
 @pytest.mark.parametrize("line", ["false", ". ./no-such-file", "no-such-command", "(exit 3)", "cd /no/such/folder"])
 def test_an_activation_that_fails_says_so_and_starts_nothing(shell: str, line: str, tmp_path: Path) -> None:
     done = run(shell, written(tmp_path, "sh", activate=line, command=("echo", "started")), "0")

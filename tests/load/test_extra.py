@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.load.extra import parse_extra
+from runbook.load.document import parse_document
+from runbook.load.extra import parse_extra, refuse_unknown
 from runbook.model.errors import FilesWrong
+from tests.load.write import playbook
 
 
 def test_the_three_forms(tmp_path: Path) -> None:
@@ -52,3 +54,39 @@ def test_a_file_must_hold_a_mapping(tmp_path: Path) -> None:
     with pytest.raises(FilesWrong) as wrong:
         parse_extra([f"@{file}"])
     assert wrong.value.problems[0].id == "yaml.not-a-mapping"
+
+
+PLAYBOOK = """\
+name: x
+vars: {budget: 5s}
+stages:
+  - {check: allreduce, with: {iterations: "{{ rounds }}"}, when: thorough}
+  - {shell: "echo {{ word }}"}
+"""
+INVENTORY = """\
+defaults: {vars: {site: here}}
+nodes: {a: {vars: {rack: 1}}}
+groups: {g: {nodes: a, defaults: {vars: {row: 2}}}}
+"""
+
+
+@pytest.mark.parametrize("name", ["budget", "rounds", "thorough", "word", "site", "rack", "row"])
+def test_a_name_that_either_file_knows(tmp_path: Path, name: str) -> None:
+    refuse_unknown([f"{name}=1"], playbook(tmp_path, PLAYBOOK), parse_document(INVENTORY, "x.yml").data)
+
+
+def test_a_name_that_neither_file_knows(tmp_path: Path) -> None:
+    known = playbook(tmp_path, PLAYBOOK)
+    with pytest.raises(FilesWrong) as wrong:
+        refuse_unknown(["buget=3s", '{"nonsense": 1}', "rounds=2"], known, {})
+    first, second = wrong.value.problems
+    assert (first.id, first.help) == ("extra.unknown-variable", "did you mean `budget`?")
+    assert "`buget`" in first.message
+    assert "`nonsense`" in second.message
+    assert second.help is not None
+    assert "budget" in second.help
+
+
+def test_a_file_of_variables_may_serve_several_playbooks(tmp_path: Path) -> None:
+    (tmp_path / "vars.yml").write_text("of_another: 1\n")
+    refuse_unknown([f"@{tmp_path}/vars.yml"], playbook(tmp_path, PLAYBOOK), {})

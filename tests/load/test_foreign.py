@@ -390,6 +390,8 @@ def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
         ("#!/usr/bin/env python\nprint('{}')\n", "import.program"),
         ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "import.vault"),
         ("name: ours\nnodes: {n1: {}}\n", "import.ours"),
+        ("nodes: all\nstages: [{check: ping}]\n", "import.ours"),
+        ("- hosts: all\n  tasks: []\n", "import.playbook"),
         ("# nothing\n", "import.empty"),
     ],
 )

@@ -55,9 +55,16 @@ def test_what_is_not_found_says_where_it_looked(checkout: Path) -> None:
         find_playbook("two_node_alreduce")
     (problem,) = wrong.value.problems
     assert problem.id == "playbook.not-found"
-    assert "two_node_alreduce.yml" in problem.message
-    assert str(checkout / "playbooks") in problem.message
+    assert problem.message == "there is no playbook `two_node_alreduce` here, in playbooks/ or among the shipped ones"
     assert problem.help == "did you mean `two_node_allreduce`?"
+    with pytest.raises(FilesWrong, match="there is no folder nowhere") as wrong:
+        find_playbook("nowhere/mine.yml")
+    assert wrong.value.problems[0].help is not None
+    Path("mine.yml").touch()
+    for typed in ("min.yml", "mien", "./mine.yaml"):
+        with pytest.raises(FilesWrong) as wrong:
+            find_inventory(typed)
+        assert wrong.value.problems[0].help == "did you mean `mine.yml`?"
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 5000, "nowhere.yml"])

@@ -19,6 +19,8 @@ from runbook.model.verdict import Finding, Outcome
 
 POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 TAIL = 8
+NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+"""Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
 
 
 def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Outcome]:
@@ -194,7 +196,7 @@ def _tail(crew: Crew, member: Member) -> tuple[str, ...]:
             lines = [
                 line
                 for line in path.read_text(errors="replace")[-8192:].splitlines()
-                if line.strip() and not line.startswith("\x1e")
+                if line.strip() and not line.startswith(NOT_TOLD)
             ]
             if lines:
                 return tuple(lines[-TAIL:])

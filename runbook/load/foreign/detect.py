@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from runbook.load.document import parse_document
 from runbook.load.foreign.found import Found, Lines
+from runbook.load.shape import ANSIBLE_PLAYBOOK, ANSIBLE_TASKS, PLAYBOOK, shape_of
 from runbook.model.errors import FilesWrong, Problem
 
 KINDS = ("hostfile", "ansible", "slurm")
@@ -17,7 +18,7 @@ _COUNTED = re.compile(r"[^\s:=]+:(?P<slots>[0-9]{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
 _SHAPES = (_SLOTS, _COUNTED, _HOST)
 _ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
-_YAML_KEY = re.compile(r"""(---|["']?[\w.-]+["']?:)(\s.*)?""")
+_YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
 _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
@@ -34,6 +35,15 @@ def read_foreign(text: str, file: str, kind: str | None = None) -> Found:
     if kind == "slurm":
         return read_host_list(text, file)
     return read_ansible(text, file, yaml=_is_yaml(text, file))
+
+
+def kind_of_text(text: str, file: str) -> str | None:
+    """One of KINDS; None for a text that is none of them, that would have to be run, or of which it cannot be told."""
+    try:
+        _refuse(text, file)
+        return _kind(text, file)
+    except FilesWrong:
+        return None
 
 
 def _refuse(text: str, file: str) -> None:
@@ -79,6 +89,14 @@ def _kind(text: str, file: str) -> str:
 
 def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
+    shape = shape_of(document.data)
+    if shape == PLAYBOOK:
+        message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
+        raise FilesWrong([Problem("import.ours", message, document.key_span("stages"), help)])
+    if shape in (ANSIBLE_PLAYBOOK, ANSIBLE_TASKS):
+        message = f"this is {shape}, and no inventory: it does not say where the hosts are"
+        help = "name the inventory that ansible-playbook -i is given"
+        raise FilesWrong([Problem("import.playbook", message, document.span(), help)])
     if isinstance(document.data, Mapping) and "nodes" in document.data:
         message = "this is an inventory of runbook already"
         raise FilesWrong(

@@ -21,7 +21,15 @@ from runbook.lint.staging import Staged, stage_by_stage
 from runbook.lint.subject import PlaybookFile
 from runbook.model.errors import Problem
 
+
+def reach_listed(stage: Staged) -> Iterator[Problem]:
+    if stage.stage.check == "reach" and stage.sound():
+        message = "`reach` always runs first and need not be listed: it runs once"
+        yield Problem("playbook.reach-listed", message, stage.span(), "remove this stage")
+
+
 STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
+    reach_listed,
     never_runs,
     one_rank,
     gate_too_high,

@@ -1,0 +1,49 @@
+"""`runbook explain VARIABLE`: what the shipped table knows, and nothing that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.cli.explain import explain
+from runbook.lint.variables.table import known
+from runbook.model.errors import FilesWrong
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert explain(name) == 0
+    return capsys.readouterr().out
+
+
+def test_every_variable_has_a_page_with_its_reader_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    for variable in known().values():
+        text = shown(variable.name, capsys)
+        assert text.startswith(f"{variable.name}: read by {variable.reader}\n"), variable.name
+        assert variable.source in text, variable.name
+        for fact in (variable.since, variable.deprecated, variable.removed, variable.last, variable.use):
+            assert fact is None or fact in text, variable.name
+        assert "None" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NCCL_IB_DISABLE", "0 or 1"),
+        ("nccl_ib_disable", "NCCL_IB_DISABLE: read by NCCL"),
+        ("NCCL_P2P_LEVEL", "LOC, NVL, NVB"),
+        ("NCCL_BLOCKING_WAIT", "instead:     TORCH_NCCL_BLOCKING_WAIT"),
+        ("NCCL_CONNECT_TIMEOUT", "no release of NCCL reads it"),
+        ("NCCL_BUFFSIZE", "1 or more bytes"),
+        ("MASTER_ADDR", "runbook itself"),
+    ],
+)
+def test_what_a_page_says(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in shown(name, capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"), ("nccl_dbug", "NCCL_DEBUG"), ("firewal", "firewall")]
+)
+def test_a_near_miss(typed: str, near: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        explain(typed)
+    assert wrong.value.problems[0].help == f"did you mean `{near}`?"
