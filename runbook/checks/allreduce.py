@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from runbook.checks.ranks.gang import Gang, Member, dismiss_gang, place_of, star
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.straggler import stragglers
 from runbook.checks.ranks.stuck import TOO_SLOW
-from runbook.model.units import bytes_text
+from runbook.model.units import bytes_text, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome
 
 STALL_S = 4.0
@@ -31,6 +31,13 @@ FIRST_S = 0.5
 BURST = 8.0
 """Smaller sizes are no promise: a cloud lends bandwidth for a moment, buffers hide the wire. Without a gate, only what is so
 many times slower than they let expect counts as slow."""
+
+
+PAUSE_S = 0.5
+"""What one iteration may take without a word: a busy machine, or one packet sent again, holds it up for less."""
+
+PAUSE_TIMES = 10.0
+"""And so many times the median of its size."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ class AllReduce(Check):
         if missed or (gate == AUTO and compared and compared.slow):
             limit = f"the gate of {gate:g} GB/s" if isinstance(gate, float) else "what is normal"
             return slow(at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics)
-        warnings = []
+        warnings = pauses(rows) if len(gang.members) > 1 else []
         gated = ""
         if gate is not None and len(gang.members) == 1:
             warnings.append("one rank sends nothing over a wire: the bandwidth gate was not applied")
@@ -182,6 +189,8 @@ class AllReduce(Check):
             gated = f", {compared.says}: {compared.normal}"
         elif norm:
             warnings.append(norm.warning(compared, reached))
+        if len(gang.members) == 1:
+            reached = f"one rank adds up {bytes_text(last['size'])}, and nothing crosses a wire"
         ranks = f"{len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
         proof = f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, {ranks}{stopped}"
         silent = norm.silent if norm else {}
@@ -256,6 +265,20 @@ def slow(
         finding = Finding(charge.cause, f"{charge.says}; {reached}", charge.remedy, evidence, charge.peers)
         outcomes.append(Outcome.failed(node.name, finding, metrics=metrics))
     return outcomes
+
+
+def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning where single iterations took far longer than is usual for their size: on average it hardly shows."""
+    longest = {int(row["size"]): float(row.get("max_us", row["p99_us"])) * 1e-6 for row in rows}
+    usual = {int(row["size"]): float(row["p50_us"]) * 1e-6 for row in rows}
+    paused = [size for size in longest if longest[size] > max(PAUSE_S, PAUSE_TIMES * usual[size])]
+    if not paused:
+        return []
+    worst = max(paused, key=lambda size: longest[size])
+    others = f", and such a pause at {len(paused) - 1} more size{'s' * (len(paused) > 2)}" if len(paused) > 1 else ""
+    slowest = f"one iteration at {bytes_text(worst)} paused for {seconds_text(longest[worst])}"
+    why = "a link that flaps or loses packets (`ip -s link`, `sudo dmesg -T`), or a rank that did not run"
+    return [f"{slowest} (p50 {significant(usual[worst] * 1e3)} ms){others}: {why}"]
 
 
 def expected_seconds(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:

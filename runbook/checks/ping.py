@@ -196,7 +196,7 @@ class Judge:
         if len(echoed) not in (0, peers):
             count = f"{len(echoed)} of {peers} peers"
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
-        trip = f" within {slowest:.1f} ms" if slowest is not None else ""
+        trip = f" within {max(slowest, 0.1):.1f} ms" if slowest is not None else ""
         unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"

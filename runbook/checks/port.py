@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check
+from runbook.checks.brief import in_brief
 from runbook.checks.context import Context
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
@@ -178,7 +179,9 @@ def taken(
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
         kill = f"kill {holder['pid']}" if holder.get("ours", True) else f"sudo kill {holder['pid']}"
-        who = f"process {holder['pid']} of {user}: {holder['command']}"
+        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'])}"
+        if who.endswith("…"):
+            evidence += (f"process {holder['pid']}: {holder['command']}",)
         fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"
         if holder.get("run_id") and holder.get("left_behind"):
             who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"

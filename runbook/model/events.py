@@ -36,7 +36,8 @@ class Progress:
     """Something happened inside a stage. `data` is what a report may draw: for example one row of the bandwidth table.
 
     A bandwidth row is {"row": {"size": bytes, "count": elements, "type": "float", "redop": "sum", "time_us": float,
-    "algbw": GB/s, "busbw": GB/s, "wrong": int, "iterations": int, "p50_us": float, "p99_us": float}}.
+    "algbw": GB/s, "busbw": GB/s, "wrong": int, "iterations": int, "p50_us": float, "p99_us": float,
+    "max_us": float}}.
     """
 
     time: float

@@ -578,6 +578,7 @@ def row(size, count, mean, times, world_size):
         "iterations": len(times),
         "p50_us": ordered[len(ordered) // 2] * 1e6,
         "p99_us": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e6,
+        "max_us": ordered[-1] * 1e6,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from runbook.model.events import (
@@ -18,9 +18,10 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report import table
 from runbook.report.fold import fold
-from runbook.report.groups import Block, Entry, Group, blocks, outcome_groups, warning_groups, worst_first
+from runbook.report.groups import Block, Entry, Group, Said, blocks, outcome_groups, warning_groups, worst_first
 from runbook.report.never import assert_never
 from runbook.report.record import Record, StageRecord
+from runbook.report.remedies import placed
 from runbook.report.text import cells, lines, one_line, pad, wrap
 
 Style = Literal["", "ok", "fail", "unknown", "skip", "warn", "dim", "strong", "command"]
@@ -195,34 +196,41 @@ class Page:
 
     def _folded(self, block: Block) -> Line:
         """A consequence in one line; -v tells it in full."""
-        says = one_line(block.entries[0].says)
-        return (LABEL.format("follows"), "dim"), (
-            f"{one_line(block.cause)} on {one_line(fold(block.nodes))}: {says}",
-            "dim",
-        )
+        who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
+        told = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
+        return (LABEL.format("follows"), "dim"), (told, "dim")
 
     def _block(self, block: Block) -> Iterator[Line]:
-        verb: tuple[str, Style] = ("failed", "fail") if block.verdict is Verdict.FAIL else ("could not tell", "unknown")
-        if block.verdict in (Verdict.PASS, Verdict.SKIP):
-            verb = ("noted", "warn")
-        where = f" on {one_line(fold(block.nodes))}: "
-        yield (f" {one_line(block.stage)} ", "strong"), verb, (where, ""), (one_line(block.cause), "strong")
+        stage, who, cause = one_line(block.stage), one_line(fold(block.nodes)), one_line(block.cause)
+        if block.unreached:
+            yield (f" {stage}: ", "strong"), (f"{who} cannot be reached", "unknown"), (": ", ""), (cause, "strong")
+        else:
+            failed = block.verdict is Verdict.FAIL
+            verb: tuple[str, Style] = ("failed", "fail") if failed else ("could not tell", "unknown")
+            if block.verdict in (Verdict.PASS, Verdict.SKIP):
+                verb = ("noted", "warn")
+            yield (f" {stage} ", "strong"), verb, (f" on {who}: ", ""), (cause, "strong")
         if block.common:
             alike = "both nodes alike" if len(block.nodes) == 2 else f"all {len(block.nodes)} nodes alike"
             says = f"common cause: {alike}, so look first at what they share; no single node is to blame"
             for line in wrap(says, self._room(3)):
                 yield ((f"   {line}", ""),)
+        one_fix = len(block.fixes) == 1
         shown = block.entries[: self._many]
         for entry in shown:
-            yield from self._entry(entry, named=len(block.entries) > 1, fix=block.remedy is None)
+            yield from self._entry(entry, named=len(block.entries) > 1)
+            if not one_fix:
+                yield from self._fixes(entry.fixes, block)
         hidden = [node for entry in block.entries[len(shown) :] for node in entry.nodes]
         if hidden:
             yield ((f"   and the same cause on {one_line(fold(hidden))} (-v shows all)", "dim"),)
-        if block.remedy is not None:
-            yield from self._fix(block.remedy)
-        yield (LABEL.format("more"), "dim"), (f"runbook explain {one_line(block.cause)}", "")
+        if one_fix:
+            yield from self._fixes(block.fixes, block)
+        for label, text in dict.fromkeys(note for entry in shown for note in entry.notes):
+            yield (LABEL.format(label), "dim"), (one_line(text), "")
+        yield (LABEL.format("more"), "dim"), (f"runbook explain {cause}", "")
 
-    def _entry(self, entry: Entry, *, named: bool, fix: bool) -> Iterator[Line]:
+    def _entry(self, entry: Entry, *, named: bool) -> Iterator[Line]:
         who, says = one_line(fold(entry.nodes)), one_line(entry.says)
         lead = f"{who}: " if named and not says.startswith(who) else ""
         for line in wrap(lead + says, self._room(3)):
@@ -230,16 +238,18 @@ class Page:
         absent = [peer for peer in entry.peers if peer not in says]
         if absent:
             yield (LABEL.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
-        yield from self._evidence(entry)
-        if fix:
-            yield from self._fix(entry.remedy)
+        if entry.evidence and entry.like and not self._verbose:
+            text = f"as for {one_line(fold(entry.like))}, but for names and numbers (-v shows it)"
+            yield (LABEL.format("evidence"), "dim"), (text, "dim")
+        else:
+            yield from self._evidence(entry)
 
     def _evidence(self, entry: Entry) -> Iterator[Line]:
         label = "evidence"
         for nodes, texts in entry.evidence[: self._many]:
             told = [line for text in texts for line in lines(text)]
-            if len(entry.evidence) > 1:
-                told = [f"{one_line(fold(nodes))}: {told[0]}", *told[1:]] if told else []
+            if told and nodes != entry.nodes:
+                told = [f"{one_line(fold(nodes))}: {told[0]}", *told[1:]]
             for line in told[: self._many_lines]:
                 yield (LABEL.format(label), "dim"), (line, "")
                 label = ""
@@ -250,12 +260,15 @@ class Page:
         if hidden_nodes:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
-    def _fix(self, remedy: str) -> Iterator[Line]:
+    def _fixes(self, fixes: Iterable[Said], block: Block) -> Iterator[Line]:
         """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
-        label = "fix"
-        for line in lines(remedy):
-            yield (LABEL.format(label), "dim"), (line, "command")
-            label = ""
+        known = self.record.started.nodes if self.record.started else ()
+        for nodes, remedy in fixes:
+            for where, what in placed(remedy, () if block.unreached else nodes, known):
+                label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
+                for line in lines(what):
+                    yield (label, "dim"), (line, "command")
+                    label = " " * cells(label)
 
     # The end -------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,12 @@ class TurnedAway(Unreachable):
     """The server hung up before it had named itself: it may have more room in a moment."""
 
 
+REFUSED_THOUGH_THERE = (
+    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it is "
+    "refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may write to, a "
+    "`from=` before the key, or PubkeyAcceptedAlgorithms"
+)
+
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
 """What OpenSSH says before it names itself: since 8.5, and since 9.8 with PerSourcePenalties. Before, nothing."""
 
@@ -212,11 +218,13 @@ def _refused(
     return Unreachable(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        f"is the user right (`ssh: {{user: …}}`)? Then `ssh-copy-id -i {file}.pub -p {target.port} "
-        f"{target.user}@{target.known_as}`; if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh "
-        f"-n 20` on {name} says why not: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that "
-        "others may write to, a `from=` before the key, or PubkeyAcceptedAlgorithms",
-        (*seen, *_unusable(keys)),
+        f"`ssh-copy-id -i {file}.pub -p {target.port} {target.user}@{target.known_as}`, if {target.user} is the right user "
+        "(else `ssh: {user: …}`)",
+        (
+            *seen,
+            *_unusable(keys),
+            REFUSED_THOUGH_THERE.format(name=name),
+        ),
     )
 
 

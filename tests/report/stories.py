@@ -224,7 +224,7 @@ def one_root() -> list[Event]:
     story = Story(PAIR, "reach", "ping")
     root = Finding("driver-library-mismatch", "node-b: module and library differ", "sudo reboot", ("NVML: mismatch",))
     symptom = Finding("no-gpu-visible", "rank 1 on node-b: torch sees no GPU", "nvidia-smi", ("0 devices",))
-    survivor = Finding("peer-died", "nothing was proven about node-a", "mend node-b first", (), ("node-b",))
+    survivor = Finding("peer-died", "not judged: waited for node-b", "mend node-b first", (), ("node-b",))
     story.step("reach", 1.0, Outcome.failed("node-b", symptom, root), Outcome.unknown("node-a", survivor))
     return story.end(Verdict.FAIL, 1, "reach", ("driver-library-mismatch", "no-gpu-visible"))
 

@@ -86,7 +86,7 @@ def test_a_stream_without_utf8_gets_ascii(story: str) -> None:
 def test_a_remedy_can_be_copied(width: int | None) -> None:
     shown = page(firewall(), width=width).splitlines()
     command = "sudo nft insert rule inet filter input position 7 ip saddr 10.0.0.2 tcp dport 29500 accept"
-    assert f"   fix       {command}" in shown
+    assert f"   fix on node-a  {command}" in shown
 
 
 @UNHURRIED

@@ -352,12 +352,12 @@ LEGS: dict[Leg, str] = {
 
 
 def _flow(flow: Flow) -> str:
-    return f"{flow.protocol.upper()} {flow.port} from {flow.source} to {flow.destination}"
+    return f"{flow.what} from {flow.source} to {flow.destination}"
 
 
 def _sentence(node: str, flow: Flow, explanation: Explanation) -> str:
     verb = _verb(explanation)
-    what = f"{flow.protocol.upper()} {flow.port}"
+    what = flow.what
     how = {"reject-rst": " with a TCP reset", "reject-icmp": " with an ICMP error"}.get(explanation.action, "")
     return {
         "request-out": f"{node} {verb} its own outgoing {what} to {flow.destination}{how}",

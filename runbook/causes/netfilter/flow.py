@@ -22,7 +22,8 @@ class Flow:
 
     `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
     routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for
-    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies.
+    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies. `ports`
+    is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
     """
 
     source: str
@@ -34,6 +35,11 @@ class Flow:
     state: Literal["new", "established"] = "new"
     packet_length: int | None = None
     source_ports: tuple[int, int] = EPHEMERAL
+    ports: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"{self.protocol.upper()} {self.ports or self.port}"
 
     @property
     def version(self) -> Literal[4, 6]:

@@ -13,9 +13,9 @@ from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.causes.netfilter.truth import Span
 from runbook.checks.context import Context
 from runbook.checks.dialling.addresses import number, numeric
-from runbook.checks.dialling.dial import Dial, between_same, ports_text, seen_of
+from runbook.checks.dialling.dial import Dial, between_same, folded, ports_text, seen_of
 from runbook.checks.dialling.guilt import MOST_LINES, Guilt
-from runbook.checks.dialling.ports import needed_ports, no_port_left
+from runbook.checks.dialling.ports import needed_ports, no_port_left, why_so_many
 from runbook.checks.dialling.rules import peers_of, rules_of
 from runbook.checks.reachability.gone import gone, turned_away
 from runbook.checks.reachability.refusal import Sent
@@ -123,9 +123,12 @@ class Trouble:
     def blocked(self, dials: Sequence[Dial]) -> Blocked | None:
         """What the rules of both ends make of the first of these dials, with a remedy that opens all of them."""
         first = dials[0]
+        alike = [
+            d for d in dials if (d.source, d.destination, d.outcome) == (first.source, first.destination, first.outcome)
+        ]
         return explain_blocked(
             SEEN[first.outcome],
-            self._flow(first),
+            replace(self._flow(first), ports=folded(alike)),
             *self._ends(first),
             **self._wanted(dials),
             listener_was_up=first.mode != "knock",
@@ -270,7 +273,7 @@ class Trouble:
             cause,
             says,
             blocked.remedy,
-            (*seen[:4], *blocked.evidence)[:MOST_LINES],
+            (*seen[:4], *why_so_many(dials, blocked.remedy), *blocked.evidence)[:MOST_LINES],
             tuple(name for name in others if name != blocked.node),
         )
         return Guilt(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)

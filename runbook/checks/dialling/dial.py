@@ -59,7 +59,12 @@ def between_same(one: Dial, other: Dial) -> bool:
 
 
 def ports_text(dials: Iterable[Dial]) -> str:
-    """Ports with their runs folded: `TCP 29500-29510, 41927`."""
+    """`TCP 29500-29510, 41927`."""
+    return f"TCP {folded(dials)}"
+
+
+def folded(dials: Iterable[Dial]) -> str:
+    """Ports with their runs folded: `29500-29510, 41927`."""
     runs: list[list[int]] = []
     for port in sorted({dial.port for dial in dials}):
         if runs and port == runs[-1][-1] + 1:
@@ -67,4 +72,4 @@ def ports_text(dials: Iterable[Dial]) -> str:
         else:
             runs.append([port])
     shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return "TCP " + ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")

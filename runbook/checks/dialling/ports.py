@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from runbook.checks.context import Context
@@ -31,6 +32,17 @@ def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
     """Linux's default range, widened to what was really handed out."""
     seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
     return min(32768, *seen), max(60999, *seen)
+
+
+def why_so_many(dials: Iterable[Dial], remedy: str) -> tuple[str, ...]:
+    """Why a remedy opens the ports that the kernel hands out, where it does."""
+    dials = list(dials)
+    if not any(dial.kind == "ephemeral" for dial in dials):
+        return ()
+    low, high = ephemeral_range(dials)
+    if not re.search(rf"\b{low}[-:]{high}\b", remedy):
+        return ()
+    return (f"why: {low}-{high} are the ports that the kernel picks, on which the ranks exchange their data",)
 
 
 def no_port_left(at: Context, node: str, seen: Sequence[str], peers: Sequence[str] = ()) -> Finding:

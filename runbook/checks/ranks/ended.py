@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from runbook.causes.logs.judge import Cause
+from runbook.checks.brief import in_brief
 from runbook.checks.ranks.told import meaning
 from runbook.checks.ranks.words import log_name, progress, stack_lines
 from runbook.model.inventory import Node
@@ -98,6 +99,9 @@ NO_ROOM = re.compile(
     re.IGNORECASE,
 )
 """What a program says that was refused memory or processes by a limit of its own."""
+
+LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
+"""How a shell begins what it says of the launch script: a path that nobody knows."""
 
 ERROR = re.compile(r"\berror\b|\w+(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
 """A line that says what is wrong, where a program ends without a traceback."""
@@ -215,12 +219,15 @@ def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str)
     node = gang.inventory.node(member.rank.node)
     tail = gang.lines(member)
     event = str(said["event"])
+    printed = tuple(LAUNCH_SCRIPT.sub("", line) for line in tail if "could not run the activate line" not in line)
     if event == "activation-failed":
+        why = next((line for line in reversed(printed) if ERROR.search(line)), printed[-1] if printed else "")
         return Finding(
             "activation-failed",
-            f"on {node.name} the inventory's activate line fails with code {said['code']}: {node.activate}",
+            f"on {node.name} the inventory's activate line fails with code {said['code']}: "
+            + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
             f"log in as the same user and run it: `{node.activate}`; mend it there or in the inventory",
-            tail,
+            printed or tail,
         )
     if event == "program-missing":
         return Finding(

@@ -55,11 +55,12 @@ def outcomes_of_halt(gang: Gang, halt: Halt, doing: str) -> list[Outcome]:
 def bystander(gang: Gang, node: str, names: Sequence[str], kind: str) -> Finding:
     others = tuple(name for name in names if name != node)
     members = [member for member in gang.members if member.rank.node == node]
+    whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
     return Finding(
         "peer-died",
-        f"not judged: {'ended with' if kind == 'died' else 'waited for'} {', '.join(others) or 'another node'}",
-        f"nothing to do on {node}: mend {', '.join(others) or 'the other node'} first",
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}",
+        f"nothing to do on {node}: mend {whose} first",
         tuple(said[:2]),
         others,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,13 @@ from runbook.model.units import bytes_text
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.gang import Gang, Member
+
+
+PASSES_ON = re.compile(
+    r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
+    r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__|__call__|_call_impl|_wrapped_call_impl)$"
+)
+"""A frame in which torch only logs, decorates or dispatches somebody's call."""
 
 
 def progress(member: Member) -> str:
@@ -26,8 +34,13 @@ def stack_lines(members: Sequence[Member]) -> tuple[str, ...]:
     for member in members:
         if member.stack:
             lines.append(f"{member.label} is in:")
-            lines.extend(f"  {frame}" for frame in member.stack[:5])
+            lines.extend(f"  {frame}" for frame in telling(member.stack)[:5])
     return tuple(lines)
+
+
+def telling(stack: Sequence[str]) -> list[str]:
+    """The frames without those by which torch passes a call on; all of them where it has no others."""
+    return [frame for frame in stack if not PASSES_ON.search(frame)] or list(stack)
 
 
 def log_name(gang: Gang, member: Member) -> str:
@@ -36,4 +49,4 @@ def log_name(gang: Gang, member: Member) -> str:
 
 def kept(gang: Gang) -> str:
     """Where the stacks and records lie that were taken."""
-    return f"stacks, flight records and process states of every rank: {gang.run.run_dir / 'hang'}"
+    return f"kept: stacks, flight records and process states of every rank: {gang.run.run_dir / 'hang'}"

@@ -18,7 +18,7 @@ FAULT = Fault(
     stage="reach",
     cause="gpu-busy",
     nodes="node-b",
-    says=(r"GPU 1 of node-b is in use: pid \d+ of root \(.*train.py.*\) holds 64000 MiB", r"sudo kill \d+"),
+    says=(r"GPU 1 of node-b is in use: pid \d+ of root \(.*\) holds 64000 MiB", r"train\.py", r"sudo kill \d+"),
     quick=True,
     within_s=6,
 )

@@ -19,5 +19,6 @@ FAULT = Fault(
     strike=Strike(flap),
     arguments=("-e", "max_bytes=64M", "-e", "budget=8s", "-e", "iterations=200"),
     cause=None,
+    says=(r"one iteration at [\d.]+ [KM]iB paused for \d",),
     within_s=16,
 )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from runbook.causes.tools.nvidia import App, Details, Gpu, bus_key, throttled
+from runbook.checks.brief import in_brief
 from runbook.checks.context import Facts
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
@@ -133,6 +134,7 @@ def busy(
     present: list[str] = []
     numbers: set[int] = set()
     pids: set[int] = set()
+    first = ""
     for gpu in gpus:
         total, used = gpu.number("memory.total"), gpu.number("memory.used")
         here = [app for app in apps if app.uuid == gpu.fields["uuid"]]
@@ -140,21 +142,23 @@ def busy(
         mine = sum(app.mib or 0 for app in here if app not in others)
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
         alone = (gpu.told("compute_mode") or "").startswith("Exclusive")
-        lines = [f"GPU {gpu.index}: {who(app, processes.get(str(app.pid), {}))}" for app in others]
+        people = [(app, processes.get(str(app.pid), {})) for app in others]
+        lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
         if (others and alone) or (total and held > BUSY_SHARE * total):
             numbers.add(gpu.index)
             pids |= {app.pid for app in others}
+            first = first or (who(*people[0], brief=True) if people else "")
             taken += lines or [
                 f"GPU {gpu.index}: {held:.0f} of {total:.0f} MiB in use by a process that cannot be seen from here"
             ]
             if alone and others:
                 taken.append(f"GPU {gpu.index}: compute mode {gpu.told('compute_mode')}: one process at a time")
         else:
-            present += lines
+            present += [f"GPU {gpu.index}: {who(*one, brief=True)}" for one in people]
     warnings = [f"other processes are on its GPUs as well: {'; '.join(present[:4])}"] if present else []
     if not numbers:
         return [], warnings
-    first = next((line.partition(": ")[2] for line in taken), "")
+    first = first or taken[0].partition(": ")[2]
     ids = " ".join(map(str, sorted(pids)))
     remedy = (
         f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
@@ -166,12 +170,13 @@ def busy(
     return [finding], warnings
 
 
-def who(app: App, process: Facts) -> str:
+def who(app: App, process: Facts, *, brief: bool = False) -> str:
     """One process for people: pid, user, command, memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:
         return f"pid {app.pid} ({app.program}, not to be seen from here) holds {memory}"
-    return f"pid {app.pid} of {process['user']} ({process['command'] or app.program}) holds {memory}"
+    command = process["command"] or app.program
+    return f"pid {app.pid} of {process['user']} ({in_brief(command) if brief else command}) holds {memory}"
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:

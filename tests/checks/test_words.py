@@ -1,0 +1,62 @@
+"""Words of findings: command lines cut, frames that tell, pauses."""
+
+from __future__ import annotations
+
+from runbook.checks.allreduce import pauses
+from runbook.checks.brief import MOST, in_brief
+from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.ports import why_so_many
+from runbook.checks.ranks.ended import LAUNCH_SCRIPT
+from runbook.checks.ranks.words import telling
+
+OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
+CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'
+LOGGER = 'File "/venv/torch/distributed/c10d_logger.py", line 83 in wrapper'
+OPS = 'File "/venv/torch/_ops.py", line 1158 in __call__'
+
+
+def test_torch_passing_a_call_on_is_no_frame_that_tells() -> None:
+    assert telling([OPS, CALL, LOGGER, OURS]) == [CALL, OURS]
+    assert telling([LOGGER]) == [LOGGER]
+    mine = 'File "/home/u/train/c10d_logger.py", line 3 in wrapper'
+    assert telling([mine, LOGGER]) == [mine]
+
+
+def test_a_long_command_is_cut_and_a_short_one_is_not() -> None:
+    assert in_brief("python  -m\nhttp.server") == "python -m http.server"
+    long = "/opt/venv/bin/python -c " + "import socket; " * 20
+    assert len(in_brief(long)) <= MOST
+    assert in_brief(long).endswith("…")
+    assert len(in_brief("x" * 500)) == MOST
+
+
+def row(size: int, p50: float, longest: float) -> dict[str, float]:
+    return {"size": size, "p50_us": p50, "p99_us": p50, "max_us": longest}
+
+
+def test_a_pause_is_told_and_a_busy_machine_is_not() -> None:
+    assert pauses([row(1024, 400, 300_000), row(4096, 900, 2000)]) == []
+    assert pauses([row(1 << 30, 300_000, 2_000_000)]) == []
+    (said,) = pauses([row(1024, 427, 1_033_900), row(2048, 500, 700_000)])
+    assert said.startswith("one iteration at 1 KiB paused for 1.0 s (p50 0.427 ms), and such a pause at 1 more size:")
+
+
+def test_shells_name_of_the_launch_script_is_left_out() -> None:
+    dash = "/home/u/.runbook/20261121/node-b/connection.sh: 40: .: cannot open /opt/x: No such file"
+    bash = "/home/u/.runbook/20261121/node-b/connection.sh: line 40: /opt/x: No such file or directory"
+    assert LAUNCH_SCRIPT.sub("", dash) == ".: cannot open /opt/x: No such file"
+    assert LAUNCH_SCRIPT.sub("", bash) == "/opt/x: No such file or directory"
+    assert LAUNCH_SCRIPT.sub("", "CondaError: no such environment") == "CondaError: no such environment"
+
+
+def dialled(port: int, kind: str) -> Dial:
+    return Dial("node-a", "node-b", "10.0.0.2", port, kind, "dial", "dropped", None, 0.5)
+
+
+def test_why_the_kernels_ports_are_opened_is_said_where_they_are() -> None:
+    wide = "sudo ufw allow from 10.0.0.1 to any port 29500:29510,32768:60999 proto tcp"
+    dials = [dialled(29500, "rendezvous"), dialled(40121, "ephemeral")]
+    (said,) = why_so_many(dials, wide)
+    assert said.startswith("why: 32768-60999 ")
+    assert why_so_many(dials, wide.replace(",32768:60999", "")) == ()
+    assert why_so_many(dials[:1], wide) == ()
