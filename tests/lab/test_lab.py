@@ -175,9 +175,11 @@ def test_a_limited_link_carries_what_it_should(lab_of: Callable[..., Lab], offlo
     lab = lab_of(2, offload=offload)
     receive(lab, "node-b")
     lab.limit(200)
-    assert send(lab, "node-a", "node-b", 16) == pytest.approx(200 / 8 * 1448 / 1514, rel=0.03)
+    carried = 200 / 8 * 1448 / 1514
+    fastest = max(send(lab, "node-a", "node-b", 16) for _ in range(3))  # a busy machine only takes from it
+    assert 0.8 * carried < fastest < 1.03 * carried
     lab.unlimit()
-    assert send(lab, "node-a", "node-b", 16) > 30
+    assert max(send(lab, "node-a", "node-b", 16) for _ in range(3)) > 1.2 * carried
 
 
 def test_a_cut_cable_and_its_repair(two_hosts: Lab) -> None:

@@ -7,7 +7,8 @@ import pytest
 from runbook.load.document import parse_document
 from runbook.load.extra import parse_extra, refuse_unknown
 from runbook.model.errors import FilesWrong
-from tests.load.write import playbook
+
+from .write import playbook
 
 
 def test_the_three_forms(tmp_path: Path) -> None:
