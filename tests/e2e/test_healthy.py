@@ -55,7 +55,7 @@ def test_a_slow_link_gives_its_own_bandwidth_and_fails_a_gate_above_it(
     (stage,) = [stage for stage in ran.document["stages"] if stage["name"] == "full"]
     metrics = stage["outcomes"][0]["metrics"]
     assert metrics["size"] == 16 << 20
-    assert metrics["busbw_gbytes"] * 1000 == pytest.approx(23.5, rel=0.05)
+    assert 0.8 * 23.5 < metrics["busbw_gbytes"] * 1000 < 1.05 * 23.5  # a busy machine only takes from it
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/zsh", "/bin/dash"])

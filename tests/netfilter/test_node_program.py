@@ -51,7 +51,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     fake.chmod(0o755)
     started = time.monotonic()
     node = Evidence.from_stdout(run(path=f"{tmp_path}:{os.environ['PATH']}"))
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 30  # the tool would take 61 s
     assert node.tool("nft-json").status == "timeout"
     told = explain(node, FLOW)
     assert told.blocks is None
