@@ -45,21 +45,24 @@ def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lam
     `hurry` is asked meanwhile: true cuts the grace short.
     """
     for member in crew.members:
-        if member.remote is None or member.over:
+        if member.remote is None or member.gone:
             continue
         with contextlib.suppress(Unreachable):
-            member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
+            if member.state == "none":  # it never spoke, and has started nothing
+                member.remote.signal("SIGKILL")
+            else:
+                member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
     if crew.members and all(member.remote is None for member in crew.members):
         _order(crew, {"do": "stop"})
     deadline = time.monotonic() + grace_s + 6.0
-    while time.monotonic() < deadline and not hurry() and not all(member.over for member in crew.members):
+    while time.monotonic() < deadline and not hurry() and not all(member.gone for member in crew.members):
         crew.drain(0.1)
         for name in crew.nodes:
             session = crew.at.run.site.sessions.get(name)
             if session is not None and session.lost:
                 crew.lose(name, session.lost)
     unsure = {name for name in crew.nodes if name not in crew.live_nodes()}
-    gone = {m.place.node for m in crew.members if m.keeper_gone or m.state != OVER}
+    gone = {m.place.node for m in crew.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
         for name, answer in _order(crew, {"do": "kill"}, gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
