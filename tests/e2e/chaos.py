@@ -9,17 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 seconds, ways = float(sys.argv[1]), set(sys.argv[2:])
-here, rank = os.path.expanduser("~/record"), os.environ["RANK"]
-os.makedirs(here, exist_ok=True)
+here, rank = Path.home() / "record", os.environ["RANK"]
+here.mkdir(exist_ok=True)
 RECORDS = {
     1: os.open(f"{here}/{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
     2: os.open(f"{here}/{rank}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
 }
 
 
-def write(stream, data):
+def write(stream: int, data: bytes) -> None:
     at = 0
     while at < len(data):
         count = os.write(stream, data[at : at + 65536])

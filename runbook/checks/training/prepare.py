@@ -193,7 +193,7 @@ def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: fl
 def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:
     members = [m for m in crew.on(node) if m.state == "none"]
     said = [m.remote.error for m in members if m.remote and m.remote.error]
-    return Outcome.unknown(
+    return Outcome.failed(
         node,
         Finding(
             "ranks-missing",
