@@ -109,10 +109,12 @@ class _Try:
             if end.kind == "late" and self._job.detach:
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
-            if end.kind != "finished":
+            if end.kind != "finished" or not all(member.gone for member in crew.members):
                 unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
         left = sorted({*ending.drain(crew), *unsure})
         ending.clean(crew, [name for name in crew.nodes if name not in left])
+        for name in left:
+            at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
@@ -177,7 +179,7 @@ class _Try:
 def _why(end: End) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
-    return "stopped by the user" if end.kind == "stopped" else "the time is up"
+    return {"stopped": "stopped by the user", "finished": "its rank has ended"}.get(end.kind, "the time is up")
 
 
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
