@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -15,8 +16,8 @@ from runbook.checks.training import ending
 from runbook.checks.training.attempt import Attempt, Place, make_attempt
 from runbook.checks.training.crew import Crew
 from runbook.checks.training.logs import RankLogs
-from runbook.checks.training.prepare import READY_S, prepare
-from runbook.checks.training.retry import decide
+from runbook.checks.training.prepare import AFTER_S, READY_S, prepare
+from runbook.checks.training.retry import Decision, decide
 from runbook.checks.training.start import Skew, commit, measure_clocks, running
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
@@ -39,6 +40,10 @@ class Launch(Check):
 
     job: Job = field(kw_only=True)
 
+    @property
+    def outlives_s(self) -> float:
+        return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
+
     def run(self, at: Context) -> list[Outcome]:
         dismiss_gang(at.run)  # its ranks hold the port and the GPUs
         causes: list[str] = []
@@ -50,6 +55,8 @@ class Launch(Check):
                 return outcomes
             causes.append(guilty.findings[0].cause)
             decision = decide(causes, self.job.retries)
+            if decision.again and time.monotonic() + decision.after_s > at.deadline:
+                decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
             if decision.why:
                 at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
             if not decision.again or at.stopping.wait(decision.after_s):
@@ -98,6 +105,7 @@ class _Try:
             ending.end(crew, grace_s=0.0, why="a node was lost before the start")
             lost = Finding(error.cause, error.says, error.remedy, error.evidence)
             return [Outcome.unknown(name, lost) for name in crew.nodes]
+        self._make_files()
         unsure: list[str] = []
         with Fetching(crew):
             self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
@@ -118,6 +126,13 @@ class _Try:
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def _make_files(self) -> None:
+        """Every process has its files from the start: an empty one says that nothing was written."""
+        for member in self._crew.members:
+            for end in ("out", "err"):
+                with contextlib.suppress(OSError):
+                    (self._crew.logs.folder / f"{member.place.name}.{end}").touch()
 
     def _about(self) -> Facts:
         run = self._at.run
