@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TextIO
 
 from runbook.causes.logs.judge import Cause, judge
+from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.rules import scanner
 from runbook.causes.logs.scan import Scanner
 from runbook.causes.logs.sign import Tier
@@ -38,7 +39,7 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     for log in logs:
         reader.read(log, progress.over(log))
     progress.clear()
-    causes = with_tools(judge(scan), reader.tools, logs=reader.logs)
+    causes = reader.causes()
     if closed and not causes:
         causes = [_not_looked(closed)]
     elif closed:
@@ -47,7 +48,8 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     if output == "json":
         sys.stdout.write(as_json(causes, pages))
     else:
-        told = as_text(causes, pages, files=len(logs), lines=reader.lines)
+        went_on = scan.reached is not Reached.SETUP
+        told = as_text(causes, pages, files=len(logs), lines=reader.lines, went_on=went_on)
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(told.encode(encoding, "backslashreplace").decode(encoding))
     return DOES_NOT_TELL if causes and causes[0].cause in ("insufficient-evidence", UNREAD) else FOUND_OR_HEALTHY
@@ -80,6 +82,10 @@ class Reader:
     def logs(self) -> bool:
         """Some log has something on it."""
         return self._logs and self._scan.told
+
+    def causes(self) -> list[Cause]:
+        """What all that was read tells, the root first."""
+        return with_tools(judge(self._scan), self.tools, logs=self.logs)
 
     def read(self, log: LogFile, stream: Iterator[bytes]) -> None:
         head = b""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.logs.derive import derive, with_summaries
+from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.scan import Scanner
 from runbook.causes.logs.sign import Confidence, Hit, Line, Rule, Tier
 
@@ -16,6 +17,11 @@ ENDINGS = ("traceback", "launcher-failed", "glog-error", "nccl-failed", "aborted
            "watchdog", "client-timed-out", "told-to-end", "cancelled", "step-cancelled", "hung-up")  # fmt: skip
 """Signs after which a run does not go on by itself."""
 EMPTY = "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, Kubernetes to `kubectl logs`"
+SO_FAR = "nothing failed so far, and nothing shows that it got anywhere: no step, no connection, no end"
+HANGS = (
+    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
+    "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
+)
 HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required")
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
@@ -60,6 +66,8 @@ def judge(scanner: Scanner) -> list[Cause]:
         found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     if not found and not scanner.told:
         return [Cause("insufficient-evidence", "high", "there is nothing in these logs", EMPTY, (), Tier.WRAPPER)]
+    if not found and scanner.reached is Reached.NOTHING:
+        return [Cause("insufficient-evidence", "low", SO_FAR, HANGS, (), Tier.WRAPPER)]
     return [found[0], *(_folded(cause, found[0]) for cause in found[1:])] if found else []
 
 

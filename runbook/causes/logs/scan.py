@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
 from runbook.causes.logs.line import read_line, section_of, section_of_path
+from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.sign import Hit, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
@@ -43,11 +44,17 @@ class Catalogue:
     """Signs with their patterns and literals, compiled once; what is noise, and what says that a run goes on."""
 
     def __init__(
-        self, signs: Sequence[Sign], noise: re.Pattern[str], progress: str, goes_on: re.Pattern[bytes]
+        self,
+        signs: Sequence[Sign],
+        noise: re.Pattern[str],
+        progress: str,
+        goes_on: re.Pattern[bytes],
+        reached: Callable[[bytes], Reached],
     ) -> None:
         self.signs = [(sign, sign.compiled()) for sign in signs]
         self.noise = noise
         self.goes_on = goes_on
+        self.reached = reached
         literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS, OPENERS, ABROAD]
         self.index = Index(literals)
 
@@ -59,6 +66,7 @@ class Scanner:
         self._signs = catalogue.signs
         self._noise = catalogue.noise
         self._goes_on = catalogue.goes_on
+        self._reached = catalogue.reached
         self._index = catalogue.index
         self._progress, self._heading, self._opener, self._abroad = range(len(self._signs), len(self._signs) + 4)
         self._shapes: dict[bytes, _Kind] = {}
@@ -66,6 +74,7 @@ class Scanner:
         self._totals = [0] * len(self._signs)
         self.lines = 0
         self.told = False  # some line has something on it
+        self.reached = Reached.NOTHING
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
@@ -89,6 +98,8 @@ class Scanner:
                 if kind is None:
                     self.told = self.told or bool(raw.strip())
                     kind = self._kind(raw)
+                    if self.reached is not Reached.PROGRESS:
+                        self.reached = max(self.reached, Reached.PROGRESS if kind[2] else self._reached(raw))
                     if len(shapes) < SHAPES and len(shape) < SHAPE_BYTES and ESCAPED not in raw:
                         shapes[shape] = kind
                 signs, most, goes_on, heads, opens = kind

@@ -44,7 +44,8 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     """
     if not sources:
         return list(causes)
-    told = [cause for cause in causes if logs or cause.cause != "insufficient-evidence"]
+    # Outputs of tools have no end to wait for: words between them are no job that got nowhere.
+    told = [cause for cause in causes if cause.cause != "insufficient-evidence" or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
     own = _faults(sources)
     if not told and logs:
