@@ -78,4 +78,5 @@ def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
 
 def _folded(cause: Cause) -> Iterator[str]:
     where = f"{cause.evidence[0].line.source}:{cause.evidence[0].line.number}: " if cause.evidence else ""
-    yield f"  follows    {cause.cause}: {where}{one_line(cause.says)}"
+    says = one_line(cause.says)
+    yield f"  follows    {cause.cause}: {where}{says[:WIDE] + '…' if len(says) > WIDE else says}"

@@ -22,6 +22,9 @@ HANGS = (
     "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
     "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
 )
+MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
+    "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
+"""Errors that a program makes by itself, whatever other processes do."""
 HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required")
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
@@ -46,6 +49,7 @@ class Cause:
     rank: int | None = None
     node: str | None = None
     follows: str | None = None
+    own: bool = False  # a mistake in the program of another process than the root's: it follows from nothing
     ruled_out: tuple[str, ...] = ()  # causes whose lines would be here, and are not
 
 
@@ -197,5 +201,15 @@ def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
 
 def _folded(cause: Cause, root: Cause) -> Cause:
     """What is no root of its own is told under the root that explains it."""
+    if _own_mistake(cause, root):
+        return replace(cause, own=True)
     explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
     return replace(cause, follows=root.cause) if explained else cause
+
+
+def _own_mistake(cause: Cause, root: Cause) -> bool:
+    """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
+    roots = {hit.line.who for hit in root.evidence}
+    return cause.cause == "program-error" and root.tier < Tier.NETWORK and any(
+        hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence
+    )

@@ -52,8 +52,8 @@ SETUP = re.compile(
 """A line of a run that is more than begun."""
 
 
-def reached(line: bytes) -> Reached:
-    """How far the run was that printed this line."""
-    if PROGRESS.match(line):
+def reached(line: bytes, goes_on: bool) -> Reached:
+    """How far the run was that printed this line; `goes_on`: it tells of training."""
+    if (goes_on and b"has connected to" not in line) or PROGRESS.match(line):
         return Reached.PROGRESS
     return Reached.SETUP if SETUP.match(line) else Reached.NOTHING

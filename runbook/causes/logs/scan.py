@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
-from runbook.causes.logs.line import read_line, section_of, section_of_path
+from runbook.causes.logs.line import LONGEST, read_line, section_of, section_of_path
 from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.sign import Hit, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
@@ -26,6 +27,8 @@ LAST_OF_A_SHAPE = 4
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
+ENDLESS = 64 << 10  # bytes of a line of which the beginning and the end are read
+TAIL = 8 * LONGEST
 SEGMENTS = 200  # of a line that a progress bar redraws: the last ones
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 TOTAL = 4000  # hits of a sign over all sources
@@ -49,7 +52,7 @@ class Catalogue:
         noise: re.Pattern[str],
         progress: str,
         goes_on: re.Pattern[bytes],
-        reached: Callable[[bytes], Reached],
+        reached: Callable[[bytes, bool], Reached],
     ) -> None:
         self.signs = [(sign, sign.compiled()) for sign in signs]
         self.noise = noise
@@ -78,6 +81,7 @@ class Scanner:
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
+        self.cut: dict[str, int] = {}  # lines of which only the end was looked at, by source
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Read one source from its start to its end; `speaker` is who wrote it, where its path tells."""
@@ -87,7 +91,8 @@ class Scanner:
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
         open_line: Whole | None = None
-        for lines in _lines(chunks):
+        self.cut[source] = 0
+        for lines in _lines(chunks, partial(self._cut, source)):
             for raw in lines:
                 number += 1
                 if open_line and not open_line.takes(raw):
@@ -98,8 +103,6 @@ class Scanner:
                 if kind is None:
                     self.told = self.told or bool(raw.strip())
                     kind = self._kind(raw)
-                    if self.reached is not Reached.PROGRESS:
-                        self.reached = max(self.reached, Reached.PROGRESS if kind[2] else self._reached(raw))
                     if len(shapes) < SHAPES and len(shape) < SHAPE_BYTES and ESCAPED not in raw:
                         shapes[shape] = kind
                 signs, most, goes_on, heads, opens = kind
@@ -130,6 +133,9 @@ class Scanner:
             for hit in sorted((hit for few in source.kept.values() for hit in few), key=lambda hit: hit.line.number)
         ]
 
+    def _cut(self, source: str) -> None:
+        self.cut[source] += 1
+
     def _close(self, here: _Source, line: Whole, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
         for raw in line.readings:
@@ -149,10 +155,15 @@ class Scanner:
         keep = max((self._signs[at][0].keep for at in signs if at < self._progress), default=0)
         goes_on = self._progress in found and bool(self._goes_on.match(raw))
         opens = self._opener in found and may_go_on(raw)
+        if self.reached is not Reached.PROGRESS:
+            self.reached = max(self.reached, self._reached(raw, goes_on))
         return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), goes_on, self._heading in found, opens
 
     def _read(self, here: _Source, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
+        if not inside and len(raw) > ENDLESS:
+            # What was printed last stands at the end of what never breaks a line.
+            inside = [raw[:LONGEST], *(raw[at : at + LONGEST] for at in range(len(raw) - TAIL, len(raw), LONGEST // 2))]
         if inside:
             for segment in inside[-SEGMENTS:]:
                 of_segment, _, _, _, _ = self._kind(segment)
@@ -236,15 +247,20 @@ class _Kept:
         yield from self._last
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The complete lines of each chunk; what has no end yet is carried over, up to a limit."""
+def _lines(chunks: Iterable[bytes], cut: Callable[[], None]) -> Iterator[list[bytes]]:
+    """The complete lines of each chunk; what has no end yet is carried over, up to a limit: `cut` is called beyond it."""
     rest = b""
+    whole = True
     for chunk in chunks:
         lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
+        whole = whole or bool(lines)
         if len(rest) > PENDING:
             # Not a line that anyone would read: keep its end, where the newest words are.
             rest = rest[-PENDING // 4 :]
+            if whole:
+                cut()
+            whole = False
         yield lines
     if rest:
         yield [rest]
