@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TextIO
 
 from runbook.causes.logs.judge import Cause, judge
@@ -19,6 +20,7 @@ from runbook.causes.tools.paste import read_paste
 from runbook.causes.tools.verdict import UNREAD, Source, with_tools
 from runbook.cli.causepages import cause_pages
 from runbook.cli.logfiles import LogFile, chunks, find_logs
+from runbook.cli.ownruns import OwnRun, latest_run, read_run
 from runbook.report.diagnosis import as_json, as_text
 
 FOUND_OR_HEALTHY = 0
@@ -38,6 +40,7 @@ HEADS = 8 << 20
 
 def diagnose(named: Sequence[str], *, output: str) -> int:
     """Print what the logs tell; 0 when a cause was found or they are healthy, 1 when they do not tell."""
+    named, run = _with_latest_run(named)
     found = find_logs(named)
     logs, closed = [log for log in found if log.readable], [log for log in found if not log.readable]
     scan = scanner()
@@ -46,7 +49,7 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     for log in logs:
         reader.read(log, progress.over(log, partial(reader.broken.append, log.name)))
     progress.clear()
-    causes = reader.causes()
+    causes = reader.causes() if run is None else run.with_logs(reader.causes())
     unread = _unread([log.name for log in closed], reader)
     if unread and (not causes or (causes[0].cause == "insufficient-evidence" and not causes[0].evidence)):
         causes = [_not_looked(unread)]
@@ -56,11 +59,21 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     if output == "json":
         sys.stdout.write(as_json(causes, pages))
     else:
-        went_on = scan.reached is not Reached.SETUP
+        went_on = scan.reached is not Reached.SETUP or run is not None
         told = as_text(causes, pages, files=len(logs), lines=reader.lines, went_on=went_on)
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(told.encode(encoding, "backslashreplace").decode(encoding))
     return DOES_NOT_TELL if causes and causes[0].cause in ("insufficient-evidence", UNREAD) else FOUND_OR_HEALTHY
+
+
+def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
+    """Of a folder of our own runs the latest, with what that run found itself."""
+    folder = latest_run(Path(named[0])) if len(named) == 1 else None
+    if folder is None:
+        return named, None
+    if folder != Path(named[0]):
+        sys.stderr.write(f"note: of the runs in {named[0]} this is the latest, {folder.name}\n")
+    return [str(folder)], read_run(folder)
 
 
 def _unread(closed: Sequence[str], reader: Reader) -> list[str]:

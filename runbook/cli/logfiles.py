@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from runbook.cli.archives import Member, is_archive, members
+from runbook.cli.ownruns import is_run
 from runbook.model.errors import FilesWrong, Problem
 
 CHUNK = 1 << 20
@@ -59,7 +60,7 @@ def find_logs(named: Sequence[str]) -> list[LogFile]:
             found.setdefault(name, LogFile(name, None))
         elif path.is_dir():
             inside = [LogFile(str(file), file, readable=os.access(file, os.R_OK)) for file in _inside(path)]
-            if not inside:
+            if not inside and not is_run(path):
                 problems.append(Problem("arguments.no-logs", f"{name} holds no log"))
             found.update((log.name, log) for log in inside)
         elif not path.exists():
@@ -128,7 +129,7 @@ def _unpacked(head: bytes, stream: IO[bytes]) -> IO[bytes]:
 
 def _inside(folder: Path) -> list[Path]:
     """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
-    if (folder / "events.jsonl").is_file() and (folder / "logs").is_dir():
+    if is_run(folder):
         folder = folder / "logs"
     found: list[Path] = []
     for base, folders, files in os.walk(folder):

@@ -25,10 +25,11 @@ HANGS = (
 MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
     "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
 """Errors that a program makes by itself, whatever other processes do."""
-HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required")
+HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "allreduce-wrong-data")
+"""No step that comes later makes these good."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
-    "host": "the master", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
+    "host": "the master", "wrong": "some", "size": "some sizes", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
     "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
     "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
     "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
@@ -72,7 +73,7 @@ def judge(scanner: Scanner) -> list[Cause]:
         return [Cause("insufficient-evidence", "high", "there is nothing in these logs", EMPTY, (), Tier.WRAPPER)]
     if not found and scanner.reached is Reached.NOTHING:
         return [Cause("insufficient-evidence", "low", SO_FAR, HANGS, (), Tier.WRAPPER)]
-    return [found[0], *(_folded(cause, found[0]) for cause in found[1:])] if found else []
+    return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
 
 
 def _rules() -> Sequence[Rule]:
@@ -202,9 +203,15 @@ def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
 def _folded(cause: Cause, root: Cause) -> Cause:
     """What is no root of its own is told under the root that explains it."""
     if _own_mistake(cause, root):
-        return replace(cause, own=True)
+        return replace(cause, own=True, evidence=_beside(cause, root))
     explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
     return replace(cause, follows=root.cause) if explained else cause
+
+
+def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
+    """The cause's lines that do not prove the root already."""
+    proven = {(hit.line.source, hit.line.number) for hit in root.evidence}
+    return tuple(hit for hit in cause.evidence if (hit.line.source, hit.line.number) not in proven)
 
 
 def _own_mistake(cause: Cause, root: Cause) -> bool:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
-from runbook.causes.logs.line import LONGEST, read_line, section_of, section_of_path
+from runbook.causes.logs.line import LONGEST, SHOWN, read_line, section_of, section_of_path
 from runbook.causes.logs.reached import Reached
-from runbook.causes.logs.sign import Hit, Sign
+from runbook.causes.logs.sign import Hit, Line, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 50_000  # remembered
@@ -27,6 +28,8 @@ LAST_OF_A_SHAPE = 4
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
+FAR = 200  # characters before what a line says, from which on it is quoted from there
+AROUND = 60
 ENDLESS = 64 << 10  # bytes of a line of which the beginning and the end are read
 TAIL = 8 * LONGEST
 SEGMENTS = 200  # of a line that a progress bar redraws: the last ones
@@ -184,7 +187,7 @@ class Scanner:
                 few = here.kept.get(at)
                 if few is None:
                     few = here.kept[at] = _Kept(sign.keep if self._totals[at] < TOTAL else 2)
-                self._totals[at] += few.add(Hit(sign.name, line, told))
+                self._totals[at] += few.add(Hit(sign.name, _quoted_there(line, sign), told))
 
 
 class _Source:
@@ -245,6 +248,15 @@ class _Kept:
     def __iter__(self) -> Iterator[Hit]:
         yield from self._first
         yield from self._last
+
+
+def _quoted_there(line: Line, sign: Sign) -> Line:
+    """The line, quoted where it says it: that may be far behind its beginning."""
+    if len(line.text) <= SHOWN:
+        return line
+    lowered = line.text.lower()
+    at = min((place for key in sign.literals if (place := lowered.find(key)) >= 0), default=0)
+    return replace(line, shown=f"… {line.text[at - AROUND : at - AROUND + SHOWN]}") if at > FAR else line
 
 
 def _lines(chunks: Iterable[bytes], cut: Callable[[], None]) -> Iterator[list[bytes]]:
