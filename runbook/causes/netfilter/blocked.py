@@ -295,7 +295,7 @@ def _perhaps(
     node = possible[0][0]
     rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
     if len(rules) == 1 and possible[0][1].by_chance:
-        says = f"{node} {_verb(possible[0][1])} every so many packets of {_flow(flow)}: {possible[0][1].candidates[0]}"
+        says = f"{node} {_verb(possible[0][1])} some of the packets of {_flow(flow)}, by count or by chance: {possible[0][1].candidates[0]}"
     elif len(rules) == 1:
         says = f"{node} {_verb(possible[0][1])} {_flow(flow)}, most likely by a rule whose match cannot be told from here: {possible[0][1].candidates[0]}"
     else:

@@ -89,7 +89,8 @@ def explain(
     tool, where, rule = _name(evidence, flow, leg, base, end)
     also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
-    if not sure:
+    by_chance = not sure and any(stop.by_chance for stop in journey.stops)
+    if not sure and not by_chance:
         caveats.append("these rules match only sometimes, or on what cannot be told from here: it could be one of them")
     return Explanation(
         blocks=True if sure else None,
@@ -104,7 +105,7 @@ def explain(
         caveats=(*caveats, *fix.caveats),
         leg=leg,
         tracked=journey.tracked,
-        by_chance=not sure and any(stop.by_chance for stop in journey.stops),
+        by_chance=by_chance,
     )
 
 

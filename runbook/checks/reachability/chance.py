@@ -46,7 +46,8 @@ def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Findin
             for name, one in blocked.explanations if blocked else ():
                 if one.by_chance:
                     place = name, " or ".join(one.candidates)
-                    commands[place].append(one.allow)
+                    if protocol == "tcp" or not any(protocol in command for command in commands[place]):
+                        commands[place].append(one.allow)  # the answers to an echo are let in with it
                     told[place] += one.caveats
                     peers[place] |= {source, destination} - {name}
                     strikes_tcp |= {place} if protocol == "tcp" else set()
@@ -59,7 +60,7 @@ def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Findin
         found[name].append(
             Finding(
                 "firewall-drop",
-                f"{name} drops every so many packets between itself and {listed(others)}: {rule}",
+                f"{name} drops some of the packets between itself and {listed(others)}, by count or by chance: {rule}",
                 " && ".join(dict.fromkeys(filter(None, commands[place]))),
                 tuple(dict.fromkeys([*lines[:4], f"{name}: {rule}", *told[place]]))[:10],
                 tuple(others),
