@@ -217,8 +217,6 @@ class Trouble:
             return Guilt(node, finding)
         blocked = self.blocked(dials) if first.outcome in SEEN else None
         by_chance = blocked is not None and blocked.by_chance
-        if by_chance:  # which of the dials it struck is chance as well: the remedy has to open all of them
-            blocked = self.blocked([*dials, *self.bad, *self.good])
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
             peers = tuple(name for name in others if name != node)

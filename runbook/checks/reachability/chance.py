@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from runbook.causes.netfilter import Flow, explain_blocked
 from runbook.checks.dialling.rules import rules_of
-from runbook.checks.reachability.common import listed
+from runbook.checks.reachability.common import ends
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.model.verdict import Finding
 
@@ -60,7 +60,7 @@ def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Findin
         found[name].append(
             Finding(
                 "firewall-drop",
-                f"{name} drops some of the packets between itself and {listed(others)}, by count or by chance: {rule}",
+                f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
                 " && ".join(dict.fromkeys(filter(None, commands[place]))),
                 tuple(dict.fromkeys([*lines[:4], f"{name}: {rule}", *told[place]]))[:10],
                 tuple(others),

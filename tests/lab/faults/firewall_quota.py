@@ -12,6 +12,5 @@ FAULT = Fault(
     cause="firewall-drop",
     nodes="node-b",
     says=(r"quota over 3 mbytes",),
-    mends=True,
     within_s=14,
 )
