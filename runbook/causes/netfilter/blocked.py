@@ -419,4 +419,5 @@ def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> str:
     """One command line when it is for `node` alone; else each with its node."""
     if all(name == node for name, _ in remedies):
         return " && ".join(command for _, command in remedies)
-    return "; ".join(f"on {name}: {command}" for name, command in remedies)
+    there = {name: [command for where, command in remedies if where == name] for name, _ in remedies}
+    return "; ".join(f"on {name}: {' && '.join(commands)}" for name, commands in there.items())
