@@ -326,7 +326,7 @@ def _not_seen(
     node = destination_name if destination_name in blind else next(iter(blind))
     alike = len(set(blind.values())) == 1
     reasons = (
-        f"of {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"of {n}: {why}" for n, why in blind.items())
+        f"on {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"on {n}: {why}" for n, why in blind.items())
     )
     permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
     file = "/etc/sudoers.d/zz-runbook"
@@ -334,7 +334,7 @@ def _not_seen(
     return Blocked(
         cause,
         node,
-        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it, {reasons}",
+        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it {reasons}",
         f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by hand: "
         f"`sudo nft -a list ruleset; sudo iptables-save`, for what stops {flow.protocol} port {flow.port}",
         tuple(_allowing(legs)),
