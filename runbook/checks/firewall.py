@@ -14,6 +14,7 @@ from runbook.checks.dialling.dial import Dial
 from runbook.checks.dialling.mesh import Mesh, Want
 from runbook.checks.dialling.ports import no_port_left
 from runbook.checks.port import holders, promised_ports
+from runbook.checks.reachability.common import listed
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -79,13 +80,12 @@ def judge(
         elif node.name in mesh.silent:
             outcomes.append(mesh.silent[node.name])
         elif blocked := [dial for dial in trouble.bad if node.name in (dial.source, dial.destination)]:
-            others = tuple(sorted(findings))
+            far = sorted({d.source if d.destination == node.name else d.destination for d in blocked})
+            whose = listed(f"{name}'s" for name in sorted(findings))
             outcomes.append(
                 Outcome.passed(
                     node.name,
-                    f"{len(arriving)} connections to it opened; what failed between it and "
-                    f"{', '.join(sorted({d.source if d.destination == node.name else d.destination for d in blocked}))} "
-                    f"is {', '.join(others)}'s doing",
+                    f"{len(arriving)} connections to it opened; what failed between it and {listed(far)} is {whose} doing",
                 )
             )
         else:

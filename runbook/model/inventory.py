@@ -12,6 +12,12 @@ from runbook.model.secret import Secret
 EnvValue = str | Secret
 
 
+def typed(program: str) -> str:
+    """A program's path as one types it into a shell, which expands `~/`."""
+    home = "~/" if program.startswith("~/") else ""
+    return home + shlex.quote(program.removeprefix(home))
+
+
 @dataclass(frozen=True, slots=True)
 class Ssh:
     """How to log in. Fields left `None` are for `~/.ssh/config` and ssh's own defaults to decide."""
@@ -57,9 +63,7 @@ class Node:
 
     @property
     def interpreter_typed(self) -> str:
-        """The same, as one types it into a shell, which expands `~/`."""
-        home = "~/" if self.interpreter.startswith("~/") else ""
-        return home + shlex.quote(self.interpreter.removeprefix(home))
+        return typed(self.interpreter)
 
     @property
     def slots(self) -> int:

@@ -12,7 +12,6 @@ import itertools
 import json
 import queue
 import re
-import shlex
 import threading
 import time
 import zlib
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
 from runbook.model.errors import Unreachable
+from runbook.model.inventory import typed
 from runbook.transport import bootstrap
 from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote, from_json
 from runbook.transport.stream import Stream
@@ -63,7 +63,7 @@ class Session:
             self._stream.kill()
             self._stream.close()
             if bootstrap.STARTED in self._noise:
-                quoted = shlex.quote(python)
+                quoted = typed(python)
                 raise NoPython(
                     "python-missing",
                     f"{python} on {node} does not start: it was called, and nothing came of it within {timeout_s:g} s",

@@ -16,7 +16,7 @@ from runbook.checks.dialling.ports import ephemeral_range, needed_ports
 from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import C, cluster, context, dial, node, with_ports
+from .world import C, cluster, context, dial, node, ruled, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
 
@@ -202,9 +202,39 @@ def test_lost_packets_are_not_taken_for_a_firewall() -> None:
     late = dial("node-b", "node-a", "open", tries=3)
     _, finding = guilty(dial("node-a", "node-b", "dropped"), *ALSO_OPEN, late)
     assert finding.cause == "packet-loss"
-    assert "1 connections opened only after several tries (up to 3), 1 never" in finding.says
+    assert "1 connection opened only after several tries (up to 3), 1 never" in finding.says
     _, finding = guilty(dial("node-a", "node-b", "dropped"), *ALSO_OPEN)
     assert finding.cause == "firewall-drop"
+
+
+def test_what_a_node_loses_on_the_way_to_itself_is_no_cable() -> None:
+    late = dial("node-b", "node-b", "open", tries=3)
+    name, finding = guilty(dial("node-b", "node-b", "silent"), late)
+    assert (name, finding.cause, finding.peers) == ("node-b", "packet-loss", ())
+    assert finding.says.startswith("packets that node-b sends to itself are lost")
+    assert "transceiver" not in finding.remedy
+
+
+DICE = "-A INPUT -p tcp -m tcp ! --dport 22 -m statistic --mode random --probability 0.3 -j DROP"
+LIMIT = "-A INPUT -p tcp -m tcp ! --dport 22 -m limit --limit 5/sec -j DROP"
+
+
+@pytest.mark.parametrize(("rule", "cause"), [(DICE, "firewall-drop"), (LIMIT, "packet-loss")])
+def test_loss_is_a_rules_doing_only_where_the_rule_draws_lots(rule: str, cause: str) -> None:
+    dials = [
+        dial("node-a", "node-b", "silent", port=29501),
+        dial("node-a", "node-b", "open", tries=3),
+        dial("node-b", "node-b", "open"),
+        dial("node-b", "node-a", "open", kind="ephemeral", port=40123),
+    ]
+    ((name, (finding,)),) = (
+        Trouble.of(context(cluster()), dials, {"node-a": ruled(), "node-b": ruled(rule)}).findings().items()
+    )
+    assert (name, finding.cause) == ("node-b", cause)
+    if cause == "firewall-drop":
+        assert finding.says.startswith("node-b drops some of the packets of TCP 29501 from 10.0.0.1 to 10.0.0.2")
+        assert rule in finding.says
+        assert finding.remedy == "sudo iptables -D INPUT 1", "an exception would leave it to whom it did not strike yet"
 
 
 def test_connections_that_opened_late_are_a_warning() -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from runbook.checks.context import Facts
 from runbook.checks.dialling.dial import Dial
 from runbook.checks.ping import Judge, before_packets, ssh_port, targets
+from runbook.checks.reachability.chance import chance_findings
 from runbook.checks.reachability.common import culprits, listed
+from runbook.checks.reachability.loss import loses
 from runbook.checks.reachability.names import name_findings
 from runbook.checks.reachability.seen import Seen
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import A, B, C, cluster, context, dial, facts_of, interface, machine, node, verdicts
+from .world import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
 
 # Recorded from iputils 20221126 between two network namespaces.
 SILENCE = """\
@@ -255,6 +257,75 @@ def test_tcp_alone_finds_it_where_icmp_is_blocked() -> None:
     back = target("node-a", A, small=echo(20, 0, raw=SILENCE), full=LOST)
     outcomes = judged(blocked, dials_of("lost"), b_to_a=back)
     assert "mtu-blackhole" in {f.cause for o in outcomes.values() for f in o.findings}
+
+
+QUOTA = "-A INPUT -p tcp -m tcp ! --dport 22 -m quota --quota 2000 -j DROP"
+LARGE = "-A INPUT -p tcp -m length --length 1400:65535 -j DROP"
+
+
+@pytest.mark.parametrize(("rule", "cause"), [(QUOTA, "firewall-drop"), (LARGE, "mtu-blackhole")])
+def test_a_rule_that_breaks_transfers_off_is_a_matter_of_size_only_where_it_asks_for_the_size(
+    rule: str, cause: str
+) -> None:
+    at = context(cluster())
+    cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
+    answers = {"node-a": answer(target("node-b", B)), "node-b": answer(target("node-a", A))}
+    outcomes = {outcome.node: outcome for outcome in Judge(Seen(at, answers, dials_of("lost"))).outcomes({})}
+    assert causes(outcomes) == {"node-a": [], "node-b": [cause]}
+    (finding,) = outcomes["node-b"].findings
+    assert rule in finding.says
+    assert finding.remedy.count("sudo iptables -I INPUT 1 ") == 2, "what it is sent, and the answers that it gets"
+
+
+EVERY_THIRD = "-A INPUT -m statistic --mode nth --every 3 --packet 0 -j DROP"
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        (EVERY_THIRD, {"node-b": ["firewall-drop"]}),
+        (EVERY_THIRD.replace("-m stat", "-p icmp -m stat"), {}),  # pings alone are no loss to the job
+        (EVERY_THIRD.replace("-m stat", "-s 10.0.0.9 -m stat"), {}),
+        ("-A INPUT -m limit --limit 100/sec -j ACCEPT", {}),
+    ],
+)
+def test_echoes_that_a_rule_takes_at_random(rule: str, found: dict[str, list[str]]) -> None:
+    at = context(cluster())
+    cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
+    answers = {"node-a": answer(target("node-b", B, small=echo(100, 66))), "node-b": answer(target("node-a", A))}
+    seen = Seen(at, answers, [])
+    losing = [pair for pair in seen.pairs if loses(pair)]
+    assert [(pair.source, pair.peer) for pair in losing] == [("node-a", "node-b")]
+    told = chance_findings(seen, losing)
+    assert {name: [finding.cause for finding in those] for name, those in told.items()} == found
+    for finding in told.get("node-b", []):
+        assert rule in finding.says
+        assert finding.remedy == "sudo iptables -D INPUT 1"
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "guilty", "fix"),
+    [
+        (1500, 900, "node-b", "mtu 1500"),  # less than any network is made for
+        (900, 1500, "node-a", "mtu 1500"),
+        (9000, 1500, "node-a", "mtu 1500"),
+        (1500, 1450, "node-a", "mtu 1450"),  # a tunnel's or a cloud's: what it allows passes everywhere
+    ],
+)
+def test_of_two_mtus_the_one_that_no_network_has_or_the_larger_is_odd(
+    mine: int, its: int, guilty: str, fix: str
+) -> None:
+    there, back = ({**ROUTE, "mtu": mtu} for mtu in (mine, its))
+    outcomes = judged(
+        target("node-b", B, route=there, full=LOST), OPEN, b_to_a=target("node-a", A, route=back, full=FULL)
+    )
+    other = {"node-a": "node-b", "node-b": "node-a"}[guilty]
+    assert causes(outcomes) == {guilty: ["mtu-blackhole"], other: []}
+    finding = outcomes[guilty].findings[0]
+    assert finding.remedy.endswith(fix)
+    assert all(
+        f"interface MTU of {name}: {mtu}" in finding.evidence for name, mtu in (("node-a", mine), ("node-b", its))
+    )
 
 
 def test_different_mtus_are_named() -> None:

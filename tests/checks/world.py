@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context, Facts, Run
 from runbook.checks.dialling.dial import Dial
 from runbook.checks.ranks.gang import Gang, Member
@@ -124,6 +125,29 @@ def dial(source: str, destination: str, outcome: str, **options: Any) -> Dial:
         "seconds": 0.1,
     }
     return Dial(**{**given, **options})
+
+
+def rules(*rules: str) -> dict[str, Any]:
+    """What the node program `rules` says of a machine with these rules of iptables, `-A INPUT …`, and no others."""
+    table = "\n".join(["*filter", ":INPUT ACCEPT [0:0]", ":OUTPUT ACCEPT [0:0]", *rules, "COMMIT"])
+    missing = {"status": "missing"}
+    saved = {"status": "ok", "rc": 0, "stdout": table, "stderr": "", "flavour": "legacy"}
+    return {"tools": {"iptables-save": saved, "nft-json": missing}, "facts": {"nf_tables": False}}
+
+
+def ruled(*lines: str) -> Evidence:
+    return Evidence.of(rules(*lines))
+
+
+class Ruled:
+    """A session of a node of which nobody asks anything but its firewall rules."""
+
+    def __init__(self, *lines: str) -> None:
+        self.answer = SimpleNamespace(message=rules(*lines))
+
+    def program(self, name: str, *_: object, **__: object) -> Any:
+        assert name == "rules"
+        return SimpleNamespace(wait=lambda seconds: self.answer)
 
 
 class FakeRemote:

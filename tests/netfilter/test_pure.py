@@ -474,3 +474,22 @@ def test_corpus_firewalld() -> None:
     assert (public.interfaces, public.ports, len(public.rich_rules)) == (("eno1",), (), 4)
     assert status.zone_for("10.0.0.1", "eno1") == "public"
     assert status.default == "public"
+
+
+def test_a_rule_that_draws_lots_is_told_from_one_that_cannot_be_read_and_is_removed() -> None:
+    every_second = match({"numgen": {"mode": "inc", "mod": 2, "offset": 0}}, 0)
+    found = explain(nft([every_second, DROP]), FLOW)
+    assert (found.blocks, found.by_chance) == (None, True)
+    assert found.allow == "sudo nft delete rule inet filter base handle 10"
+    limited = explain(nft([{"limit": {"rate": 5, "per": "second"}}, DROP]), FLOW)
+    assert (limited.blocks, limited.by_chance) == (None, False)
+    assert limited.allow.startswith("sudo nft insert rule")
+    certain = explain(nft([every_second, DROP], [DROP]), FLOW)
+    assert (certain.blocks, certain.by_chance) == (True, False), "where all of it is dropped, no lots are drawn"
+
+
+def test_a_share_that_is_let_in_before_a_drop_is_chance_as_well_and_gets_an_exception() -> None:
+    some = match({"numgen": {"mode": "random", "mod": 100, "offset": 0}}, 30, "<")
+    found = explain(nft([some, ACCEPT], [DROP]), FLOW)
+    assert (found.blocks, found.by_chance) == (None, True)
+    assert found.allow.startswith("sudo nft insert rule")

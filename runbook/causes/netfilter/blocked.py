@@ -295,7 +295,7 @@ def _perhaps(
     node = possible[0][0]
     rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
     if len(rules) == 1 and possible[0][1].by_chance:
-        says = f"{node} {_verb(possible[0][1])} every so many packets of {_flow(flow)}: {possible[0][1].candidates[0]}"
+        says = f"{node} {_verb(possible[0][1])} some of the packets of {_flow(flow)}, by count or by chance: {possible[0][1].candidates[0]}"
     elif len(rules) == 1:
         says = f"{node} {_verb(possible[0][1])} {_flow(flow)}, most likely by a rule whose match cannot be told from here: {possible[0][1].candidates[0]}"
     else:
@@ -326,7 +326,7 @@ def _not_seen(
     node = destination_name if destination_name in blind else next(iter(blind))
     alike = len(set(blind.values())) == 1
     reasons = (
-        f"of {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"of {n}: {why}" for n, why in blind.items())
+        f"on {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"on {n}: {why}" for n, why in blind.items())
     )
     permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
     file = "/etc/sudoers.d/zz-runbook"
@@ -334,7 +334,7 @@ def _not_seen(
     return Blocked(
         cause,
         node,
-        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it, {reasons}",
+        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it {reasons}",
         f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by hand: "
         f"`sudo nft -a list ruleset; sudo iptables-save`, for what stops {flow.protocol} port {flow.port}",
         tuple(_allowing(legs)),
@@ -419,4 +419,5 @@ def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> str:
     """One command line when it is for `node` alone; else each with its node."""
     if all(name == node for name, _ in remedies):
         return " && ".join(command for _, command in remedies)
-    return "; ".join(f"on {name}: {command}" for name, command in remedies)
+    there = {name: [command for where, command in remedies if where == name] for name, _ in remedies}
+    return "; ".join(f"on {name}: {' && '.join(commands)}" for name, commands in there.items())

@@ -127,6 +127,12 @@ class Evidence:
         return sorted(found, key=lambda base: (base.priority, base.order))
 
     @property
+    def draws_lots(self) -> bool:
+        """Whether any rule here takes packets by count or by chance."""
+        bases = [*self.bases(4), *self.bases(6)]
+        return any(rule.by_chance for base in bases for rules in base.chains.values() for rule in rules)
+
+    @property
     def arp_bases(self) -> list[Base]:
         """The base chains of nft's `arp` family."""
         return [base for base in self._nft_bases if base.family == "arp"]

@@ -11,7 +11,7 @@ from runbook.causes.netfilter import ufw
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.flow import Flow, Leg
 from runbook.causes.netfilter.journey import Journey, Stop, travel
-from runbook.causes.netfilter.machine import Action, Base, End
+from runbook.causes.netfilter.machine import Action, Base, End, Rule
 from runbook.causes.netfilter.remedy import Ports, Wanted, firewalld_owns, remedy, ufw_decides
 from runbook.causes.netfilter.truth import Truth
 
@@ -89,23 +89,40 @@ def explain(
     tool, where, rule = _name(evidence, flow, leg, base, end)
     also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
-    if not sure:
+    by_chance = not sure and any(stop.by_chance for stop in journey.stops)
+    if not sure and not by_chance:
         caveats.append("these rules match only sometimes, or on what cannot be told from here: it could be one of them")
+    allow, beside = fix.text, fix.caveats
+    if by_chance and all(end.rule and end.rule.by_chance for _, end in suspects):
+        allow = " && ".join(dict.fromkeys(_removal(base, end.rule) for base, end in suspects if end.rule))
+        beside = (COMES_BACK,)
     return Explanation(
         blocks=True if sure else None,
         action=actions.pop() if len(actions) == 1 else "unknown",
         tool=tool,
         where=where,
         rule=rule,
-        allow=fix.text,
+        allow=allow,
         hook=base.hook,
         could_not_look=could_not_look,
         candidates=texts if len(texts) > 1 or not sure else (),
-        caveats=(*caveats, *fix.caveats),
+        caveats=(*caveats, *beside),
         leg=leg,
         tracked=journey.tracked,
-        by_chance=not sure and any(stop.by_chance for stop in journey.stops),
+        by_chance=by_chance,
     )
+
+
+COMES_BACK = "take the rule out of the file that it comes from as well, or the next reload or boot brings it back"
+
+
+def _removal(base: Base, rule: Rule) -> str:
+    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception for
+    the job would leave it to strike the logins and everything else."""
+    if base.engine == "nft":
+        return f"sudo nft delete rule {base.family} {base.table} {rule.chain} handle {rule.handle}"
+    table = "" if base.table == "filter" else f" -t {base.table}"
+    return f"sudo {base.engine}{table} -D {rule.chain} {rule.index + 1}"
 
 
 def _sent_elsewhere(

@@ -290,7 +290,8 @@ def _payload(protocol: str, field: str) -> Operand:
         inner = _TCP_FLAGS if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN)
         return _only(inner, lambda packet: packet.protocol == protocol)
     if protocol == "arp":
-        return _only(UNKNOWN, lambda packet: packet.protocol == "arp")
+        inner = _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN) if field.endswith(" ip") else UNKNOWN
+        return _only(inner, lambda packet: packet.protocol == "arp")
     return UNKNOWN
 
 

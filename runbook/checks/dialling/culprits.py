@@ -217,8 +217,6 @@ class Trouble:
             return Guilt(node, finding)
         blocked = self.blocked(dials) if first.outcome in SEEN else None
         by_chance = blocked is not None and blocked.by_chance
-        if by_chance:  # which of the dials it struck is chance as well: the remedy has to open all of them
-            blocked = self.blocked([*dials, *self.bad, *self.good])
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
             peers = tuple(name for name in others if name != node)
@@ -241,17 +239,7 @@ class Trouble:
             and not by_chance
             and (lossy := self._lossy(dials))
         ):
-            return Guilt(
-                destination,
-                Finding(
-                    "packet-loss",
-                    f"packets between {source} and {destination} are lost: {lossy}",
-                    "look at the links' error counters on both: `ip -s link`, `ethtool -S`; then at cable, transceiver and "
-                    "switch port",
-                    seen,
-                    (source,),
-                ),
-            )
+            return Guilt(destination, lossy_link(source, destination, lossy, seen))
         if first.outcome in OPENED and not (
             blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
         ):
@@ -338,11 +326,8 @@ class Trouble:
         repeated = sum(dial.retransmitted or 0 for dial in same)
         if not slow and repeated < REPEATED:
             return None
-        seen = (
-            [f"{len(slow)} connections opened only after several tries (up to {max(d.tries for d in slow)})"]
-            if slow
-            else []
-        )
+        several = f"{len(slow)} connection{'s' if len(slow) > 1 else ''} opened only after several tries"
+        seen = [f"{several} (up to {max(d.tries for d in slow)})"] if slow else []
         seen += [f"{repeated} segments had to be sent again"] if repeated else []
         never = "never" if dials[0].outcome == "dropped" else "opened and carried nothing through"
         return f"{', '.join(seen)}, {len(dials)} {never}"
@@ -363,6 +348,23 @@ class Trouble:
             seen,
             (first.source,),
         )
+
+
+def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
+    """Loss that no rule explains: between two nodes it is the link, within one there is none."""
+    if source == destination:
+        says = f"packets that {source} sends to itself are lost: {lossy}"
+        fix = (
+            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` show what "
+            "drops some of them"
+        )
+    else:
+        says = f"packets between {source} and {destination} are lost: {lossy}"
+        fix = (
+            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then at cable, "
+            "transceiver and switch port"
+        )
+    return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
 
 
 def sure(blocked: Blocked | None) -> bool:

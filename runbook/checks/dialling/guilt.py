@@ -26,13 +26,14 @@ class Guilt:
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
-            other.itself or words(self.finding) == words(other.finding)
+            other.itself or words(self.finding.remedy) == words(other.finding.remedy)
         )
 
     def merged(self, other: Guilt) -> Guilt:
         mine, its = self.finding, other.finding
-        remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
-        differ = remedies and words(mine) != words(its)
+        either = (*self.remedies, *other.remedies)
+        remedies = tuple({(node, *words(command)): (node, command) for node, command in either}.values())
+        differ = remedies and words(mine.remedy) != words(its.remedy)
         finding = replace(
             mine,
             remedy=command_line(remedies, self.node) if differ else mine.remedy,
@@ -42,6 +43,6 @@ class Guilt:
         return replace(self, finding=finding, remedies=remedies)
 
 
-def words(finding: Finding) -> list[str]:
+def words(remedy: str) -> list[str]:
     """What a remedy opens, whatever the order in which it lists the peers."""
-    return sorted(re.findall(r"[\w.:/-]+", finding.remedy))
+    return sorted(re.findall(r"[\w.:/-]+", remedy))

@@ -45,22 +45,22 @@ REMEDIES = {
     "nccl-library-missing-or-conflict": "on {node}: `ldconfig -p | grep nccl` and `{python} -m pip list | grep -i nccl` show the copies; "
     "take the one that is not torch's out of LD_LIBRARY_PATH and LD_PRELOAD",
     "python-missing": "on {node}: make `{python} -c pass` work; PYTHONHOME and PYTHONPATH, in `env:` or set by `activate:`, may lead it astray",
-    "driver-too-old": "update the NVIDIA driver, or install a torch built for an older CUDA",
-    "gpu-arch-unsupported": "install a torch built for this GPU's compute capability",
-    "fabricmanager-down": "`sudo systemctl restart nvidia-fabricmanager`, and look at its log",
-    "torch-missing": "install it into that Python: `{python} -m pip install torch`, or name another one with `python:` "
+    "driver-too-old": "on {node}: update the NVIDIA driver, or install a torch built for an older CUDA",
+    "gpu-arch-unsupported": "on {node}: install a torch built for this GPU's compute capability",
+    "fabricmanager-down": "on {node}: `sudo systemctl restart nvidia-fabricmanager`, and look at its log",
+    "torch-missing": "on {node}: install it into that Python, `{python} -m pip install torch`, or name another one with `python:` "
     "or `activate:` in the inventory",
-    "torch-distributed-not-built": "install a torch built with distributed (the official wheels are)",
-    "nccl-not-built-in": "install a CUDA build of torch on that node, or set `rendezvous: {{backend: gloo}}`",
-    "no-gpu-visible": "check `nvidia-smi` and CUDA_VISIBLE_DEVICES there; a CPU build of torch sees none: "
+    "torch-distributed-not-built": "on {node}: install a torch built with distributed (the official wheels are)",
+    "nccl-not-built-in": "install a CUDA build of torch on {node}, or set `rendezvous: {{backend: gloo}}`",
+    "no-gpu-visible": "on {node}: check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a CPU build of torch sees none: "
     "`{python} -c 'import torch; print(torch.version.cuda)'`",
-    "device-ordinal-invalid": "put the number of GPUs that the node has into the inventory (`gpus:`)",
-    "python-too-old": "name a newer Python in the inventory: `python:` or `activate:`",
-    "port-in-use": "see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
+    "device-ordinal-invalid": "put the number of GPUs that {node} has into the inventory (`gpus:`)",
+    "python-too-old": "name a newer Python of {node} in the inventory: `python:` or `activate:`",
+    "port-in-use": "on {node}: see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
     "mismatched-collectives": "find what makes this rank call something else: a wrapper around torch.distributed, a branch",
-    "disk-full": "see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
+    "disk-full": "on {node}: see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
     "open-files-limit": "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf",
-    "program-error": "make `{python} -c 'import torch'` work on that node first",
+    "program-error": "make `{python} -c 'import torch'` work on {node} first",
 }
 
 STOPPED = {
@@ -72,17 +72,17 @@ STOPPED = {
     "environment-missing": (
         "activation-failed",
         "the environment that `activate:` asks for is not there: {activate}",
-        "make it on that node, or correct `activate:`",
+        "make it on {node}, or correct `activate:`",
     ),
     "address-unresolved": (
         "name-unresolvable",
         "MASTER_ADDR does not resolve there",
-        "add the name to DNS or /etc/hosts, or write an IP address as `rendezvous: {{address: …}}`",
+        "give {node} the name in DNS or /etc/hosts, or write an IP address as `rendezvous: {{address: …}}`",
     ),
     "address-loopback": (
         "master-addr-loopback",
         "MASTER_ADDR leads to the node itself by its loopback address",
-        "take the name out of /etc/hosts there, or write an IP address as `rendezvous: {{address: …}}`",
+        "take the name out of /etc/hosts of {node}, or write an IP address as `rendezvous: {{address: …}}`",
     ),
     "port-taken": ("port-in-use", "the rendezvous port is taken there", REMEDIES["port-in-use"]),
     "secrets-missing": (
@@ -226,7 +226,7 @@ def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str)
             "activation-failed",
             f"on {node.name} the inventory's activate line fails with code {said['code']}: "
             + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
-            f"log in as the same user and run it: `{node.activate}`; mend it there or in the inventory",
+            f"on {node.name}: log in as the same user and run it: `{node.activate}`; mend it there or in the inventory",
             printed or tail,
         )
     if event == "program-missing":
@@ -239,7 +239,7 @@ def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str)
     if event in STOPPED:
         cause, why, remedy = STOPPED[event]
         says = f"the launch script stopped on {node.name}: {why.format(activate=node.activate)}"
-        return Finding(cause, says, remedy.format(python=node.interpreter_typed), tail)
+        return Finding(cause, says, remedy.format(python=node.interpreter_typed, node=node.name), tail)
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()

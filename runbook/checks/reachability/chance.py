@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import permutations
 
-from runbook.causes.netfilter import Flow, explain_blocked
+from runbook.causes.netfilter import Explanation, Flow, explain_blocked
 from runbook.checks.dialling.rules import rules_of
-from runbook.checks.reachability.common import listed
+from runbook.checks.reachability.common import ends
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.model.verdict import Finding
 
@@ -20,13 +21,10 @@ def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Findin
     names = sorted({name for pair in losing for name in pair.ends})
     address = {name: seen.numeric(name) for name in names}
     evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
-    commands: dict[tuple[str, str], list[str]] = defaultdict(list)
-    told: dict[tuple[str, str], list[str]] = defaultdict(list)
-    peers: dict[tuple[str, str], set[str]] = defaultdict(set)
-    strikes_tcp: set[tuple[str, str]] = set()
-    for source, destination in sorted(
-        {way for pair in losing for way in ((pair.source, pair.peer), (pair.peer, pair.source))}
-    ):
+    drawing = {name for name, one in evidence.items() if one and one.draws_lots}
+    losing = [pair for pair in losing if pair.ends & drawing]
+    struck: dict[tuple[str, str], list[tuple[str, str, Explanation]]] = defaultdict(list)
+    for source, destination in sorted({way for pair in losing for way in permutations(pair.ends)}):
         for protocol in ("tcp", "ipv6-icmp" if version(address[destination]) == 6 else "icmp"):
             blocked = explain_blocked(
                 "lost",
@@ -45,24 +43,25 @@ def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Findin
             )
             for name, one in blocked.explanations if blocked else ():
                 if one.by_chance:
-                    place = name, " or ".join(one.candidates)
-                    commands[place].append(one.allow)
-                    told[place] += one.caveats
-                    peers[place] |= {source, destination} - {name}
-                    strikes_tcp |= {place} if protocol == "tcp" else set()
+                    other = destination if name == source else source
+                    struck[name, " or ".join(one.candidates)].append((protocol, other, one))
     found: dict[str, list[Finding]] = defaultdict(list)
-    for place in sorted(strikes_tcp):
-        name, rule = place
-        others = sorted(peers[place])
+    for (name, rule), those in sorted(struck.items()):
+        if all(protocol != "tcp" for protocol, _, _ in those):
+            continue
+        others = sorted({other for _, other, _ in those})
         lost = [pair for pair in losing if name in pair.ends and pair.ends & set(others)]
-        lines = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
-        found[name].append(
-            Finding(
-                "firewall-drop",
-                f"{name} drops every so many packets between itself and {listed(others)}: {rule}",
-                " && ".join(dict.fromkeys(filter(None, commands[place]))),
-                tuple(dict.fromkeys([*lines[:4], f"{name}: {rule}", *told[place]]))[:10],
-                tuple(others),
-            )
+        told = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
+        fix = " && ".join(dict.fromkeys(one.allow for _, _, one in those if one.allow))
+        finding = Finding(
+            "firewall-drop",
+            f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
+            fix
+            or f"take that rule out of the firewall of {name}: `sudo nft -a list ruleset; sudo iptables-save` shows it",
+            tuple(
+                dict.fromkeys([*told[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
+            )[:10],
+            tuple(others),
         )
+        found[name].append(finding)
     return dict(found)

@@ -30,6 +30,12 @@ def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
     return blamed
 
 
+def ends(name: str, peers: Iterable[str]) -> str:
+    """`node-a and node-b`, or `node-a and each of node-b and node-c`: the ends of what is wrong between them."""
+    others = list(peers)
+    return f"{name} and {'each of ' if len(others) > 1 else ''}{listed(others)}"
+
+
 def listed(names: Iterable[str]) -> str:
     """`node-a, node-b and node-c`; of very many the first ones and their number."""
     words = list(names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.checks.context import Facts
 from runbook.checks.dialling.dial import Dial
-from runbook.checks.reachability.common import culprits, listed
+from runbook.checks.reachability.common import culprits, ends
 from runbook.checks.reachability.seen import Pair, Seen
 from runbook.model.verdict import Finding
 
@@ -79,7 +79,7 @@ def warning(loss: Loss) -> str:
 def _finding(seen: Seen, name: str, peers: list[str], found: list[Loss]) -> Finding:
     sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
     interface = seen.data_interface(name) or "IFACE"
-    says = f"{lost} of {sent} echoes between {name} and {listed(peers)} are lost ({100 * lost / sent:.0f} %)"
+    says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
     says += _direction(seen, name, peers)
     told = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
     tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runbook.causes.netfilter import Evidence, Flow, also_small, explain_blocked
 from runbook.checks.dialling.rules import rules_of
-from runbook.checks.reachability.common import culprits, listed
+from runbook.checks.reachability.common import culprits, ends, listed
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.model.verdict import Finding
 
@@ -152,9 +152,9 @@ def _directions(node: str, those: list[Way]) -> str:
     leaves = sorted({way.destination for way in those if way.source == node})
     arrives = sorted({way.source for way in those if way.destination == node})
     if not any(way.by_tcp for way in those):
-        return f"between {node} and {listed(sorted({*leaves, *arrives}))}"
+        return f"between {ends(node, sorted({*leaves, *arrives}))}"
     if leaves and arrives:
-        return f"between {node} and {listed(sorted({*leaves, *arrives}))}"
+        return f"between {ends(node, sorted({*leaves, *arrives}))}"
     return f"from {node} to {listed(leaves)}" if leaves else f"from {listed(arrives)} to {node}"
 
 
@@ -180,11 +180,11 @@ def _rule(seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidenc
             state="established",
             packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
         )
-        ends = evidence.get(source), evidence.get(destination), source, destination
+        sides = evidence.get(source), evidence.get(destination), source, destination
         blocked = explain_blocked(
             "dropped",
             flow,
-            *ends,
+            *sides,
             ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
             sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
             destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
@@ -197,7 +197,7 @@ def _rule(seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidenc
         culprit = next(reasons)
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
-        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *ends))
+        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *sides))
         lines += blocked.evidence
         commands.append(blocked.remedy)
     return Reason(node, why, tuple(commands), tuple(lines), any_size) if node else None

@@ -39,7 +39,7 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
         finding = Finding(
             "activation-failed",
             f"on {node.name} the inventory's activate line does not come to an end: {node.activate}",
-            f"log in as the same user and run it with its input closed: `{node.activate} </dev/null`; mend it there or in "
+            f"on {node.name}: log in as the same user and run it with its input closed: `{node.activate} </dev/null`; mend it there or in "
             "the inventory",
             tuple(f"{p['comm']} (pid {p['pid']}) is running" for m in waiting[:1] for p in m.processes[:4])
             or ("it printed nothing",),

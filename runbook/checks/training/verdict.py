@@ -132,7 +132,7 @@ def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
         return Finding(
             "activation-failed",
             f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
-            f"log in as the same user and run it: `{node.activate}`",
+            f"on {node.name}: log in as the same user and run it: `{node.activate}`",
             tail,
         )
     if event == "program-missing":

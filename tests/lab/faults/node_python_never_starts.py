@@ -5,11 +5,11 @@ from __future__ import annotations
 from lab.fault import Fault
 
 FAULT = Fault(
-    breaks=lambda lab: lab["node-b"].tool("python-of-ours", "sleep 300"),
-    inventory=lambda lab: {"nodes": {"node-b": {"python": "/usr/local/bin/python-of-ours"}}},
+    breaks=lambda lab: lab["node-b"].tool("python of ours", "sleep 300"),
+    inventory=lambda lab: {"nodes": {"node-b": {"python": "/usr/local/bin/python of ours"}}},
     stage="reach",
     cause="python-missing",
     nodes="node-b",
-    says=(r"python-of-ours on node-b does not start",),
+    says=(r"python of ours on node-b does not start", r"time '/usr/local/bin/python of ours' -S"),
     within_s=20,
 )
