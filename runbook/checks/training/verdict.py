@@ -12,6 +12,7 @@ from runbook.causes.catalogue import CONSEQUENCES, VAGUE
 from runbook.causes.logs.judge import Cause, judge
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
+from runbook.checks.training.coordinator import never_met
 from runbook.checks.training.crew import Crew, Member
 from runbook.checks.training.watch import End
 from runbook.model.units import seconds_text
@@ -30,6 +31,8 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
     node, finding = first.place.node, _finding(crew, first, frozen)
     if (told := _by_logs(crew, first)) and _says_more(told, finding, first):
         node, finding = _told(crew, told, first, finding)
+    elif met := never_met(crew, first, frozen):
+        node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
     waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
     outcomes = []
