@@ -28,7 +28,9 @@ def never_met(crew: Crew, first: Member, frozen: Mapping[str, Facts]) -> tuple[s
     who = next(member for member in crew.members if member.label in absent)
     told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-    says = f"{told}{more}: {len(waited)} of {len(crew.members)} processes waited at JAX's coordinator, and gave up {wait}"
+    says = (
+        f"{told}{more}: {len(waited)} of {len(crew.members)} processes waited at JAX's coordinator, and gave up {wait}"
+    )
     remedy = f"see what it did instead: `less {crew.logs.folder / who.place.name}.err`, and `.out`"
     return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
 

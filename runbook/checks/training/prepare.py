@@ -161,7 +161,9 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
     if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
         return False
     chosen = [
-        {**network_environment(inventory, node), **job.programs[node.name].env}.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION")
+        {**network_environment(inventory, node), **job.programs[node.name].env}.get(
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION"
+        )
         for node in inventory.nodes
     ]
     return len(chosen) > 1 and not any(node.gpus for node in inventory.nodes) and set(chosen) <= {None, "gloo"}
