@@ -26,10 +26,15 @@ class Check(ABC):
     id: ClassVar[str]
     timeout_s: ClassVar[float] = 60.0
     needs_ranks: ClassVar[bool] = False
-    ends_by_itself: ClassVar[bool] = False
-    """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
     """Whether it runs one process a rank on torch; `reach` then proves torch, and the ranks are kept between such
     checks. Every other check finds the ranks gone and the rendezvous port free."""
+    ends_by_itself: ClassVar[bool] = False
+    """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
+
+    @property
+    def outlives_s(self) -> float:
+        """How long what it started may live on a node that we no longer reach; infinite where it is meant to go on."""
+        return 10.0
 
     @abstractmethod
     def run(self, at: Context) -> list[Outcome]:

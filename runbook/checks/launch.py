@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -15,8 +16,8 @@ from runbook.checks.training import ending
 from runbook.checks.training.attempt import Attempt, Place, make_attempt
 from runbook.checks.training.crew import Crew
 from runbook.checks.training.logs import RankLogs
-from runbook.checks.training.prepare import READY_S, prepare
-from runbook.checks.training.retry import decide
+from runbook.checks.training.prepare import AFTER_S, READY_S, prepare
+from runbook.checks.training.retry import Decision, decide
 from runbook.checks.training.start import Skew, commit, measure_clocks, running
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
@@ -39,6 +40,10 @@ class Launch(Check):
 
     job: Job = field(kw_only=True)
 
+    @property
+    def outlives_s(self) -> float:
+        return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
+
     def run(self, at: Context) -> list[Outcome]:
         dismiss_gang(at.run)  # its ranks hold the port and the GPUs
         causes: list[str] = []
@@ -50,6 +55,8 @@ class Launch(Check):
                 return outcomes
             causes.append(guilty.findings[0].cause)
             decision = decide(causes, self.job.retries)
+            if decision.again and time.monotonic() + decision.after_s > at.deadline:
+                decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
             if decision.why:
                 at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
             if not decision.again or at.stopping.wait(decision.after_s):
@@ -99,6 +106,7 @@ class _Try:
             ending.end(crew, grace_s=0.0, why="a node was lost before the start")
             lost = Finding(error.cause, error.says, error.remedy, error.evidence)
             return [Outcome.unknown(name, lost) for name in crew.nodes]
+        self._make_files()
         unsure: list[str] = []
         with Fetching(crew):
             self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
@@ -110,13 +118,22 @@ class _Try:
             if end.kind == "late" and self._job.detach:
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
-            if end.kind != "finished":
+            if end.kind != "finished" or not all(member.gone for member in crew.members):
                 unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
         left = sorted({*ending.drain(crew), *unsure})
         ending.clean(crew, [name for name in crew.nodes if name not in left])
+        for name in left:
+            at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def _make_files(self) -> None:
+        """Every process has its files from the start: an empty one says that nothing was written."""
+        for member in self._crew.members:
+            for end in ("out", "err"):
+                with contextlib.suppress(OSError):
+                    (self._crew.logs.folder / f"{member.place.name}.{end}").touch()
 
     def _about(self) -> Facts:
         run = self._at.run
@@ -178,7 +195,7 @@ class _Try:
 def _why(end: End) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
-    return "stopped by the user" if end.kind == "stopped" else "the time is up"
+    return {"stopped": "stopped by the user", "finished": "its rank has ended"}.get(end.kind, "the time is up")
 
 
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet  # before Python 3.11 not the built-in TimeoutError
 from dataclasses import dataclass
@@ -94,7 +95,8 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
                 break
     except KeyboardInterrupt:
         interrupted, stopped_at = True, current
-    cleaned = _clean(run, interrupted)
+    reached = plan.stages[: [stage.name for stage in plan.stages].index(current) + 1]
+    cleaned = _clean(run, interrupted, reached)
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in seen)
     code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
     seconds = round(time.monotonic() - begun, 3)
@@ -155,7 +157,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
     threading.Thread(target=work, name=f"stage {stage.name}", daemon=True).start()
     try:
-        _wait(future, time.monotonic() + stage.timeout_s + GRACE_S)
+        _wait(future, time.monotonic() + stage.timeout_s + (ENDING_S if stage.check.ends_by_itself else GRACE_S))
     except KeyboardInterrupt:
         if stage.check.ends_by_itself:
             _let_end(future, run, say)
@@ -220,8 +222,11 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
     )
 
 
-def _clean(run: Run, interrupted: bool) -> str | None:
-    """End everything of this run on every node. Says so after an interrupt, and whenever something was left."""
+def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
+    """End everything of this run on every node. Says so after an interrupt, and whenever something was left.
+
+    `reached` are the stages that ran, or began to.
+    """
     results: Mapping[str, object] = {}
     for _ in range(2):  # a second Ctrl-C must not stop the cleaning up; it is bounded by itself
         try:
@@ -229,8 +234,8 @@ def _clean(run: Run, interrupted: bool) -> str | None:
             break
         except KeyboardInterrupt:
             continue
-    unsure = [name for name, result in results.items() if isinstance(result, BaseException)]
-    left = [name for name, result in results.items() if isinstance(result, dict) and result.get("left")]
+    unsure = [name for name, result in sorted(results.items()) if isinstance(result, BaseException)]
+    left = [name for name, result in sorted(results.items()) if isinstance(result, dict) and result.get("left")]
     parts = []
     if interrupted:
         where = " on the other nodes" if left or unsure else ""
@@ -238,5 +243,14 @@ def _clean(run: Run, interrupted: bool) -> str | None:
     if left:
         parts.append(f"could not end everything on {', '.join(left)}")
     if unsure:
-        parts.append(f"{', '.join(unsure)} could not be asked: what runs there ends by itself within 10 s")
+        parts.append(f"{', '.join(unsure)} could not be asked: {_there(run, unsure, reached)}")
     return "; ".join(parts) or None
+
+
+def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> str:
+    """What becomes of this run on nodes that did not answer at its end."""
+    left_alone = [s for s in reached if s.skip is None and math.isinf(s.check.outlives_s) and {*nodes} & {*s.nodes}]
+    if left_alone:
+        job = run.run_id
+        return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {job}` ends it"
+    return f"what runs there ends by itself within {reached[-1].check.outlives_s:g} s"

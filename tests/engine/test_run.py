@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ from runbook.engine.run import causes
 from runbook.model.events import Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict
+from runbook.transport import Message, Site
 
-from .world import Told, Work, execute_stages, failing, finding, local, passing, stage
+from .world import Fake, Told, Work, execute_stages, failing, finding, local, passing, stage
 
 TWO = local("node-a", "node-b")
 
@@ -183,6 +186,48 @@ def test_ctrl_c_cleans_up_and_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     told = execute_stages(tmp_path, stage("a", passing, TWO), stage("b", passing, TWO))
     assert (told.code, told.end.exit_code, told.end.stopped_at) == (130, 130, "a")
     assert "stopped and removed everything" in (told.end.cleaned or "")
+
+
+def late(at: Context) -> list[Outcome]:
+    """Past its deadline it still ends what it started, and says what it saw of that."""
+    at.stopping.wait(max(0.0, at.deadline - time.monotonic()) + 0.3)
+    return failing(at, "rank-killed")
+
+
+@pytest.mark.parametrize(("ends_by_itself", "cause"), [(True, "rank-killed"), (False, "insufficient-evidence")])
+def test_a_check_that_ends_what_it_started_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by_itself: bool, cause: str
+) -> None:
+    monkeypatch.setattr(engine, "GRACE_S", 0.0)
+    monkeypatch.setattr(Fake, "ends_by_itself", ends_by_itself)
+    assert one(tmp_path, late, timeout=0.1).end.causes == (cause,)
+
+
+class Unasked(Site):
+    """Every node falls silent before the end."""
+
+    def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
+        return {name: TimeoutError() for name in super().close(timeout_s=timeout_s)}
+
+
+@pytest.mark.parametrize(
+    ("outlives_s", "words"),
+    [(10.0, "ends by itself within 10 s"), (48.0, "within 48 s"), (math.inf, "`runbook stop run-1` ends it")],
+)
+def test_what_becomes_of_nodes_that_fell_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outlives_s: float, words: str
+) -> None:
+    monkeypatch.setattr(engine, "Site", Unasked)
+    monkeypatch.setattr(Fake, "outlives_s", outlives_s)
+    here = local("node-a", "node-b", workdir=tmp_path)
+
+    def opening(at: Context) -> list[Outcome]:
+        at.run.site.open(at.nodes)
+        return passing(at)
+
+    cleaned = execute_stages(tmp_path, stage("s", opening, here, timeout=30.0)).end.cleaned
+    assert (cleaned or "").startswith("node-a, node-b could not be asked: ")
+    assert words in (cleaned or "")
 
 
 F, U = Outcome.failed, Outcome.unknown

@@ -172,6 +172,9 @@ class Lab:
             self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
             self._make_network()
         self._make_home()
+        self.shared = self.tmp / "shared"  # what every host has at /shared
+        self.shared.mkdir()
+        self.shared.chmod(0o1777)
         for host in self.hosts:
             self._launch(host)
         deadline = time.monotonic() + 30 + len(self.hosts)
@@ -272,6 +275,7 @@ class Lab:
                         "LAB_GSO_SEGMENTS": "65535" if self.offload else "1",
                         "LAB_FILES": str(files),
                         "LAB_SCRATCH": str(scratch),
+                        "LAB_SHARED": str(self.shared),
                         "LAB_USER": self.user,
                         "LAB_UID": str(self.uid),
                         "LAB_SSHD": find_program("sshd"),

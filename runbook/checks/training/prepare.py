@@ -9,7 +9,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
 from runbook.checks.reachability.names import gloo_announces, own_name_finding
 from runbook.checks.reachability.seen import Seen
-from runbook.checks.training.attempt import LAUNCH, Attempt, Place, about
+from runbook.checks.training.attempt import BY_LAUNCHER, LAUNCH, Attempt, Place, about
 from runbook.checks.training.crew import Crew, Member, wait_for
 from runbook.launch.environment import network_environment
 from runbook.launch.quote import CannotQuote
@@ -78,7 +78,7 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
         "hash": files,
     }
     answer = session.call("job", order, timeout_s=15.0)
-    script = attempt.script(node.name, crew.at.run.made_from)
+    script = attempt.script(node.name, folder, crew.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
     session.push_program("keeper")
@@ -213,6 +213,8 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
         "gpus": list(place.gpus),
         "grace_s": job.grace_s,
         "detached": job.detach,
+        "each": [one.name for one in place.each],
+        "logs": f"{crew.folders[node.name]}/{BY_LAUNCHER}",
         "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
@@ -242,7 +244,7 @@ def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: fl
 def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:
     members = [m for m in crew.on(node) if m.state == "none"]
     said = [m.remote.error for m in members if m.remote and m.remote.error]
-    return Outcome.unknown(
+    return Outcome.failed(
         node,
         Finding(
             "ranks-missing",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from runbook.lint.rules.playbook.command_arguments import jax_on_windows, loopback_in_command, rank_in_command
 from runbook.lint.rules.playbook.conditions import never_runs
@@ -13,6 +13,17 @@ from runbook.lint.rules.playbook.launch_commands import (
     one_word_command,
     shell_in_command,
     workdir_of_launch,
+)
+from runbook.lint.rules.playbook.launches import (
+    barrier_folder_unused,
+    barrier_not_expanded,
+    barrier_not_shared,
+    detached,
+    grace_above_timeout,
+    launch_on_windows,
+    retries_above_timeout,
+    stage_after_detached,
+    unchecked_launch,
 )
 from runbook.lint.rules.playbook.scripts import scripts
 from runbook.lint.rules.playbook.shell_lines import background_shell, endless_shell, interactive_shell, quoted_template
@@ -45,11 +56,20 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
     rank_in_command,
     loopback_in_command,
     jax_on_windows,
+    detached,
+    retries_above_timeout,
+    grace_above_timeout,
+    barrier_folder_unused,
+    barrier_not_shared,
+    barrier_not_expanded,
+    launch_on_windows,
     interactive_shell,
     endless_shell,
     background_shell,
     quoted_template,
 )
+
+ORDER_RULES: tuple[Callable[[Sequence[Staged]], Iterable[Problem]], ...] = (unchecked_launch, stage_after_detached)
 
 
 def stages(file: PlaybookFile) -> Iterator[Problem]:
@@ -58,3 +78,5 @@ def stages(file: PlaybookFile) -> Iterator[Problem]:
     for stage in staged:
         for rule in STAGE_RULES:
             yield from rule(stage)
+    for order_rule in ORDER_RULES:
+        yield from order_rule(staged)

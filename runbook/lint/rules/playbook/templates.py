@@ -52,6 +52,7 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
     for index, stage in enumerate(stages if isinstance(stages, list) else ()):
         if isinstance(stage, dict):
             places += [("stages", index, "name"), ("stages", index, "tags"), ("stages", index, "expect", "stdout")]
+            places += [("stages", index, "launch", "barrier_folder")]
     for keys in places:
         for place, text in _texts(_at(_data(file), keys), keys):
             if "{{" in text and place not in file.wrong:

@@ -21,8 +21,10 @@ def timeouts(staged: Staged) -> Iterator[Problem]:
     if isinstance(work, Job):
         start = work.start_timeout_s
         if start is not None and start > timeout:
-            message = f"the launch may take {seconds_text(start)} to meet, and {shown} in all"
-            help = "`timeout` is for the whole program, `start_timeout` for the time until its ranks have met"
+            message = f"the nodes may take {seconds_text(start)} to be ready, and the launch {shown} in all"
+            help = (
+                "`timeout` is for the whole program, `start_timeout` for the time until every node is ready to start it"
+            )
             yield Problem("playbook.start-timeout-above-timeout", message, where, help)
         return
     budget, stall = _seconds(work, "budget"), _seconds(work, "stall")

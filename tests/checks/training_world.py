@@ -1,0 +1,69 @@
+"""Attempts of a job whose nodes nobody has to reach: places, journals as keepers write them, and a crew of real logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from runbook.checks.context import Context, Run
+from runbook.checks.training.attempt import Attempt, Place, make_attempt
+from runbook.checks.training.crew import Crew, Member
+from runbook.checks.training.logs import RankLogs
+from runbook.launch.job import Job, Program
+from runbook.model.inventory import Inventory
+from runbook.model.playbook import Stage
+from runbook.model.redact import Redactor
+from runbook.model.secret import Secret
+from runbook.transport import Site
+
+from .world import cluster, node
+
+PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
+
+
+def job(inventory: Inventory = PAIR, command: Sequence[str] = ("train.py",), **options: Any) -> Job:
+    program = Program(tuple(command), {}, options.pop("workdir", "/srv"))
+    stage = Stage("train", "launch")
+    launcher = options.pop("launcher", "direct")
+    return Job(stage, launcher, {one.name: program for one in inventory.nodes}, **options)
+
+
+def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Attempt:
+    return make_attempt(job(inventory, **options), inventory, number)
+
+
+def crew(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> Crew:
+    tried = tried or attempt()
+    redactor = Redactor([Secret(text, "TOKEN") for text in secrets])
+    site = cast(Site, SimpleNamespace(sessions={}, failures={}))
+    run = Run("job-1", folder, site, redactor=redactor)
+    at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_: None)
+    made = Crew(at, tried.folder, tried.places, RankLogs(folder / "logs" / tried.folder, redactor, lambda *_: None))
+    made.folders = {name: f"/work/job-1/{name}/{tried.folder}" for name in made.nodes}
+    return made
+
+
+def journal(state: str, **facts: Any) -> dict[str, Any]:
+    return {"event": "kept", "state": state, "code": None, "started": None, "ended": None, "why": None, **facts}
+
+
+def ended(
+    crew: Crew, rank: int, code: int | None, at: float, *, why: str | None = None, began: float = 100.0
+) -> Member:
+    """The rank has ended at this time of its node's clock."""
+    member = next(member for member in crew.members if rank in member.place.ranks)
+    crew.learn(member, journal("ended", code=code, started=began, ended=at, why=why))
+    return member
+
+
+def wrote(crew: Crew, member: Member, err: bytes = b"", out: bytes = b"") -> None:
+    for end, data in (("err", err), ("out", out)):
+        if data:
+            crew.logs.take(member.place, f"{member.place.name}.{end}", data)
+
+
+def place(rank: int, name: str = "node-a") -> Place:
+    return Place(f"rank-{rank:05d}.{name}.l{rank}", name, rank, (rank,))
