@@ -64,7 +64,6 @@ def test_a_taken_coordinator_port_is_another_one_at_the_second_attempt(lab: Lab)
         finally:
             holder.kill()
     assert done.returncode == 0, done
-    assert "port-in-use may be gone" in done.stdout
     assert "at attempt 2" in done.stdout
     nothing_left(lab)
 
@@ -91,16 +90,8 @@ def test_host_names_that_mean_loopback_are_told_before_anything_starts(lab: Lab)
     assert done.json()["causes"] == ["name-resolves-to-loopback"], done
     outcomes = done.json()["stages"][-1]["outcomes"]
     assert [(one["node"], one["verdict"]) for one in outcomes] == [("node-a", "fail"), ("node-b", "fail")]
-    for one, host in zip(outcomes, lab, strict=True):
-        host.run(one["findings"][0]["remedy"], "root")
+    lab["node-a"].run(outcomes[0]["findings"][0]["remedy"], "root")
+    # Of two ranks the one with the larger address dials, and node-b's 127.0.1.1 is larger than the lab's 10.x.
     again = launch(lab, playbook(lab, more=JAX), "--run-dir", str(lab.tmp / "again"), node_a=1, node_b=1)
     assert again.returncode == 0, again
     nothing_left(lab)
-
-
-def test_one_loopback_name_is_no_fault_where_nobody_dials_it(lab: Lab) -> None:
-    """Of two ranks the one with the larger address dials, and 127.0.1.1 is larger than the lab's 10.x."""
-    lab["node-b"].set_hosts(f"127.0.1.1 node-b\n{lab['node-a'].address} node-a\n")
-    done = launch(lab, playbook(lab, more=JAX), node_a=1, node_b=1)
-    assert done.returncode == 0, done
-    assert len(losses(done.stdout)) == 6

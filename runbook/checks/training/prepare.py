@@ -182,14 +182,14 @@ def _own_names(at: Context) -> dict[str, Outcome]:
             continue
         mine = announced[node.name]
         # Of two ranks the one with the larger address dials the other.
-        if any(_dials(other, mine) for name, other in announced.items() if name != node.name):
+        if any(dials(other, mine) for name, other in announced.items() if name != node.name):
             problems[node.name] = Outcome.failed(node.name, finding)
         else:
             at.say(f"{finding.says}: a larger address would, and here all are smaller", node.name)
     return problems
 
 
-def _dials(other: Address, mine: Address) -> bool:
+def dials(other: Address, mine: Address) -> bool:
     """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets itself."""
     if isinstance(other, ipaddress.IPv4Address) and isinstance(mine, ipaddress.IPv4Address):
         return other > mine or other.is_loopback
