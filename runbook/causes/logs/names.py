@@ -178,6 +178,7 @@ RULES = (
                 r"|connect \[(?P<peer2>127\.\d+\.\d+\.\d+|::1)\]:\d+: (?:Connection refused|Connection timed out|Network is unreachable)",
             ),
         ),
+        remedy="on every node: `getent ahosts $(hostname)`; where that says 127.x, give the name the node's address in /etc/hosts, or set GLOO_SOCKET_IFNAME on every node (torch reads it, JAX's gloo does not)",
     ),
     Rule(
         "gloo-loopback-advertised",

@@ -103,6 +103,14 @@ RULES = (
     ),
     Rule(
         "peer-died",
+        "a process left JAX while others still worked, and waited at the way out until the time was up: its own log says why it left",
+        (Sign("shutdown-barrier", "shutdown barrier", r"Shutdown barrier (?:in coordination service )?has failed"),),
+        tier=Tier.SYMPTOM,
+        follows=("terminated-from-outside",),
+        remedy="read the log of the task that is `The first task at the barrier`: what it raised stands above its wait",
+    ),
+    Rule(
+        "peer-died",
         "rank {rank} gave up its communicators first",
         (Sign("aborted-comm", "ncclabortedcomm|communicator was aborted", r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)|communicator was aborted on rank (?P<rank2>\d+)"),),
         tier=Tier.SYMPTOM,

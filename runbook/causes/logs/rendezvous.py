@@ -29,12 +29,12 @@ RULES = (
                 "socket-timeout",
                 "socket timeout|wait timeout|timeout after|storetimeout|waiting for key|timed out waiting|timed out initializing|barrier timed out|timed out task",
                 r"^(?!.*(?:ncclUniqueId|store->get|all_gather|http))(?:.*(?:Error|error|Exception): .*Socket Timeout|.*wait timeout after \d+ ?ms, keys: |.*Timed out initializing process group"
-                r"|.*Timed out after \d+ ?\w+ waiting for|.*Barrier timed out|.*Timeout waiting for key|.*Timed out task names)",
+                r"|.*Timed out after \d+ ?\w+ waiting for|.*Barrier timed out(?!\. Id: Shutdown)|.*Timeout waiting for key|.*Timed out task names)",
             ),
             Sign(
                 "coordinator-timeout",
                 "deadline_exceeded|deadline exceeded|registertask",
-                r"DEADLINE_EXCEEDED(?!.*(?:UNAVAILABLE|unreachable))",
+                r"DEADLINE_EXCEEDED(?!.*(?:UNAVAILABLE|unreachable|Id: Shutdown))",
             ),
             Sign(
                 "never-scheduled",

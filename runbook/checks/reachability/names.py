@@ -151,8 +151,7 @@ def own_name_finding(seen: Seen, node: Node, *, interface_helps: bool = True) ->
     own: list[str] = answer["own"]["addresses"] or []
     hostname = answer["hostname"]
     truth = at.own_addresses(node.name)
-    # gloo takes the first of them that it can bind; when there is none, it warns and announces loopback.
-    bound = next((address for address in own if is_loopback(address) or address in truth), "127.0.0.1")
+    bound = gloo_announces(seen, node)
     if truth and is_loopback(bound):
         means = ", ".join(own)
         cause, what = (
@@ -201,6 +200,13 @@ def own_name_finding(seen: Seen, node: Node, *, interface_helps: bool = True) ->
         tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
         tuple(unlike),
     )
+
+
+def gloo_announces(seen: Seen, node: Node) -> str:
+    """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes loopback."""
+    told = seen.answers[node.name]["own"] or {}
+    truth = seen.at.own_addresses(node.name)
+    return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
 def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:

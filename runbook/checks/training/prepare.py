@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
-from runbook.checks.reachability.names import own_name_finding
+from runbook.checks.reachability.names import gloo_announces, own_name_finding
 from runbook.checks.reachability.seen import Seen
 from runbook.checks.training.attempt import BY_LAUNCHER, LAUNCH, Attempt, Place, about
 from runbook.checks.training.crew import Crew, Member, wait_for
@@ -14,6 +15,8 @@ from runbook.launch.environment import network_environment
 from runbook.launch.quote import CannotQuote
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AFTER_S = 8.0
 """What a keeper may take beyond the grace, to kill and to write that down."""
@@ -158,7 +161,9 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
     if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
         return False
     chosen = [
-        {**network_environment(inventory, node), **job.programs[node.name].env}.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION")
+        {**network_environment(inventory, node), **job.programs[node.name].env}.get(
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION"
+        )
         for node in inventory.nodes
     ]
     return len(chosen) > 1 and not any(node.gpus for node in inventory.nodes) and set(chosen) <= {None, "gloo"}
@@ -170,10 +175,27 @@ def _own_names(at: Context) -> dict[str, Outcome]:
     said = at.ask("ping", lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Seen(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
+    announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
     for node in seen.nodes:
-        if finding := own_name_finding(seen, node, interface_helps=False):
+        finding = own_name_finding(seen, node, interface_helps=False)
+        if finding is None:
+            continue
+        mine = announced[node.name]
+        # Of two ranks the one with the larger address dials the other.
+        if any(dials(other, mine) for name, other in announced.items() if name != node.name):
             problems[node.name] = Outcome.failed(node.name, finding)
+        else:
+            at.say(f"{finding.says}: a larger address would, and here all are smaller", node.name)
     return problems
+
+
+def dials(other: Address, mine: Address) -> bool:
+    """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets itself."""
+    if isinstance(other, ipaddress.IPv4Address) and isinstance(mine, ipaddress.IPv4Address):
+        return other > mine or other.is_loopback
+    if isinstance(other, ipaddress.IPv6Address) and isinstance(mine, ipaddress.IPv6Address):
+        return other > mine or other.is_loopback
+    return True  # gloo connects no two families
 
 
 def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: float) -> None:

@@ -13,6 +13,7 @@ from runbook.causes.logs.judge import Cause, judge
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.checks.training.attempt import Place
+from runbook.checks.training.coordinator import never_met
 from runbook.checks.training.crew import Crew, Member
 from runbook.checks.training.launcher import failed_worker, first_of_launchers
 from runbook.checks.training.meeting import failed_to_meet, why_not_met
@@ -36,6 +37,8 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
         node, finding = why_not_met(crew, first)
     elif (told := _by_logs(crew, first)) and _says_more(told, finding, first):
         node, finding = _told(crew, told, first, finding)
+    elif met := never_met(crew, first, frozen):
+        node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
     waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
     outcomes = []
