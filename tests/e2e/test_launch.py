@@ -42,10 +42,10 @@ def losses(text: str) -> list[float]:
 
 
 def started(lab: Lab, words: str = "step 1 ", timeout: float = 60.0) -> None:
-    """Wait until rank 0 has written these words."""
-    file = lab.tmp / "run/logs/attempt-01/rank-00000.node-a.l0.out"
+    """Wait until rank 0 has written these words, whether or not the controller still looks on."""
+    workdir = lab["node-a"].path("~/.runbook")
     deadline = time.monotonic() + timeout
-    while not (file.is_file() and words in file.read_text()):
+    while not any(words in file.read_text() for file in workdir.glob("*/node-a/attempt-01/rank-00000.node-a.l0.out")):
         assert time.monotonic() < deadline, "the training did not begin"
         time.sleep(0.1)
 
