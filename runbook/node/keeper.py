@@ -165,6 +165,7 @@ class Keeper:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
+                    preexec_fn=None if order["detached"] else dies_with_us(launcher=bool(order.get("each"))),
                 )
         except OSError as error:
             self.journal.write("ended", started=begun, ended=time.time(), code=127, why=str(error))
@@ -340,6 +341,18 @@ def failed(path):
         return facts["state"] == "ended" and facts["code"] != 0
     except (OSError, ValueError, KeyError):
         return False
+
+
+def dies_with_us(launcher):
+    """What a child does so that the kernel ends it when we are killed: nobody else may be left to do it (Linux, else None). A
+    launcher gets TERM, for it has ranks to end."""
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None
+    return lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def file_system(path):

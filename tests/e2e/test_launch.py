@@ -42,10 +42,10 @@ def losses(text: str) -> list[float]:
 
 
 def started(lab: Lab, words: str = "step 1 ", timeout: float = 60.0) -> None:
-    """Wait until rank 0 has written these words."""
-    file = lab.tmp / "run/logs/attempt-01/rank-00000.node-a.l0.out"
+    """Wait until rank 0 has written these words, whether or not the controller still looks on."""
+    workdir = lab["node-a"].path("~/.runbook")
     deadline = time.monotonic() + timeout
-    while not (file.is_file() and words in file.read_text()):
+    while not any(words in file.read_text() for file in workdir.glob("*/node-a/attempt-01/rank-00000.node-a.l0.out")):
         assert time.monotonic() < deadline, "the training did not begin"
         time.sleep(0.1)
 
@@ -152,3 +152,25 @@ def test_a_detached_job_outlives_its_controller_and_is_stopped_from_another(lab:
     nothing_left(lab)
     assert runbook_cli(lab, "clean", "-i", inventory).returncode == 0
     assert runbook_cli(lab, "ps", "-i", inventory, "-o", "json").json()["jobs"] == []
+
+
+OOM = """import os, time, torch
+with open(os.path.expanduser("~/tries"), "a") as file:
+    file.write("x")
+print("rank", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "1":
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.20 GiB is free."
+    )
+time.sleep(60)
+"""
+
+
+def test_out_of_memory_is_tried_again_once_and_not_twice(lab: Lab) -> None:
+    for host in lab:
+        host.write("~/work/train.py", OOM, user=lab.user)
+    done = launch(lab, playbook(lab, more=", retries: 5"), "-o", "json", node_a=1, node_b=1)
+    assert done.returncode == 1, done
+    assert done.json()["causes"][0] == "gpu-out-of-memory", done
+    assert lab["node-b"].read("~/tries") == "xx"
+    nothing_left(lab)

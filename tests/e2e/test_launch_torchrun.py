@@ -100,7 +100,9 @@ def test_a_killed_rank_is_named(lab: Lab) -> None:
     wait_for(lab, [f"rank-0000{rank}.node-b.l{rank - 1}.out" for rank in (1, 2, 3)])
     host = lab["node-b"]
     ranks = [pid for pid, line in host.processes(lab.user) if "train.py wait" in line and "-m torch" not in line]
-    host.signal([pid for pid in ranks if b"RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()][-1], signal.SIGKILL)
+    host.signal(
+        [pid for pid in ranks if b"\0RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes()][-1], signal.SIGKILL
+    )
     cause, node, finding = guilty(runbook_finish(run, timeout=90))
     assert (cause, node) == ("rank-killed", "node-b")
     assert "rank 2 on node-b" in finding["says"]
