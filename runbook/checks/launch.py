@@ -96,7 +96,8 @@ class _Try:
         at.say(f"attempt {self._attempt.number}: preparing {len(crew.nodes)} nodes, port {self._attempt.port}")
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
-            ending.end(crew, grace_s=0.0, why="not every node was ready")
+            if any(member.remote for member in crew.members):  # else nothing was started that could be waited for
+                ending.end(crew, grace_s=0.0, why="not every node was ready")
             ending.clean(crew, crew.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
         try:
@@ -117,10 +118,12 @@ class _Try:
             if end.kind == "late" and self._job.detach:
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
-            if end.kind != "finished":
+            if end.kind != "finished" or not all(member.gone for member in crew.members):
                 unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
         left = sorted({*ending.drain(crew), *unsure})
         ending.clean(crew, [name for name in crew.nodes if name not in left])
+        for name in left:
+            at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
@@ -192,7 +195,7 @@ class _Try:
 def _why(end: End) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
-    return "stopped by the user" if end.kind == "stopped" else "the time is up"
+    return {"stopped": "stopped by the user", "finished": "its rank has ended"}.get(end.kind, "the time is up")
 
 
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:

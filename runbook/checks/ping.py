@@ -12,7 +12,8 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.dial import Dial
 from runbook.checks.dialling.mesh import Mesh, Want
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
-from runbook.checks.reachability.loss import loss_findings, losses, warning
+from runbook.checks.reachability.chance import chance_findings
+from runbook.checks.reachability.loss import loses, loss_findings, losses, warning
 from runbook.checks.reachability.names import name_findings, name_warnings, names_used
 from runbook.checks.reachability.routes import route_findings
 from runbook.checks.reachability.seen import Pair, Seen
@@ -40,6 +41,8 @@ class Ping(Check):
         silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
         first = before_packets(Seen(at, answers, []))
+        if losing := [pair for pair in Seen(at, answers, []).pairs if loses(pair)] if not first else []:
+            first = chance_findings(Seen(at, answers, []), losing)
         dials: list[Dial] = []
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
@@ -124,7 +127,8 @@ class Judge:
             if loss.harmless:
                 self.warnings[loss.pair.source].append(warning(loss))
         self._add(loss_findings(seen, lost))
-        vanished = [pair for pair in left if self._full_size_vanished(pair)]
+        limited = {(loss.pair.source, loss.pair.peer) for loss in lost if loss.flows}
+        vanished = [pair for pair in left if self._full_size_vanished(pair, (pair.source, pair.peer) in limited)]
         self._add(size_findings(seen, ways(seen, vanished, self._explained())))
 
     def _explained(self) -> set[frozenset[str]]:
@@ -158,8 +162,9 @@ class Judge:
                 f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"
             )
 
-    def _full_size_vanished(self, pair: Pair) -> bool:
-        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it."""
+    def _full_size_vanished(self, pair: Pair, limited: bool) -> bool:
+        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`: that not
+        all pings are answered was told already."""
         if not pair.small.get("received") or pair.full.get("received"):
             return False
         if cannot_probe(pair):
@@ -176,9 +181,10 @@ class Judge:
             )
             return False
         if only_icmp_limited(self.seen, pair):
-            self.warnings[pair.source].append(
-                f"full-size ICMP to {pair.peer} is lost, full-size TCP gets through both ways: only ICMP is limited"
-            )
+            if not limited:
+                self.warnings[pair.source].append(
+                    f"harmless: full-size pings to {pair.peer} are not answered, full-size TCP gets through both ways"
+                )
             return False
         return True
 

@@ -11,12 +11,13 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from runbook.cli.archives import Member, is_archive, members
+from runbook.cli.ownruns import is_run
 from runbook.model.errors import FilesWrong, Problem
 
 CHUNK = 1 << 20
@@ -59,7 +60,7 @@ def find_logs(named: Sequence[str]) -> list[LogFile]:
             found.setdefault(name, LogFile(name, None))
         elif path.is_dir():
             inside = [LogFile(str(file), file, readable=os.access(file, os.R_OK)) for file in _inside(path)]
-            if not inside:
+            if not inside and not is_run(path):
                 problems.append(Problem("arguments.no-logs", f"{name} holds no log"))
             found.update((log.name, log) for log in inside)
         elif not path.exists():
@@ -86,19 +87,19 @@ def find_logs(named: Sequence[str]) -> list[LogFile]:
     return _with_ranks(list(found.values()))
 
 
-def chunks(log: LogFile) -> Iterator[bytes]:
-    """The bytes of a log, unpacked and as UTF-8; a packed one that breaks off ends there."""
+def chunks(log: LogFile, cut: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """The bytes of a log, unpacked and as UTF-8; a packed one that breaks off ends there, and `cut` is called."""
     if log.path is None:
-        yield from _read(sys.stdin.buffer)
+        yield from _read(sys.stdin.buffer, cut)
         return
     if log.member is not None:
         yield from log.member.chunks(CHUNK)
         return
     with log.path.open("rb") as stream:
-        yield from _read(stream)
+        yield from _read(stream, cut)
 
 
-def _read(stream: IO[bytes]) -> Iterator[bytes]:
+def _read(stream: IO[bytes], cut: Callable[[], None]) -> Iterator[bytes]:
     head = stream.peek(8)[:8] if hasattr(stream, "peek") else b""
     stream = _unpacked(head, stream)
     decoder: codecs.IncrementalDecoder | None = None
@@ -112,7 +113,7 @@ def _read(stream: IO[bytes]) -> Iterator[bytes]:
             first = False
             yield decoder.decode(chunk).encode() if decoder else chunk
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
-        return  # the job was killed while its log was being packed: what came out so far counts
+        cut()  # the job was killed while its log was being packed: what came out so far counts
 
 
 def _unpacked(head: bytes, stream: IO[bytes]) -> IO[bytes]:
@@ -128,7 +129,7 @@ def _unpacked(head: bytes, stream: IO[bytes]) -> IO[bytes]:
 
 def _inside(folder: Path) -> list[Path]:
     """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
-    if (folder / "events.jsonl").is_file() and (folder / "logs").is_dir():
+    if is_run(folder):
         folder = folder / "logs"
     found: list[Path] = []
     for base, folders, files in os.walk(folder):

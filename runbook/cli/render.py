@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from runbook.checks import CHECKS
-from runbook.cli.run import inventory_path
+from runbook.cli.run import inventory_path, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.rendered import ENDINGS, Change, Writer, abandoned, changes
 from runbook.engine.scripts import NodeFiles, node_files
-from runbook.load.extra import parse_extra, refuse_unknown
+from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.playbook import load_playbook
 from runbook.load.shells import with_shell
@@ -42,7 +42,7 @@ def render(arguments: argparse.Namespace) -> int:
         inventory = with_shell(inventory, origins, arguments.shell)
     plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))
     made = node_files(plan, origins)
-    refuse_unknown(arguments.extra_vars, playbook, origins.document.data)
+    note_unknown_names(arguments.extra_vars, playbook, origins)
     warn(plan)
     if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
         master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size

@@ -22,8 +22,9 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.load.extra import parse_extra, refuse_unknown
+from runbook.load.extra import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_inventory, find_playbook
 from runbook.model.errors import FilesWrong, Problem
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     choice = Choice(arguments.limit, words(arguments.tags), words(arguments.skip_tags), arguments.start_at, extra)
     plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
-    refuse_unknown(arguments.extra_vars, playbook, origins.document.data)
+    note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
     refuse_what_cannot_run(plan)
     if arguments.check:
@@ -53,6 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
     with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
         return execute(plan, settings, emit)
+
+
+def note_unknown_names(extra_vars: list[str], playbook: Playbook, origins: Origins) -> None:
+    for name in unknown_names(extra_vars, playbook, origins.document.data):
+        sys.stderr.write(f"note: -e {name} has no effect: neither the playbook nor the inventory has that variable\n")
 
 
 def note_reach(playbook: Playbook) -> None:

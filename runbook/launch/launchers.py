@@ -39,14 +39,23 @@ class Start:
 
 
 def start(
-    launcher: str, seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], command: tuple[str, ...] | None
+    launcher: str,
+    seating: Seating,
+    seat: Seat,
+    environment: Mapping[str, EnvValue],
+    command: tuple[str, ...] | None,
+    logs: str | None = None,
 ) -> Start:
-    """How `launcher` starts `command` on the node of `seat`. Raises CannotLaunch."""
+    """How `launcher` starts `command` on the node of `seat`. Raises CannotLaunch.
+
+    `logs` is a folder for the output of the ranks, where the launcher starts them.
+    """
     if launcher in STARTS_ITS_RANKS:
         if command is None:
             raise CannotLaunch(f"{launcher} needs to know the command")
         kept = {key: value for key, value in environment.items() if key not in _SET_BY_TORCHRUN}
-        words = (*_launcher_words(launcher, seating, seat, environment, command), *program_words(launcher, command))
+        options = _launcher_words(launcher, seating, seat, environment, command, logs)
+        words = (*options, *program_words(launcher, command))
         return Start(kept, (Process(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
     if command is not None and command[0].endswith(".py"):
         command = (seat.node.interpreter, *command)
@@ -59,7 +68,12 @@ def start(
 
 
 def _launcher_words(
-    launcher: str, seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], command: tuple[str, ...]
+    launcher: str,
+    seating: Seating,
+    seat: Seat,
+    environment: Mapping[str, EnvValue],
+    command: tuple[str, ...],
+    logs: str | None,
 ) -> tuple[str, ...]:
     """A static rendezvous: c10d would order the nodes as they arrive, and rank 0 could be anywhere."""
     named = command[0] if _PYTHON.fullmatch(command[0]) and re.search(r"[/\\]", command[0]) else None
@@ -72,6 +86,8 @@ def _launcher_words(
         "master-addr": _plain(environment.get("MASTER_ADDR"), seating.address),
         "master-port": _plain(environment.get("MASTER_PORT"), str(seating.inventory.rendezvous.port)),
     }
+    if logs is not None:
+        options |= {"log-dir": logs, "redirects": "3"}  # both streams into files
     words = [f"--{name.replace('-', dash)}={value}" for name, value in options.items()]
     return (named or seat.node.interpreter, "-m", module, *words)
 

@@ -27,15 +27,20 @@ def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence
     )
 
 
-def launch_recipe(seating: Seating, seat: Seat, job: Job | None, *, name: str, made_from: Sequence[str]) -> Recipe:
+def launch_recipe(
+    seating: Seating, seat: Seat, job: Job | None, *, name: str, made_from: Sequence[str], logs: str | None = None
+) -> Recipe:
     """A script that starts the job on the node; without a job it takes the command as its own arguments.
+
+    `logs` is a folder on the node where a launcher keeps its ranks' output apart; None: it is all the launcher's.
 
     Nobody looks on while it runs, so it guards itself. Raises CannotLaunch.
     """
     node = seat.node
     program = job.programs[node.name] if job else None
     environment = node_environment(seating, seat) | dict(program.env if program else {})
-    begun = start(job.launcher if job else "direct", seating, seat, environment, program.command if program else None)
+    launcher, command = job.launcher if job else "direct", program.command if program else None
+    begun = start(launcher, seating, seat, environment, command, logs)
     address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     return Recipe(
         node=node.name,

@@ -33,27 +33,26 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
     return variables
 
 
-def refuse_unknown(arguments: Iterable[str], playbook: Playbook, inventory: object) -> None:
-    """Raises FilesWrong for every name on the command line that neither file knows: a typing error, else without effect.
+def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: object) -> list[str]:
+    """The names on the command line that neither file knows: they have no effect there, as where one command line serves
+    many playbooks. Raises FilesWrong for those that are a typing error of one that is known.
 
-    `inventory` is the data of its document. The names in an `@file.yml` are not judged: one such file may serve many
-    playbooks.
+    `inventory` is the data of its document. The names in an `@file.yml` are not judged.
     """
     typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
     if not typed:
-        return
-    known = _of_playbook(playbook) | _of_inventory(inventory) | names_used(inventory)
-    problems = []
-    for name in typed:
-        if name not in known:
-            near = nearest(name, sorted(known))
-            listed = f"variables there are: {', '.join(sorted(known)[:20])}" if known else "the playbook takes none"
-            message = f"-e {name}: neither the playbook nor the inventory has a variable `{name}`"
-            problems.append(
-                Problem("extra.unknown-variable", message, None, f"did you mean `{near}`?" if near else listed)
-            )
-    if problems:
+        return []
+    known = sorted(_of_playbook(playbook) | _of_inventory(inventory) | names_used(inventory))
+    unknown = [name for name in typed if name not in known]
+    meant = {name: near for name in unknown if (near := nearest(name, known))}
+    if meant:
+        message = "-e {0}: neither the playbook nor the inventory has a variable `{0}`"
+        problems = [
+            Problem("extra.unknown-variable", message.format(name), None, f"did you mean `{near}`?")
+            for name, near in meant.items()
+        ]
         raise FilesWrong(problems)
+    return unknown
 
 
 def _of_playbook(playbook: Playbook) -> set[str]:

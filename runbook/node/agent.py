@@ -1,7 +1,8 @@
 """The supervisor that runs on a node for as long as the controller holds its end of the pipe, and not longer.
 
 It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
-both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so.
+both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us is
+compressed (zlib), what we send is not.
 
 A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds (a cut network gives no EOF), every
 program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
@@ -20,6 +21,7 @@ import sys
 import threading
 import time
 import types
+import zlib
 
 MARK = b"\x1erunbook-agent "
 WINDOWS = os.name == "nt"
@@ -62,7 +64,7 @@ class Pipe:
         self.last_heard = time.monotonic()
         frame = json.loads(line)
         try:
-            return frame, self.read(frame.get("bytes", 0))
+            return frame, zlib.decompress(self.read(frame["bytes"])) if frame.get("bytes") else b""
         except EOFError:
             return None
 

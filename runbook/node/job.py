@@ -63,19 +63,21 @@ def watch(order):
         threading.Event().wait(0.03)
     seen = fingerprint(folder)
     kept = journals(folder, living() if order.get("look") else None)
-    read, sizes, left = {}, {}, order.get("most", 1 << 18)
+    read, sizes = {}, {}
     for name in entries(folder):
-        if not name.endswith((".out", ".err")):
-            continue
-        path = os.path.join(folder, name)
         try:
-            sizes[name] = os.path.getsize(path)
-            if sizes[name] > offsets.get(name, 0) and left > 0:
-                with open(path, "rb") as file:
-                    file.seek(offsets.get(name, 0))
-                    data = file.read(left)
-                left -= len(data)
-                read[name] = base64.b64encode(data).decode()
+            if name.endswith((".out", ".err")):
+                sizes[name] = os.path.getsize(os.path.join(folder, name))
+        except OSError:
+            continue
+    longer = [name for name in sizes if sizes[name] > offsets.get(name, 0)]
+    for name in longer:
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                file.seek(offsets.get(name, 0))
+                # An equal part for each: one that writes without end must not keep the others' lines back.
+                data = file.read(max(4096, order.get("most", 1 << 18) // len(longer)))
+            read[name] = base64.b64encode(data).decode()
         except OSError:
             continue
     return {"kept": kept, "read": read, "size": sizes, "seen": seen, "time": time.time()}
@@ -85,7 +87,7 @@ def stop(order):
     alive = living()
     chosen = [f for f in journals(order["folder"], alive) if order.get("only") is None or f["name"] in order["only"]]
     for facts in chosen:
-        for pid in [facts["keeper"]] if facts["keeper_lives"] else alive.get(key(facts), ()):
+        for pid in [facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive):
             send(pid, signal.SIGTERM)
     return {"kept": chosen}
 
@@ -98,7 +100,7 @@ def kill(order):
         for facts in chosen:
             if facts["keeper_lives"]:
                 send(facts["keeper"], signal.SIGKILL)
-            for pid in alive.get(key(facts), ()):
+            for pid in left_of(facts, alive):
                 send(pid, signal.SIGKILL)
         if not any(facts["lives"] for facts in chosen) or time.monotonic() > deadline:
             return {"kept": chosen}
@@ -120,6 +122,10 @@ def clean(order):
     left = [facts for facts in all_journals(folder, living()) if facts["lives"] or facts["keeper_lives"]]
     if left:
         return {"removed": False, "alive": left}
+    for facts in all_journals(folder, None):
+        if facts.get("barrier"):  # where the nodes met: a folder of this attempt alone
+            shutil.rmtree(facts["barrier"], ignore_errors=True)
+            drop(os.path.dirname(facts["barrier"]), os.path.join(os.path.dirname(os.path.dirname(folder)), "barrier"))
     for name in entries(folder):
         if name.startswith(ATTEMPT):
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
@@ -127,10 +133,7 @@ def clean(order):
             os.remove(os.path.join(folder, name))
     if order.get("whole"):
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            os.rmdir(os.path.dirname(folder))
-        except OSError:
-            pass  # another node's folder is still in there
+        drop(os.path.dirname(folder))
     return {"removed": True, "alive": []}
 
 
@@ -161,8 +164,9 @@ def journals(folder, alive=None):
     gpus = gpu_memory() if alive and any(facts.get("gpus") for facts in found) else {}
     for facts in found if alive is not None else ():
         pids = alive.get(key(facts), ())
-        facts["lives"] = bool(pids)
-        facts["keeper_lives"] = facts.get("keeper_born") is not None and born(facts["keeper"]) == facts["keeper_born"]
+        # By its number as well: a program may have written over its environment, as one does that changes its title.
+        facts["lives"] = bool(pids) or same(facts.get("pid"), facts.get("born"))
+        facts["keeper_lives"] = same(facts["keeper"], facts.get("keeper_born"))
         facts["use"] = use(pids, gpus)
     return found
 
@@ -204,6 +208,17 @@ def living():
         if born(int(name)) is not None:
             found.setdefault((job, attempt, kept), []).append(int(name))
     return found
+
+
+def left_of(facts, alive):
+    """The processes of a journal that live."""
+    pids = set(alive.get(key(facts), ()))
+    return pids | ({facts["pid"]} if same(facts.get("pid"), facts.get("born")) else set())
+
+
+def same(pid, its_born):
+    """Whether the process of this number lives and is the one that was born then."""
+    return pid is not None and its_born is not None and born(pid) == its_born
 
 
 def gpu_memory():
@@ -278,6 +293,15 @@ def whole(path, facts):
     with open(path + ".partial", "w") as file:
         json.dump(facts, file)
     os.replace(path + ".partial", path)
+
+
+def drop(folder, only=None):
+    """Remove an empty folder; others may have something in it. With `only`, no other than that: the rest is not ours."""
+    try:
+        if only is None or folder == only:
+            os.rmdir(folder)
+    except OSError:
+        pass
 
 
 def sha256(path):

@@ -8,9 +8,11 @@ another one, another machine) can go on from there.
 Argument: JSON with
   argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
+  each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
   grace_s     how long after TERM the process may take,
   detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
-  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}.
+  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}: the journal
+              then tells that folder, on which file system it lies, and which nodes were met there.
 Stdin: `go AT` starts the process at that time of this node's clock; `stop SECONDS WHY` ends it.
 Stdout: one message a change: ready, running, ended.
 """
@@ -29,6 +31,8 @@ PROTOCOL = "RUNBOOK_"
 LATE_S = 0.005
 SWEEP_S = 5.0
 POLL_S = 0.2
+BARRIER_S = 0.1
+OWNER_S = 10.0
 
 
 class Journal:
@@ -38,17 +42,28 @@ class Journal:
         self.path = os.path.join(order["folder"], order["name"] + ".json")
         self.lock = threading.Lock()
         self.facts = {
-            key: order.get(key) for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "detached")
+            key: order.get(key)
+            for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "each", "detached")
         }
         self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()))
+        if order.get("barrier"):
+            self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
+
+    def note(self, **facts):
+        """Remember what the next change tells as well."""
+        with self.lock:
+            self.facts.update(facts)
 
     def write(self, state, **facts):
         with self.lock:
             self.facts.update(facts, state=state)
             partial = self.path + ".partial"
-            with open(partial, "w") as file:
-                json.dump(self.facts, file)
-            os.replace(partial, self.path)
+            try:
+                with open(partial, "w") as file:
+                    json.dump(self.facts, file)
+                os.replace(partial, self.path)
+            except OSError:
+                pass  # a full disk must not end the one who ends the rank
             say(dict(self.facts, event="kept"))
 
 
@@ -111,7 +126,8 @@ class Keeper:
 
     def meet(self):
         """The barrier of files: every node says that it is ready, the owner says go, or that somebody did not come."""
-        absent = Barrier(self.order["barrier"]).pass_through()
+        barrier = Barrier(self.order["barrier"])
+        absent = barrier.pass_through(lambda met: self.journal.note(met=met, met_on=file_system(barrier.folder)))
         if absent is None:
             self.news.put(("go", 0.0))
         else:
@@ -155,8 +171,31 @@ class Keeper:
             sys.exit(0)
         self.journal.write("running", pid=self.process.pid, born=born(self.process.pid), started=begun)
         threading.Thread(target=self.wait, daemon=True).start()
+        if order.get("each"):
+            threading.Thread(target=self.name_logs, daemon=True).start()
         if order["detached"]:
             threading.Thread(target=self.watch_siblings, daemon=True).start()
+
+    def name_logs(self):
+        """Until every file of a rank that a launcher started has the name that it would have without one."""
+        while not self.name_logs_now() and self.process.poll() is None:
+            pause(POLL_S / 4)
+
+    def name_logs_now(self):
+        """Links to what torchrun writes: LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log. Whether all are there."""
+        done, logs = 0, self.order["logs"]
+        for local_rank, name in enumerate(self.order["each"]):
+            for stream, end in (("stdout", ".out"), ("stderr", ".err")):
+                link = os.path.join(self.order["folder"], name + end)
+                for run in [] if os.path.islink(link) else listed(logs):
+                    path = os.path.join(logs, run, "attempt_0", str(local_rank), stream + ".log")
+                    if os.path.exists(path):
+                        try:
+                            os.symlink(path, link)
+                        except OSError:
+                            pass  # the other thread was first
+                done += os.path.islink(link)
+        return done == 2 * len(self.order["each"])
 
     def wait(self):
         self.process.wait()
@@ -167,43 +206,45 @@ class Keeper:
         if self.process is None:
             self.journal.write("ended", why=why, ended=time.time())
             return
-        before = self.process.poll()
+        before, deadline = self.process.poll(), time.monotonic() + grace_s
         if before is None:
             self.journal.write("stopping", why=why)
             self.signal(signal.SIGTERM)
             try:
                 self.process.wait(grace_s)
             except subprocess.TimeoutExpired:
-                pass
-        self.signal(signal.SIGKILL)
-        try:
-            self.process.wait(SWEEP_S)
-        except subprocess.TimeoutExpired:
-            pass  # uninterruptible: the journal says that it is left
-        self.ended(why if before is None else None)
+                self.signal(signal.SIGKILL)
+            try:
+                self.process.wait(SWEEP_S)
+            except subprocess.TimeoutExpired:
+                pass  # uninterruptible: the journal says that it is left
+        self.ended(why if before is None else None, deadline)
 
-    def ended(self, why):
-        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end."""
+    def ended(self, why, deadline=None):
+        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets TERM
+        where the process failed, as a launcher that was killed leaves its ranks, or where somebody wants it to end."""
         code = self.process.poll()
+        if self.order.get("each"):
+            self.name_logs_now()
         facts = {"code": code, "ended": getattr(self, "finished", time.time()), "why": why}
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
-        deadline = time.monotonic() + (self.order["grace_s"] if left and why is None else 0.0)
+        if code != 0 or deadline is not None:
+            send(left, signal.SIGTERM)
+        if deadline is None:
+            deadline = time.monotonic() + self.order["grace_s"]
         while left and time.monotonic() < deadline:
             try:
-                what, *_ = self.news.get(timeout=POLL_S)
-                if what == "stop":
-                    break
+                what, *more = self.news.get(timeout=POLL_S / 2)
+                if what in ("stop", "alone"):
+                    deadline = min(deadline, time.monotonic() + (more[0] if more else self.order["grace_s"]))
+                    send(left, signal.SIGTERM)
             except queue.Empty:
                 pass
             left = self.alive()
         deadline = time.monotonic() + SWEEP_S
         while left and time.monotonic() < deadline:
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
+            send(left, signal.SIGKILL)
             pause(0.02)
             left = self.alive()
         if left or self.journal.facts["left"]:
@@ -216,9 +257,10 @@ class Keeper:
             pass
 
     def alive(self):
-        """Processes of ours that live, found by what they inherited: also those that left the group."""
+        """Processes of ours that live, found by what they inherited, also those that left the group; and by their session,
+        also those that wrote over their environment."""
         needles = {(name + "=" + value).encode() for name, value in self.tags.items()}
-        return [pid for pid in tagged(needles) if pid != os.getpid()]
+        return [pid for pid in tagged(needles, self.process.pid) if pid != os.getpid()]
 
 
 class Barrier:
@@ -229,9 +271,10 @@ class Barrier:
         self.order = order
         self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
 
-    def pass_through(self):
-        """None when everybody came; else who did not, or what stood in the way."""
+    def pass_through(self, met=lambda names: None):
+        """None when everybody came; else who did not, or what stood in the way. `met` is told who is there, as they come."""
         order = self.order
+        came = set()
         deadline = time.monotonic() + order["timeout_s"]
         try:
             os.makedirs(self.folder, 0o700, exist_ok=True)
@@ -239,12 +282,18 @@ class Barrier:
                 self.put(order["node"] + ".ready")
             while True:
                 names = os.listdir(self.folder)  # which makes a file server look anew, where stat() may be remembered
+                new = [
+                    n for n in order["nodes"] if n not in came and n + ".ready" in names and self.valid(n + ".ready")
+                ]
+                if new:
+                    came.update(new)
+                    met([n for n in order["nodes"] if n in came])
                 if "abort" in names and self.valid("abort"):
                     return self.read("abort").get("why") or "aborted"
                 if "go" in names and self.valid("go"):
                     return None
                 if order["owner"]:
-                    absent = [n for n in order["nodes"] if n + ".ready" not in names or not self.valid(n + ".ready")]
+                    absent = [n for n in order["nodes"] if n not in came]
                     if not absent:
                         self.put("go")
                         return None
@@ -252,9 +301,9 @@ class Barrier:
                         why = "%s did not come within %g s" % (", ".join(absent), order["timeout_s"])
                         self.put("abort", why=why)
                         return why
-                elif time.monotonic() > deadline + 10.0:
-                    return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + 10.0)
-                pause(POLL_S)
+                elif time.monotonic() > deadline + OWNER_S:
+                    return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + OWNER_S)
+                pause(BARRIER_S)
         except OSError as error:
             return "the shared folder %s: %s" % (self.folder, error.strerror or error)
 
@@ -277,6 +326,13 @@ class Barrier:
         return self.read(name).get("token") == self.order["token"]
 
 
+def listed(folder):
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def failed(path):
     try:
         with open(path) as file:
@@ -286,8 +342,33 @@ def failed(path):
         return False
 
 
-def tagged(needles):
-    """Living processes whose environment holds all of these (Linux)."""
+def file_system(path):
+    """Which one a path lies on, as the kernel names it: `server:/export (nfs4) at /shared` (Linux)."""
+    found = None
+    try:
+        path = os.path.realpath(path)
+        with open("/proc/self/mountinfo", errors="replace") as file:
+            for line in file:
+                fields, _, more = line.partition(" - ")
+                point = fields.split()[4].replace("\\040", " ")
+                if path == point or path.startswith(point.rstrip("/") + "/"):
+                    if found is None or len(point) >= len(found[0]):
+                        found = point, "%s (%s) at %s" % (more.split()[1], more.split()[0], point)
+    except (OSError, IndexError):
+        pass
+    return found and found[1]
+
+
+def send(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+
+
+def tagged(needles, session):
+    """Living processes of a session, or whose environment holds all of these (Linux)."""
     found = []
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -295,13 +376,16 @@ def tagged(needles):
         return found
     for pid in pids:
         try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                if not needles <= set(file.read().split(b"\0")):
-                    continue
             with open("/proc/%d/stat" % pid, "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
-                    found.append(pid)
-        except (OSError, IndexError):
+                state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
+            if state in (b"Z", b"X"):
+                continue
+            if int(its_session) != session:
+                with open("/proc/%d/environ" % pid, "rb") as file:
+                    if not needles <= set(file.read().split(b"\0")):
+                        continue
+            found.append(pid)
+        except (OSError, ValueError):
             continue
     return found
 

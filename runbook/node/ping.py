@@ -26,6 +26,8 @@ SUMMARY = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
 """Echoes a peer: with few peers many, since 20 of them miss a loss of 5 % every third time."""
+DOUBTFUL = 0.2
+"""So large a share of the echoes may be lost by haste or chance; of more nothing else is to be learned by sending others."""
 SIGN_OF_LIFE = ["-w", "2"]
 """Before the many: where nobody answers ARP, each packet of a hundred would cost its time. After a lost ARP request the
 kernel repeats it in a second."""
@@ -182,7 +184,8 @@ def look_at(target, lookup, count):
             full = pool.submit(ping, address, ["-M", "do", "-s", str(payload)], 5)
             result["small"], result["full"] = small.result(), full.result()
         result["spare_answers"] = bool(spare and spare.result().get("received"))
-    if 0 < result["small"].get("received", 0) < result["small"].get("sent", 0):
+    lost = result["small"].get("sent", 0) - result["small"].get("received", 0)
+    if result["small"].get("received") and 0 < lost <= DOUBTFUL * result["small"]["sent"]:
         # One lost echo proves nothing: a busy host answers late. More of them tell loss from haste.
         result["again"] = ping(address, [], 200)
     result["neighbour"] = neighbour(address)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.causes.logs.judge import Cause
+from runbook.causes.logs.judge import HANGS, Cause
 from runbook.causes.page import CausePage
 from runbook.report.text import one_line
 
 VERSION = 1
+SET_UP = "nothing says that anything failed, and nothing after the setup shows that it went on or ended"
 QUOTED = 4  # lines of proof in the text
 WIDE = 160  # columns of a quoted line
 SURE = {"high": "", "medium": " (likely)", "low": " (possible)"}
@@ -34,11 +35,13 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage]) -> str:
     return json.dumps({"version": VERSION, "causes": told}, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_text(causes: Sequence[Cause], pages: Mapping[str, CausePage], *, files: int, lines: int) -> str:
-    """The page that a person reads."""
+def as_text(causes: Sequence[Cause], pages: Mapping[str, CausePage], *, files: int, lines: int, went_on: bool = True) -> str:
+    """The page that a person reads. `went_on`: some line shows more than how a run is set up."""
     read = f"{lines} line{'s' * (lines != 1)} of {files} file{'s' * (files != 1)} read"
     if not causes:
-        return f"healthy: nothing in these logs says that anything failed ({read})\n"
+        if went_on:
+            return f"healthy: nothing in these logs says that anything failed ({read})\n"
+        return f"no failure so far: {SET_UP} ({read})\n  next       {HANGS}\n"
     root, *rest = causes
     out = list(_block(root, pages))
     out += [line for cause in rest if cause.follows for line in _folded(cause)]
@@ -75,4 +78,5 @@ def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
 
 def _folded(cause: Cause) -> Iterator[str]:
     where = f"{cause.evidence[0].line.source}:{cause.evidence[0].line.number}: " if cause.evidence else ""
-    yield f"  follows    {cause.cause}: {where}{one_line(cause.says)}"
+    says = one_line(cause.says)
+    yield f"  follows    {cause.cause}: {where}{says[:WIDE] + '…' if len(says) > WIDE else says}"

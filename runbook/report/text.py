@@ -12,6 +12,7 @@ ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 LINE_ENDS = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
+NOT_PLAIN = re.compile(r"[^ -~]")
 JOINERS = "\u200c\u200d"  # they hold scripts and emoji together, and hide nothing
 ASCII = str.maketrans(
     {"·": "-", "–": "-", "—": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "‘": "'",
@@ -65,7 +66,7 @@ def wrap(text: str, width: int | None) -> list[str]:
 def _safe(line: str) -> str:
     if line.isascii() and line.isprintable():
         return line
-    return "".join(_visible(character) for character in line.expandtabs(4))
+    return NOT_PLAIN.sub(lambda found: _visible(found[0]), line.expandtabs(4))
 
 
 def _visible(character: str) -> str:

@@ -180,12 +180,17 @@ def test_a_bug_of_ours_is_70_and_asks_to_be_reported(
     assert "please report it" in capsys.readouterr().err
 
 
-def test_a_variable_that_nothing_knows_is_2(folder: Path) -> None:
+NEITHER = "neither the playbook nor the inventory has that variable"
+
+
+def test_a_misspelt_variable_is_2(folder: Path) -> None:
     done = run(folder, "-C", "-e", "wrod=bye")
     assert (done.returncode, done.stdout) == (2, "")
     assert "error[extra.unknown-variable]: -e wrod: neither the playbook nor the inventory" in done.stderr
     assert "did you mean `word`?" in done.stderr
     assert run(folder, "-C", "-e", "word=bye").returncode == 0
+    done = run(folder, "-C", "-e", "batch_size=8")
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, [f"note: -e batch_size has no effect: {NEITHER}"])
 
 
 def test_reach_that_is_listed_runs_once_and_run_says_so(folder: Path) -> None:

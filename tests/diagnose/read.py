@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.causes.logs.judge import Cause, judge
+from runbook.causes.logs.judge import Cause
 from runbook.causes.logs.rules import scanner
+from runbook.cli.diagnose import Reader
+from runbook.cli.logfiles import LogFile
 from runbook.cli.main import main
 
 
@@ -37,12 +39,12 @@ def diagnose(*logs: Path | str) -> Told:
 
 
 def causes_in(**logs: str | bytes) -> list[Cause]:
-    """The causes in logs that are given as text, by their names."""
-    scan = scanner()
+    """The causes in logs that are given as text, by their names: what the command tells of such files."""
+    reader = Reader(scanner())
     for name, text in logs.items():
         data = text if isinstance(text, bytes) else textwrap.dedent(text).encode()
-        scan.feed(f"{name}.log", [data])
-    return judge(scan)
+        reader.read(LogFile(f"{name}.log", None), iter([data]))
+    return reader.causes()
 
 
 def first_in(text: str | bytes) -> str | None:

@@ -27,6 +27,10 @@ mount -t tmpfs -o mode=755 lab "$root/run"
 mount -t tmpfs -o mode=755 lab "$root/home"
 mount -t tmpfs -o mode=711 lab "$root/root"
 mkdir -p "$root/run/sshd" "$root/run/lock"
+# One folder that all hosts see, as over a file server. `umount /shared` on one host, and it has its own.
+mkdir -p "$root/shared"
+chmod 1777 "$root/shared"
+mount --bind "$LAB_SHARED" "$root/shared"
 # A host does not have the checkout: a program that reads the controller's files must fail here as it would anywhere.
 if [ -d "$root$LAB_CHECKOUT" ]; then mount -t tmpfs -o mode=755 lab "$root$LAB_CHECKOUT"; fi
 

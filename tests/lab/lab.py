@@ -108,15 +108,25 @@ class Lab:
 
     user = "rblab"
 
-    def __init__(self, hosts: int = 2, *, names: Sequence[str] | None = None, offload: bool = True) -> None:
+    def __init__(
+        self,
+        hosts: int = 2,
+        *,
+        names: Sequence[str] | None = None,
+        offload: bool = True,
+        sites: Sequence[Path] = (),
+    ) -> None:
         """`offload=False` makes TCP hand over single packets, as no network card does: 60 times slower, and a rule for
-        `meta length` then sees on the sending host what it sees on the receiving one."""
+        `meta length` then sees on the sending host what it sees on the receiving one.
+
+        `sites` are folders of packages that the hosts' Python finds before those of this environment."""
         self.names = list(names) if names is not None else host_names(hosts)
         if len(set(self.names)) != len(self.names) or not 0 < len(self.names) < 250:
             raise ValueError("1 to 249 hosts, each with a name of its own")
         if bad := [name for name in self.names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
             raise ValueError(f"not a hostname: {bad[0]!r}")
         self.offload = offload
+        self.sites = [str(site.resolve()) for site in sites]
         self.id = f"{os.getpid()}{_letters(next(_counter))}"
         self.switch = sweep.netns_name(self.id, ":switch")
         self.hosts: list[Host] = []
@@ -162,6 +172,9 @@ class Lab:
             self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
             self._make_network()
         self._make_home()
+        self.shared = self.tmp / "shared"  # what every host has at /shared
+        self.shared.mkdir()
+        self.shared.chmod(0o1777)
         for host in self.hosts:
             self._launch(host)
         deadline = time.monotonic() + 30 + len(self.hosts)
@@ -262,13 +275,14 @@ class Lab:
                         "LAB_GSO_SEGMENTS": "65535" if self.offload else "1",
                         "LAB_FILES": str(files),
                         "LAB_SCRATCH": str(scratch),
+                        "LAB_SHARED": str(self.shared),
                         "LAB_USER": self.user,
                         "LAB_UID": str(self.uid),
                         "LAB_SSHD": find_program("sshd"),
                         "LAB_CHECKOUT": str(CHECKOUT),
                         "LAB_PYTHON_BASE": str(Path(sys.base_prefix).resolve()),
                         "LAB_PYTHON_NAME": f"python{sys.version_info.major}.{sys.version_info.minor}",
-                        "LAB_SITES": "\n".join(_site_packages()),
+                        "LAB_SITES": "\n".join([*self.sites, *_site_packages()]),
                     },
                 )
             )

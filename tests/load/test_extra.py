@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.load.document import parse_document
-from runbook.load.extra import parse_extra, refuse_unknown
+from runbook.load.extra import parse_extra, unknown_names
 from runbook.model.errors import FilesWrong
 
 from .write import playbook
@@ -73,21 +73,21 @@ groups: {g: {nodes: a, defaults: {vars: {row: 2}}}}
 
 @pytest.mark.parametrize("name", ["budget", "rounds", "thorough", "word", "site", "rack", "row"])
 def test_a_name_that_either_file_knows(tmp_path: Path, name: str) -> None:
-    refuse_unknown([f"{name}=1"], playbook(tmp_path, PLAYBOOK), parse_document(INVENTORY, "x.yml").data)
+    assert unknown_names([f"{name}=1"], playbook(tmp_path, PLAYBOOK), parse_document(INVENTORY, "x.yml").data) == []
 
 
-def test_a_name_that_neither_file_knows(tmp_path: Path) -> None:
-    known = playbook(tmp_path, PLAYBOOK)
+def test_a_slip_of_the_finger(tmp_path: Path) -> None:
     with pytest.raises(FilesWrong) as wrong:
-        refuse_unknown(["buget=3s", '{"nonsense": 1}', "rounds=2"], known, {})
-    first, second = wrong.value.problems
-    assert (first.id, first.help) == ("extra.unknown-variable", "did you mean `budget`?")
-    assert "`buget`" in first.message
-    assert "`nonsense`" in second.message
-    assert second.help is not None
-    assert "budget" in second.help
+        unknown_names(["buget=3s", '{"nonsense": 1}', "rounds=2"], playbook(tmp_path, PLAYBOOK), {})
+    (problem,) = wrong.value.problems
+    assert (problem.id, problem.help) == ("extra.unknown-variable", "did you mean `budget`?")
+    assert "`buget`" in problem.message
+
+
+def test_a_name_of_another_playbook_is_only_told(tmp_path: Path) -> None:
+    assert unknown_names(["budget=3s", '{"nonsense": 1}'], playbook(tmp_path, PLAYBOOK), {}) == ["nonsense"]
 
 
 def test_a_file_of_variables_may_serve_several_playbooks(tmp_path: Path) -> None:
     (tmp_path / "vars.yml").write_text("of_another: 1\n")
-    refuse_unknown([f"@{tmp_path}/vars.yml"], playbook(tmp_path, PLAYBOOK), {})
+    assert unknown_names([f"@{tmp_path}/vars.yml"], playbook(tmp_path, PLAYBOOK), {}) == []

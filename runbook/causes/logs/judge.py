@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.logs.derive import derive, with_summaries
+from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.scan import Scanner
 from runbook.causes.logs.sign import Confidence, Hit, Line, Rule, Tier
 
@@ -16,10 +17,19 @@ ENDINGS = ("traceback", "launcher-failed", "glog-error", "nccl-failed", "aborted
            "watchdog", "client-timed-out", "told-to-end", "cancelled", "step-cancelled", "hung-up")  # fmt: skip
 """Signs after which a run does not go on by itself."""
 EMPTY = "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, Kubernetes to `kubectl logs`"
-HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required")
+SO_FAR = "nothing failed so far, and nothing shows that it got anywhere: no step, no connection, no end"
+HANGS = (
+    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
+    "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
+)
+MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
+    "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
+"""Errors that a program makes by itself, whatever other processes do."""
+HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "allreduce-wrong-data")
+"""No step that comes later makes these good."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
-    "host": "the master", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
+    "host": "the master", "wrong": "some", "size": "some sizes", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
     "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
     "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
     "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
@@ -40,6 +50,7 @@ class Cause:
     rank: int | None = None
     node: str | None = None
     follows: str | None = None
+    own: bool = False  # a mistake in the program of another process than the root's: it follows from nothing
     ruled_out: tuple[str, ...] = ()  # causes whose lines would be here, and are not
 
 
@@ -60,7 +71,9 @@ def judge(scanner: Scanner) -> list[Cause]:
         found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     if not found and not scanner.told:
         return [Cause("insufficient-evidence", "high", "there is nothing in these logs", EMPTY, (), Tier.WRAPPER)]
-    return [found[0], *(_folded(cause, found[0]) for cause in found[1:])] if found else []
+    if not found and scanner.reached is Reached.NOTHING:
+        return [Cause("insufficient-evidence", "low", SO_FAR, HANGS, (), Tier.WRAPPER)]
+    return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
 
 
 def _rules() -> Sequence[Rule]:
@@ -189,5 +202,21 @@ def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
 
 def _folded(cause: Cause, root: Cause) -> Cause:
     """What is no root of its own is told under the root that explains it."""
+    if _own_mistake(cause, root):
+        return replace(cause, own=True, evidence=_beside(cause, root))
     explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
     return replace(cause, follows=root.cause) if explained else cause
+
+
+def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
+    """The cause's lines that do not prove the root already."""
+    proven = {(hit.line.source, hit.line.number) for hit in root.evidence}
+    return tuple(hit for hit in cause.evidence if (hit.line.source, hit.line.number) not in proven)
+
+
+def _own_mistake(cause: Cause, root: Cause) -> bool:
+    """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
+    roots = {hit.line.who for hit in root.evidence}
+    return cause.cause == "program-error" and root.tier < Tier.NETWORK and any(
+        hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence
+    )

@@ -52,6 +52,7 @@ PREFIXES = (
 GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
 """What a program lists as causes it can think of: none of them is told by it."""
 NCCL = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
+SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
 SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*?) *(?:###*|<==|===|---)?$")
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
@@ -71,6 +72,9 @@ def read_line(
     shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
     text, rank, node = unprefixed(in_english(shown) if foreign else shown)
     text = GUESSES.sub("", text)
+    if told := SLURM.match(text):
+        node = told["node"]
+        rank = int(told["rank"]) if rank is None and told["rank"] and text[told.end() : told.end() + 1] == ":" else rank
     if nccl := NCCL.match(text):
         node = nccl["node"]
     if rank is None and (inside := RANK_INSIDE.search(text)):

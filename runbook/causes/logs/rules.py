@@ -18,6 +18,7 @@ from runbook.causes.logs import (
     sockets,
     unexplained,
 )
+from runbook.causes.logs.reached import reached
 from runbook.causes.logs.scan import Catalogue, Scanner
 from runbook.causes.logs.sign import Rule, Sign
 
@@ -31,7 +32,7 @@ SIGNS: tuple[Sign, ...] = (
 )  # fmt: skip
 
 
-CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS, noise.GOES_ON)
+CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS, noise.GOES_ON, reached)
 
 
 def scanner() -> Scanner:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
-from runbook.causes.logs.line import read_line, section_of, section_of_path
-from runbook.causes.logs.sign import Hit, Sign
+from runbook.causes.logs.line import LONGEST, SHOWN, read_line, section_of, section_of_path
+from runbook.causes.logs.reached import Reached
+from runbook.causes.logs.sign import Hit, Line, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 50_000  # remembered
@@ -25,6 +28,10 @@ LAST_OF_A_SHAPE = 4
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
+FAR = 200  # characters before what a line says, from which on it is quoted from there
+AROUND = 60
+ENDLESS = 64 << 10  # bytes of a line of which the beginning and the end are read
+TAIL = 8 * LONGEST
 SEGMENTS = 200  # of a line that a progress bar redraws: the last ones
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 TOTAL = 4000  # hits of a sign over all sources
@@ -43,11 +50,17 @@ class Catalogue:
     """Signs with their patterns and literals, compiled once; what is noise, and what says that a run goes on."""
 
     def __init__(
-        self, signs: Sequence[Sign], noise: re.Pattern[str], progress: str, goes_on: re.Pattern[bytes]
+        self,
+        signs: Sequence[Sign],
+        noise: re.Pattern[str],
+        progress: str,
+        goes_on: re.Pattern[bytes],
+        reached: Callable[[bytes, bool], Reached],
     ) -> None:
         self.signs = [(sign, sign.compiled()) for sign in signs]
         self.noise = noise
         self.goes_on = goes_on
+        self.reached = reached
         literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS, OPENERS, ABROAD]
         self.index = Index(literals)
 
@@ -59,6 +72,7 @@ class Scanner:
         self._signs = catalogue.signs
         self._noise = catalogue.noise
         self._goes_on = catalogue.goes_on
+        self._reached = catalogue.reached
         self._index = catalogue.index
         self._progress, self._heading, self._opener, self._abroad = range(len(self._signs), len(self._signs) + 4)
         self._shapes: dict[bytes, _Kind] = {}
@@ -66,9 +80,11 @@ class Scanner:
         self._totals = [0] * len(self._signs)
         self.lines = 0
         self.told = False  # some line has something on it
+        self.reached = Reached.NOTHING
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
+        self.cut: dict[str, int] = {}  # lines of which only the end was looked at, by source
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Read one source from its start to its end; `speaker` is who wrote it, where its path tells."""
@@ -78,7 +94,8 @@ class Scanner:
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
         open_line: Whole | None = None
-        for lines in _lines(chunks):
+        self.cut[source] = 0
+        for lines in _lines(chunks, partial(self._cut, source)):
             for raw in lines:
                 number += 1
                 if open_line and not open_line.takes(raw):
@@ -119,6 +136,9 @@ class Scanner:
             for hit in sorted((hit for few in source.kept.values() for hit in few), key=lambda hit: hit.line.number)
         ]
 
+    def _cut(self, source: str) -> None:
+        self.cut[source] += 1
+
     def _close(self, here: _Source, line: Whole, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
         for raw in line.readings:
@@ -138,10 +158,15 @@ class Scanner:
         keep = max((self._signs[at][0].keep for at in signs if at < self._progress), default=0)
         goes_on = self._progress in found and bool(self._goes_on.match(raw))
         opens = self._opener in found and may_go_on(raw)
+        if self.reached is not Reached.PROGRESS:
+            self.reached = max(self.reached, self._reached(raw, goes_on))
         return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), goes_on, self._heading in found, opens
 
     def _read(self, here: _Source, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
+        if not inside and len(raw) > ENDLESS:
+            # What was printed last stands at the end of what never breaks a line.
+            inside = [raw[:LONGEST], *(raw[at : at + LONGEST] for at in range(len(raw) - TAIL, len(raw), LONGEST // 2))]
         if inside:
             for segment in inside[-SEGMENTS:]:
                 of_segment, _, _, _, _ = self._kind(segment)
@@ -162,7 +187,7 @@ class Scanner:
                 few = here.kept.get(at)
                 if few is None:
                     few = here.kept[at] = _Kept(sign.keep if self._totals[at] < TOTAL else 2)
-                self._totals[at] += few.add(Hit(sign.name, line, told))
+                self._totals[at] += few.add(Hit(sign.name, _quoted_there(line, sign), told))
 
 
 class _Source:
@@ -225,15 +250,29 @@ class _Kept:
         yield from self._last
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The complete lines of each chunk; what has no end yet is carried over, up to a limit."""
+def _quoted_there(line: Line, sign: Sign) -> Line:
+    """The line, quoted where it says it: that may be far behind its beginning."""
+    if len(line.text) <= SHOWN:
+        return line
+    lowered = line.text.lower()
+    at = min((place for key in sign.literals if (place := lowered.find(key)) >= 0), default=0)
+    return replace(line, shown=f"… {line.text[at - AROUND : at - AROUND + SHOWN]}") if at > FAR else line
+
+
+def _lines(chunks: Iterable[bytes], cut: Callable[[], None]) -> Iterator[list[bytes]]:
+    """The complete lines of each chunk; what has no end yet is carried over, up to a limit: `cut` is called beyond it."""
     rest = b""
+    whole = True
     for chunk in chunks:
         lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
+        whole = whole or bool(lines)
         if len(rest) > PENDING:
             # Not a line that anyone would read: keep its end, where the newest words are.
             rest = rest[-PENDING // 4 :]
+            if whole:
+                cut()
+            whole = False
         yield lines
     if rest:
         yield [rest]

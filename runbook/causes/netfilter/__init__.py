@@ -5,7 +5,7 @@
 """
 
 from runbook.causes.netfilter.arp import ArpStop, arp_stop
-from runbook.causes.netfilter.blocked import Blocked, explain_blocked, sent_elsewhere
+from runbook.causes.netfilter.blocked import Blocked, also_small, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.explain import Explanation, explain
 from runbook.causes.netfilter.flow import Flow
@@ -16,6 +16,7 @@ __all__ = [
     "Evidence",
     "Explanation",
     "Flow",
+    "also_small",
     "arp_stop",
     "explain",
     "explain_blocked",

@@ -53,6 +53,11 @@ class Blocked:
     rule: str = ""
     explanations: tuple[tuple[str, Explanation], ...] = ()
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether a rule of the culprit stops some of these packets and lets others pass, as if they got lost."""
+        return not self.decided and any(e.by_chance for name, e in self.explanations if name == self.node)
+
     def finding(self, peers: Iterable[str] = ()) -> Finding:
         return Finding(self.cause, self.says, self.remedy, self.evidence, tuple(peers))
 
@@ -118,6 +123,28 @@ def explain_blocked(
             explanations=tuple(legs),
         )
     return _between(cause, seen, flow, legs, source_name, destination_name, ports)
+
+
+SMALL = 120
+"""Bytes of a packet that no rule about large ones means."""
+
+
+def also_small(
+    blocked: Blocked,
+    flow: Flow,
+    source: Evidence | None,
+    destination: Evidence | None,
+    source_name: str,
+    destination_name: str,
+) -> bool:
+    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the matter."""
+    flow = replace(flow, packet_length=SMALL)
+    small = explain_blocked("lost", flow, source, destination, source_name, destination_name)
+    return small is not None and bool(_suspects(small) & _suspects(blocked))
+
+
+def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
+    return {(name, e.where, e.rule) for name, e in blocked.explanations if e.blocks or e.candidates}
 
 
 def _with_note(found: Blocked, destination_name: str, translated: str) -> Blocked:
@@ -267,7 +294,9 @@ def _perhaps(
 ) -> Blocked:
     node = possible[0][0]
     rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
-    if len(rules) == 1:
+    if len(rules) == 1 and possible[0][1].by_chance:
+        says = f"{node} {_verb(possible[0][1])} every so many packets of {_flow(flow)}: {possible[0][1].candidates[0]}"
+    elif len(rules) == 1:
         says = f"{node} {_verb(possible[0][1])} {_flow(flow)}, most likely by a rule whose match cannot be told from here: {possible[0][1].candidates[0]}"
     else:
         says = f"{_flow(flow)} was {seen}, and the rules alone do not tell by which one: could be one of {'; '.join(rules)}"

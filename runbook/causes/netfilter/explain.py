@@ -42,6 +42,7 @@ class Explanation:
     tracked: Truth = True
     elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
     new_source: str = ""  # a NAT rule gives it this source address on its way out
+    by_chance: bool = False  # nothing surely blocks all of it, and a rule draws lots for some of the packets
 
     @property
     def decided(self) -> bool:
@@ -103,6 +104,7 @@ def explain(
         caveats=(*caveats, *fix.caveats),
         leg=leg,
         tracked=journey.tracked,
+        by_chance=not sure and any(stop.by_chance for stop in journey.stops),
     )
 
 

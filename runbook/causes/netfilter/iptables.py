@@ -88,7 +88,8 @@ def _tables(text: str, sets: Mapping[str, ipset.Set]) -> list[_Table]:
 def _add(table: _Table, line: str, sets: Mapping[str, ipset.Set]) -> None:
     words = shlex.split(line)
     chain = table.rules.setdefault(words[1], [])
-    chain.append(Rule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets)))
+    by_chance = ("-m", "statistic") in itertools.pairwise(words)
+    chain.append(Rule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets), by_chance=by_chance))
 
 
 def _steps(words: list[str], table: _Table, sets: Mapping[str, ipset.Set]) -> tuple[Step, ...]:

@@ -21,11 +21,12 @@ LEAVING = ("output", "postrouting", "egress")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A base chain that blocks, or may block. `ends` are the places where it does."""
+    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not others."""
 
     base: Base
     ends: tuple[End, ...]
     certain: bool
+    by_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         now = result.after
         if result.blocks is not False:
             sure = result.blocks is True and not (base.for_device and interface not in base.devices)
-            stops.append(Stop(base, result.culprits, sure))
+            stops.append(Stop(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))
         elif base.chains.get(base.chain):
             last = result
         rewritten = tuple(end for end in result.ends if end.rewritten)

@@ -65,13 +65,15 @@ Step = Match | Verdict | Choice | Change
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees."""
+    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it takes
+    every so many of the packets that it speaks of, or each with some probability."""
 
     chain: str
     index: int
     text: str
     steps: tuple[Step, ...]
     handle: int | None = None
+    by_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True)

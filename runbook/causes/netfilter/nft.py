@@ -115,7 +115,7 @@ class _Ruleset:
         handle = body.get("handle")
         text = self._texts.get((*key, handle)) or in_words(body.get("expr", []))
         steps = tuple(_steps(body.get("expr", []), self._sets.get(key, {})))
-        chain.append(Rule(body["chain"], len(chain), text, steps, handle))
+        chain.append(Rule(body["chain"], len(chain), text, steps, handle, _draws(body.get("expr", []))))
 
     def bases(self) -> list[Base]:
         found = []
@@ -185,6 +185,13 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     if name == "set":
         return Match(_untold) if body.get("stmt") else None
     return None if name in PASSED_OVER else Match(_untold)
+
+
+def _draws(expression: Json) -> bool:
+    """Whether a number generator is asked anywhere in it."""
+    if isinstance(expression, dict):
+        return "numgen" in expression or any(map(_draws, expression.values()))
+    return isinstance(expression, list) and any(map(_draws, expression))
 
 
 def _kind(name: str) -> Kind:

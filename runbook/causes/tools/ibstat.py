@@ -25,7 +25,7 @@ def read(text: str) -> Reading | None:
             if re.search(r"^\s*CA '", text, re.MULTILINE)
             else None
         )
-    known = [block for block in seen if _whole(block)]
+    known = [block for block in seen if _whole(block) or _plainly_down(block)]
     up = [block for block in known if block.port.sound]
     facts: dict[str, object] = {
         "cas": len({block.hca for block in seen}),
@@ -95,6 +95,11 @@ def _whole(block: Block) -> bool:
         and ("link layer" not in block.fields or port.link_layer in ("InfiniBand", "Ethernet"))
         and (port.state != "active" or port.physical == "linkup")
     )
+
+
+def _plainly_down(block: Block) -> bool:
+    """Both its states say so, in words of which no half is left out: whatever else is missing, it is down."""
+    return block.port.state == "down" and block.port.physical in ("polling", "disabled", "sleep", "linkerrorrecovery")
 
 
 def _of_ibstatus(block: Block) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from runbook.causes.logs.sign import Confidence
 from runbook.causes.tools.reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(
-    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?", re.MULTILINE
+    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? (?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?", re.MULTILINE
 )
 SUMMARY = re.compile(
     r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+(?P<dup>\d+) duplicates)?"
@@ -27,16 +29,51 @@ REFUSED = re.compile(
     r"|Temporary failure in name resolution|No address associated with hostname|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'",
     re.MULTILINE,
 )
+LARGE = 1000  # bytes of a packet that tests the path's packet size
 LOSS = 1.0  # percent: below it, of a few packets, none is lost
 
 
 def read(text: str) -> Reading | None:
+    """One ping, or several one after another: what any of them shows."""
+    starts = [match.start() for match in HEAD.finditer(text)]
+    if len(starts) < 2:
+        return _read_one(text)
+    ends = [*starts[1:], len(text)]
+    told = [(_line(text, at) - 1, one) for at, end in zip(starts, ends, strict=True) if (one := _read_one(text[at:end]))]
+    faults = [_below(fault, above) for above, one in told for fault in one.faults]
+    if (large := _only_large_vanish([one for _, one in told])) is not None:
+        above, one = told[large]
+        says = f"{one.facts['target']} answers small packets, and none of {one.facts['size']} bytes"
+        remedy = f"tracepath -n {one.facts['target']}   # where the MTU shrinks; then one MTU on every interface of the way"
+        faults = [Fault("mtu-blackhole", says, remedy, _below(one.faults[0], above).lines, "medium")]
+    unknown = next((one.unknown for _, one in told if one.unknown), "")
+    return Reading("ping", told[0][1].facts, tuple(faults), (), unknown)
+
+
+def _below(fault: Fault, above: int) -> Fault:
+    return replace(fault, lines=tuple(at + above for at in fault.lines))
+
+
+def _only_large_vanish(pings: Sequence[Reading]) -> int | None:
+    """The ping of full-size packets that nobody answered, where the same target answers small ones."""
+    answered = {one.facts.get("target") for one in pings if one.facts.get("received") and _size(one) < LARGE}
+    silent = [n for n, one in enumerate(pings) if one.facts.get("reachable") is False and one.faults and _size(one) >= LARGE]
+    return next((n for n in silent if pings[n].facts.get("target") in answered), None)
+
+
+def _size(ping: Reading) -> int:
+    size = ping.facts.get("size")
+    return size if isinstance(size, int) else 0
+
+
+def _read_one(text: str) -> Reading | None:
     head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
     if not head and not summary and not refused:
         return windows(text)
     facts: dict[str, object] = {
         "target": (head["target"] or None) if head else None,
         "target_ip": head["ip"] if head else None,
+        "size": int(head["size"]) if head and head["size"] else None,
         "source_ip": head["source"] if head else None,
         "source_if": head["interface"] if head else None,
     }

@@ -13,6 +13,7 @@ from runbook.causes.tools.reading import Fault, Support
 
 SHOWN = 300
 UNREAD = "tool-output-unknown"
+FOR_RDMA = ("memlock-limit",)
 OWNERS = ("ufw", "firewalld")
 
 
@@ -37,16 +38,18 @@ class Source:
         return tuple(told)
 
 
-def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool) -> list[Cause]:
-    """The causes of logs and of tools together, the root first. `logs`: some line of a log was read.
+def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
+    """The causes of logs and of tools together, the root first. `logs`: some line of a log was read; `rdma`: something
+    names an adapter for RDMA, without which nobody needs its limits.
 
     What only may be a fault is none beside logs of a run that went well, and never comes before what logs are sure of.
     """
     if not sources:
         return list(causes)
-    told = [cause for cause in causes if logs or cause.cause != "insufficient-evidence"]
+    # Outputs of tools have no end to wait for: words between them are no job that got nowhere.
+    told = [cause for cause in causes if cause.cause != "insufficient-evidence" or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
-    own = _faults(sources)
+    own = _faults(sources, rdma=rdma)
     if not told and logs:
         own = [cause for cause in own if cause.confidence == "high"]
     both = {cause.cause: cause for cause in own}
@@ -65,14 +68,15 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
 def _folded(cause: Cause, root: Cause) -> Cause:
     if cause.tier is Tier.NOTE or root.tier is Tier.NOTE:
         return replace(cause, follows=None)
-    return replace(cause, follows=root.cause) if cause.tier > root.tier else cause
+    return replace(cause, follows=root.cause) if cause.tier > root.tier and not cause.own else cause
 
 
-def _faults(sources: Sequence[Source]) -> list[Cause]:
+def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
     found: dict[str, list[tuple[Source, Fault]]] = {}
     for source in sources:
         for fault in source.found.reading.faults:
-            found.setdefault(fault.cause, []).append((source, fault))
+            if fault.cause not in FOR_RDMA or rdma or source.named:
+                found.setdefault(fault.cause, []).append((source, fault))
     return [_cause(cause, pairs) for cause, pairs in found.items()]
 
 
@@ -93,11 +97,16 @@ def _both(told: Cause, seen: Cause) -> Cause:
     """Logs and a tool say the same: the tool names the thing, the logs say whom it hit."""
     surest = min(told.confidence, seen.confidence, key=lambda confidence: ORDER[confidence])
     if seen.confidence == "low":
-        return replace(told, evidence=(*told.evidence, *seen.evidence))
+        return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
     return replace(
-        told, says=seen.says, remedy=seen.remedy or told.remedy, evidence=(*told.evidence[:3], *seen.evidence), confidence=surest,
+        told, says=seen.says, remedy=seen.remedy or told.remedy, evidence=_each_once((*told.evidence[:3], *seen.evidence)), confidence=surest,
         node=told.node or seen.node, tier=min(told.tier, seen.tier),
     )  # fmt: skip
+
+
+def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """A line that is a log's and a tool's is one line."""
+    return tuple({(hit.line.source, hit.line.number): hit for hit in hits}.values())
 
 
 def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from runbook.causes.netfilter import Blocked, Evidence, Flow, explain_blocked, sent_elsewhere
+from runbook.causes.netfilter import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.causes.netfilter.blocked import Seen
 from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.causes.netfilter.truth import Span
@@ -216,6 +216,9 @@ class Trouble:
             finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
             return Guilt(node, finding)
         blocked = self.blocked(dials) if first.outcome in SEEN else None
+        by_chance = blocked is not None and blocked.by_chance
+        if by_chance:  # which of the dials it struck is chance as well: the remedy has to open all of them
+            blocked = self.blocked([*dials, *self.bad, *self.good])
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
             peers = tuple(name for name in others if name != node)
@@ -232,7 +235,12 @@ class Trouble:
                     (destination,),
                 ),
             )
-        if first.outcome in ("dropped", "silent", "lost") and not sure(blocked) and (lossy := self._lossy(dials)):
+        if (
+            first.outcome in ("dropped", "silent", "lost")
+            and not sure(blocked)
+            and not by_chance
+            and (lossy := self._lossy(dials))
+        ):
             return Guilt(
                 destination,
                 Finding(
@@ -260,7 +268,7 @@ class Trouble:
                 ),
             )
         cause, says = blocked.cause, blocked.says
-        if first.outcome == "lost":
+        if first.outcome == "lost" and not also_small(blocked, self._flow(first), *self._ends(first)):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports

@@ -41,14 +41,18 @@ def losses(seen: Seen, pairs: Iterable[Pair]) -> list[Loss]:
     for pair in pairs:
         if not pair.echoes_lost:
             continue
-        rounds = _rounds(pair)
-        sent = sum(one["sent"] for one in rounds)
-        lost = sent - sum(one["received"] for one in rounds)
-        if lost < 2 and len(rounds) > 1:
+        sent, lost = _counted(pair)
+        if lost < 2 and len(_rounds(pair)) > 1:
             continue
         flows = _flows(seen, pair)
         found.append(Loss(pair, sent, lost, lost <= sent * LOSS_TOLERATED or flows, flows))
     return found
+
+
+def loses(pair: Pair) -> bool:
+    """Whether more echoes get lost than chance would have it."""
+    sent, lost = _counted(pair)
+    return pair.echoes_lost and lost > sent * LOSS_TOLERATED
 
 
 def loss_findings(seen: Seen, found: Iterable[Loss]) -> dict[str, list[Finding]]:
@@ -61,11 +65,15 @@ def loss_findings(seen: Seen, found: Iterable[Loss]) -> dict[str, list[Finding]]
 
 
 def warning(loss: Loss) -> str:
+    """What is told of a loss that fails nothing: of one that TCP does not feel first of all that it is harmless."""
     pair = loss.pair
-    share = (
-        f"{loss.lost} of {loss.sent} echoes between {pair.source} and {pair.peer} are lost ({100 * loss.share:.1f} %)"
-    )
-    return share + ("; TCP flows freely, so ICMP may only be rate-limited" if loss.flows else "")
+    share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
+    if loss.flows:
+        return (
+            f"harmless: {pair.peer} or its network answers only so many pings a second, {share} were left out; TCP, which the "
+            "job uses, lost nothing"
+        )
+    return f"{share} between {pair.source} and {pair.peer} are lost: too few to fail the run"
 
 
 def _finding(seen: Seen, name: str, peers: list[str], found: list[Loss]) -> Finding:
@@ -89,6 +97,13 @@ def _finding(seen: Seen, name: str, peers: list[str], found: list[Loss]) -> Find
 def _rounds(pair: Pair) -> list[Facts]:
     """What was counted: the first round of echoes, and the longer one that follows where some of it were lost."""
     return [one for one in (pair.small, pair.target.get("again")) if one and one.get("sent")]
+
+
+def _counted(pair: Pair) -> tuple[int, int]:
+    """How many echoes were sent, and how many of them lost."""
+    rounds = _rounds(pair)
+    sent = sum(one["sent"] for one in rounds)
+    return sent, sent - sum(one["received"] for one in rounds)
 
 
 def _summary(loss: Loss) -> list[str]:

@@ -29,7 +29,9 @@ def name_findings(seen: Seen, node: Node) -> list[Finding]:
     meant: dict[str, str] = {other.address: other.name for other in at.nodes}
     meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
     found = [_name_finding(seen, node, name, meant[name], told) for name, told in answer["names"].items()]
-    return [finding for finding in (*found, _own_name(seen, node)) if finding is not None]
+    if at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node):
+        found.append(own_name_finding(seen, node))
+    return [finding for finding in found if finding is not None]
 
 
 def name_warnings(seen: Seen, node: Node) -> Iterator[str]:
@@ -138,10 +140,13 @@ def _unresolvable(
     return Finding("name-unresolvable", says, fix, evidence, peers)
 
 
-def _own_name(seen: Seen, node: Node) -> Finding | None:
-    """Without an interface to use, gloo tells its peers what the node's own host name means there."""
+def own_name_finding(seen: Seen, node: Node, *, interface_helps: bool = True) -> Finding | None:
+    """Without an interface to use, gloo tells its peers what the node's own host name means there.
+
+    Torch's can be told one by the inventory, JAX's cannot.
+    """
     at, answer = seen.at, seen.answers[node.name]
-    if at.inventory.rendezvous.backend != "gloo" or socket_interface(at.inventory, node) or answer["own"] is None:
+    if answer["own"] is None:
         return None
     own: list[str] = answer["own"]["addresses"] or []
     hostname = answer["hostname"]
@@ -171,7 +176,9 @@ def _own_name(seen: Seen, node: Node) -> Finding | None:
             correct_hosts(hostname, right, answer["own"]["in_hosts"]),
             (
                 f"getaddrinfo({hostname}) on {node.name}: {means or 'nothing'}",
-                "an interface in the inventory (`network: {interface: …}`) makes the name unimportant",
+                "an interface in the inventory (`network: {interface: …}`) makes the name unimportant"
+                if interface_helps
+                else "JAX's gloo knows no other way to its address: an interface in the inventory does not help",
             ),
         )
     first = {
@@ -189,8 +196,8 @@ def _own_name(seen: Seen, node: Node) -> Finding | None:
         "ipv6-ipv4-mixing",
         f"{node.name} takes its own host name {hostname} for {own[0]} ({mine}), while {listed(unlike)} "
         f"announce{'s' if len(unlike) == 1 else ''} {its}: gloo cannot connect the two",
-        "name the interface in the inventory (`network: {interface: …}`), or let the host names of all nodes resolve to "
-        "one family of addresses first",
+        ("name the interface in the inventory (`network: {interface: …}`), or " if interface_helps else "")
+        + "let the host names of all nodes resolve to one family of addresses first",
         tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
         tuple(unlike),
     )

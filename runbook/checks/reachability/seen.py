@@ -69,6 +69,12 @@ class Pair:
         return 0 < int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
 
     @property
+    def echoes(self) -> str:
+        """How the small echoes fared, in ping's own words."""
+        lines = str(self.small.get("raw", "")).splitlines()
+        return next((line for line in lines if "transmitted" in line), "some echoes are lost")
+
+    @property
     def routeless(self) -> bool:
         return bool(self.route.get("error")) and not self.small.get("received") and not self.answered
 

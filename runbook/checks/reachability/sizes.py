@@ -6,11 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from runbook.causes.netfilter import Evidence, Flow, explain_blocked
+from runbook.causes.netfilter import Evidence, Flow, also_small, explain_blocked
 from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.model.verdict import Finding
+
+LEAST = 1280
+"""No network is made for less: it could not carry IPv6."""
 
 UNABLE = ("nvalid option", "unrecognized")
 
@@ -30,6 +33,18 @@ class Way:
     @property
     def ends(self) -> frozenset[str]:
         return frozenset((self.source, self.destination))
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it. `any_size`:
+    it is a rule that does not ask for the size, and struck the large ones because there are more bytes in them, or later."""
+
+    node: str
+    why: str
+    commands: tuple[str, ...]
+    shown: tuple[str, ...]
+    any_size: bool = False
 
 
 def cannot_probe(pair: Pair) -> bool:
@@ -87,30 +102,38 @@ def size_findings(seen: Seen, found: list[Way]) -> dict[str, list[Finding]]:
     names = sorted({name for way in found for name in way.ends})
     address = {name: seen.numeric(name) for name in names}
     evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
-    grouped: dict[tuple[str, str, str], list[Way]] = defaultdict(list)
-    proofs: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[tuple[Way, Reason]]] = defaultdict(list)
     left: list[Way] = []
     for way in found:
         reason = _rule(seen, way, found, evidence) or _different(seen, way)
         if reason is None:
             left.append(way)
-            continue
-        node, why, fix, lines = reason
-        grouped[node, why, fix].append(way)
-        proofs[node, why, fix] += lines
+        else:
+            grouped[reason.node, reason.why].append((way, reason))
     findings: dict[str, list[Finding]] = defaultdict(list)
-    for (node, why, fix), those in grouped.items():
-        findings[node].append(_finding(node, those, why, fix, proofs[node, why, fix]))
-    explained = {way.ends for those in grouped.values() for way in those}
+    for (node, _), those in grouped.items():
+        findings[node].append(_explained(node, [way for way, _ in those], [reason for _, reason in those]))
+    explained = {way.ends for those in grouped.values() for way, _ in those}
     left = [way for way in left if way.ends not in explained or way.by_tcp]
     for node in culprits(way.ends for way in left):
         findings[node].append(_hop(seen, node, [way for way in left if node in way.ends]))
-    return _one_rule_once(findings)
+    return findings
 
 
-def _one_rule_once(findings: Mapping[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rule that stops several peers is one finding, whose commands are all that are needed."""
-    return {node: list({f.says: f for f in told}.values()) for node, told in findings.items()}
+def _explained(node: str, ways: list[Way], reasons: list[Reason]) -> Finding:
+    fix = " && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands))
+    lines = [line for reason in reasons for line in reason.shown]
+    if not any(reason.any_size for reason in reasons):
+        return _finding(node, ways, reasons[0].why, fix, lines)
+    peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
+    told = [line for way in ways for line in way.told if line.startswith("TCP")]
+    return Finding(
+        "firewall-drop",
+        f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well",
+        fix,
+        tuple(dict.fromkeys([*told[:4], *lines]))[:10],
+        tuple(peers),
+    )
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
@@ -135,9 +158,7 @@ def _directions(node: str, those: list[Way]) -> str:
     return f"from {node} to {listed(leaves)}" if leaves else f"from {listed(arrives)} to {node}"
 
 
-def _rule(
-    seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]
-) -> tuple[str, str, str, list[str]] | None:
+def _rule(seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> Reason | None:
     """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes of
     that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
@@ -145,25 +166,25 @@ def _rule(
         icmp = "ipv6-icmp" if version(seen.numeric(way.source)) == 6 else "icmp"
         kinds += [(way.source, way.destination, icmp), (way.destination, way.source, icmp)]
     node, why = "", ""
+    any_size = False
     commands: list[str] = []
     lines: list[str] = []
     for source, destination, protocol in kinds:
         if protocol != "tcp" and any(protocol in command for command in commands):
             continue  # the answers to an echo are let in with it
+        flow = Flow(
+            seen.numeric(source),
+            seen.numeric(destination),
+            seen.at.inventory.rendezvous.port,
+            protocol=protocol,
+            state="established",
+            packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
+        )
+        ends = evidence.get(source), evidence.get(destination), source, destination
         blocked = explain_blocked(
             "dropped",
-            Flow(
-                seen.numeric(source),
-                seen.numeric(destination),
-                seen.at.inventory.rendezvous.port,
-                protocol=protocol,
-                state="established",
-                packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
-            ),
-            evidence.get(source),
-            evidence.get(destination),
-            source,
-            destination,
+            flow,
+            *ends,
             ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
             sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
             destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
@@ -176,24 +197,35 @@ def _rule(
         culprit = next(reasons)
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
+        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *ends))
         lines += blocked.evidence
         commands.append(blocked.remedy)
-    return (node, why, " && ".join(dict.fromkeys(commands)), lines) if node else None
+    return Reason(node, why, tuple(commands), tuple(lines), any_size) if node else None
 
 
-def _different(seen: Seen, way: Way) -> tuple[str, str, str, list[str]] | None:
-    """The ends' MTUs differ: the node whose value is the odd one is to be mended, between two that with the larger."""
+def _different(seen: Seen, way: Way) -> Reason | None:
+    """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as the
+    other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
     values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:
         return None
     ranked = Counter(values.values()).most_common()
-    usual = ranked[0][0] if len(ranked) == 1 or ranked[0][1] > ranked[1][1] else min(mine, its)
+    decided = len(ranked) == 1 or ranked[0][1] > ranked[1][1]
+    sound = [mtu for mtu in (mine, its) if mtu >= LEAST] or [mine, its]
+    usual = ranked[0][0] if decided else min(sound)
     odd = way.source if its == usual or (mine != usual and mine > its) else way.destination
     others = [name for name, mtu in values.items() if mtu == usual]
     says = f"the interfaces' MTUs differ: {values[odd]} on {odd}, {usual} on {listed(others)}"
     shown = [f"interface MTU of {name}: {mtu}" for name, mtu in values.items()][:8]
-    return odd, says, f"sudo ip link set dev {seen.data_interface(odd) or 'IFACE'} mtu {usual}", shown
+    if not decided and len(sound) > 1:
+        shown.append(
+            f"all have to be equal: {usual} passes wherever {max(sound)} does, the other way round the switch has to carry it"
+        )
+    elif not decided:
+        shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
+    fix = f"sudo ip link set dev {seen.data_interface(odd) or 'IFACE'} mtu {usual}"
+    return Reason(odd, says, (fix,), tuple(shown))
 
 
 def _hop(seen: Seen, node: str, those: list[Way]) -> Finding:

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
-from runbook.launch.ranks import Seating, seating
+from runbook.launch.ranks import Seat, Seating, seating
 from runbook.launch.render import launch_recipe
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory
 
 LAUNCH = "launch"
+
+BY_LAUNCHER = "by-launcher"
+"""The folder in an attempt's where a launcher writes what its ranks do; the keeper gives these files their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,18 @@ class Place:
     local_rank: int
     ranks: tuple[int, ...]
     gpus: tuple[int, ...] = ()
+    each: tuple[Place, ...] = ()  # the ranks that a launcher starts, each with files of its own
+
+    @property
+    def voices(self) -> tuple[Place, ...]:
+        """Whose output there is: of the process itself, and of the ranks that it starts."""
+        return (self, *self.each)
 
     @property
     def label(self) -> str:
+        if self.each:
+            ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]}-{self.ranks[-1]}"
+            return f"the launcher of {ranks} on {self.node}"
         if len(self.ranks) == 1:
             return f"rank {self.ranks[0]} on {self.node}"
         return f"ranks {self.ranks[0]}-{self.ranks[-1]} on {self.node}"
@@ -55,8 +67,12 @@ class Attempt:
     def on(self, node: str) -> tuple[Place, ...]:
         return tuple(place for place in self.places if place.node == node)
 
-    def script(self, node: str, made_from: Sequence[str]) -> Script:
-        recipe = launch_recipe(self.seating, self.seating.seats[node], self.job, name=LAUNCH, made_from=made_from)
+    def script(self, node: str, folder: str, made_from: Sequence[str]) -> Script:
+        """`folder`: where the attempt's files lie there."""
+        seat = self.seating.seats[node]
+        recipe = launch_recipe(
+            self.seating, seat, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
+        )
         return write(recipe, "sh")
 
 
@@ -83,15 +99,30 @@ def _places(job: Job, seats: Seating) -> list[Place]:
     for name, seat in seats.seats.items():
         if not job.starts_each:
             ranks = tuple(rank.rank for rank in seat.ranks)
-            label = f"rank-{ranks[0]:05d}" + (f"-{ranks[-1]:05d}" if len(ranks) > 1 else "")
-            found.append(Place(f"{label}.{name}", name, 0, ranks, tuple(seat.node.gpus)))
-            continue
-        for rank in seat.ranks:
-            gpus = () if rank.device is None else (rank.device,)
-            found.append(
-                Place(f"rank-{rank.rank:05d}.{name}.l{rank.local_rank}", name, rank.local_rank, (rank.rank,), gpus)
-            )
+            label = f"ranks-{ranks[0]:05d}-{ranks[-1]:05d}.{name}.launcher"
+            found.append(Place(label, name, 0, ranks, tuple(seat.node.gpus), tuple(_each(seat))))
+        else:
+            found += _each(seat)
     return found
+
+
+def _each(seat: Seat) -> list[Place]:
+    """One place a rank of the node."""
+    return [
+        Place(
+            rank_name(seat.node.name, rank.rank, rank.local_rank),
+            seat.node.name,
+            rank.local_rank,
+            (rank.rank,),
+            () if rank.device is None else (rank.device,),
+        )
+        for rank in seat.ranks
+    ]
+
+
+def rank_name(node: str, rank: int, local_rank: int) -> str:
+    """Of a rank's files."""
+    return f"rank-{rank:05d}.{node}.l{local_rank}"
 
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:

@@ -45,6 +45,11 @@ class Member:
         return self.state == OVER or self.keeper_gone or self.lost is not None
 
     @property
+    def gone(self) -> bool:
+        """Over, and nothing that it started lives on."""
+        return self.over and not (self.state == OVER and self.journal.get("left"))
+
+    @property
     def failed(self) -> bool:
         return self.over and (self.state != OVER or self.code != 0)
 
@@ -120,10 +125,10 @@ class Crew:
 
 
 def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:
-    """Learn until `done()`; False when the time is up first."""
+    """Learn until `done()`; False when the time is up, or somebody wants the run to end, first."""
     deadline = time.monotonic() + timeout_s
     while not done():
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or crew.at.stopping.is_set():
             return False
         crew.drain(0.05)
     return True

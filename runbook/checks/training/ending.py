@@ -16,6 +16,9 @@ from runbook.transport import ProgramNotStarted
 
 LOOK_S = 4.0
 DRAIN_S = 20.0
+"""How long a node may send nothing of its logs before the rest is left there."""
+
+DRAIN_MOST_S = 1800.0
 
 
 def freeze(crew: Crew) -> dict[str, Facts]:
@@ -45,21 +48,24 @@ def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lam
     `hurry` is asked meanwhile: true cuts the grace short.
     """
     for member in crew.members:
-        if member.remote is None or member.over:
+        if member.remote is None or member.gone:
             continue
         with contextlib.suppress(Unreachable):
-            member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
+            if member.state == "none":  # it never spoke, and has started nothing
+                member.remote.signal("SIGKILL")
+            else:
+                member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
     if crew.members and all(member.remote is None for member in crew.members):
         _order(crew, {"do": "stop"})
     deadline = time.monotonic() + grace_s + 6.0
-    while time.monotonic() < deadline and not hurry() and not all(member.over for member in crew.members):
+    while time.monotonic() < deadline and not hurry() and not all(member.gone for member in crew.members):
         crew.drain(0.1)
         for name in crew.nodes:
             session = crew.at.run.site.sessions.get(name)
             if session is not None and session.lost:
                 crew.lose(name, session.lost)
     unsure = {name for name in crew.nodes if name not in crew.live_nodes()}
-    gone = {m.place.node for m in crew.members if m.keeper_gone or m.state != OVER}
+    gone = {m.place.node for m in crew.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
         for name, answer in _order(crew, {"do": "kill"}, gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
@@ -67,20 +73,24 @@ def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lam
     return sorted(unsure)
 
 
-def drain(crew: Crew, timeout_s: float = DRAIN_S) -> list[str]:
-    """Fetch the rest of every log. Gives the names of nodes that still have some of it."""
-    deadline = time.monotonic() + timeout_s
+def drain(crew: Crew) -> list[str]:
+    """Fetch the rest of every log, for as long as it comes and nobody is in a hurry. Gives the names of nodes that still
+    have some of it."""
+    end = time.monotonic() + DRAIN_MOST_S
 
     def rest(name: str) -> None:
         session = crew.at.run.site.sessions.get(name)
-        while session is not None and not session.lost and time.monotonic() < deadline:
-            if not fetch(crew, session, name):
+        deadline, unread = time.monotonic() + DRAIN_S, crew.unread[name]
+        while session is not None and not session.lost and time.monotonic() < min(deadline, end):
+            if not fetch(crew, session, name) or crew.at.hurry.is_set():
                 return
+            if crew.unread[name] != unread:
+                deadline, unread = time.monotonic() + DRAIN_S, crew.unread[name]
 
     for name in crew.nodes:
         crew.unread[name] = 1  # until the node has said that there is nothing
         crew.seen.pop(name, None)
-    _everywhere(crew, rest, timeout_s)
+    _everywhere(crew, rest, DRAIN_MOST_S)
     crew.drain(0.0)
     crew.logs.close()
     return [name for name in crew.nodes if crew.unread.get(name)]

@@ -49,16 +49,18 @@ class RankLogs:
         """How many bytes of the file are here."""
         return self._files[name].at if name in self._files else 0
 
-    def take(self, place: Place, name: str, data: bytes) -> None:
-        """The next bytes of a file."""
+    def take(self, place: Place, name: str, data: bytes, begin: int) -> None:
+        """Bytes of a file from `begin` on; those that are here already count once."""
         with self._lock:
             file = self._files.setdefault(name, _File(self.folder / name))
+            data = data[max(0, file.at - begin) :]
             file.at += len(data)
             *whole, file.held = (file.held + data).split(b"\n")
+            pieces = [line + b"\n" for line in whole]
             if len(file.held) > LONGEST_LINE:
-                whole.append(file.held)
+                pieces.append(file.held)
                 file.held = b""
-            self._pass_on(place, file, whole, b"\n")
+            self._pass_on(place, file, pieces)
 
     def close(self) -> None:
         """What was written without a line's end comes as well."""
@@ -66,14 +68,16 @@ class RankLogs:
             for name, file in self._files.items():
                 if file.held:
                     held, file.held = file.held, b""
-                    self._pass_on(_nobody(name), file, [held], b"")
+                    self._pass_on(_nobody(name), file, [held])
 
-    def _pass_on(self, place: Place, file: _File, lines: list[bytes], end: bytes) -> None:
+    def _pass_on(self, place: Place, file: _File, pieces: list[bytes]) -> None:
+        """Lines, each with its end; a piece without one is a part of a line."""
         said: list[str] = []
         kept: list[bytes] = []
-        for line in lines:
+        for piece in pieces:
+            line = piece.removesuffix(b"\n")
             text = self._redactor.text(line.decode("utf-8", "surrogateescape"))
-            kept.append(text.encode("utf-8", "surrogateescape") + end)
+            kept.append(text.encode("utf-8", "surrogateescape") + piece[len(line) :])
             before, mark, event = line.partition(MARK)
             if mark and not before:
                 with contextlib.suppress(ValueError):

@@ -6,8 +6,11 @@ import json
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
-from runbook.checks.training.attempt import LAUNCH, Attempt, Place, about
+from runbook.checks.reachability.names import own_name_finding
+from runbook.checks.reachability.seen import Seen
+from runbook.checks.training.attempt import BY_LAUNCHER, LAUNCH, Attempt, Place, about
 from runbook.checks.training.crew import Crew, Member, wait_for
+from runbook.launch.environment import network_environment
 from runbook.launch.quote import CannotQuote
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -43,6 +46,8 @@ def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> di
     problems |= _programs(told)
     if not problems:
         problems |= _port(at, attempt)
+    if not problems and _gloo_of_jax(attempt):
+        problems |= _own_names(at)
     if problems:
         return problems
     for node in nodes:
@@ -70,7 +75,7 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
         "hash": files,
     }
     answer = session.call("job", order, timeout_s=15.0)
-    script = attempt.script(node.name, crew.at.run.made_from)
+    script = attempt.script(node.name, folder, crew.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
     session.push_program("keeper")
@@ -147,6 +152,30 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     return {master.name: Outcome.failed(master.name, *found)} if found else {}
 
 
+def _gloo_of_jax(attempt: Attempt) -> bool:
+    """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing else."""
+    job, inventory = attempt.job, attempt.inventory
+    if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
+        return False
+    chosen = [
+        {**network_environment(inventory, node), **job.programs[node.name].env}.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION")
+        for node in inventory.nodes
+    ]
+    return len(chosen) > 1 and not any(node.gpus for node in inventory.nodes) and set(chosen) <= {None, "gloo"}
+
+
+def _own_names(at: Context) -> dict[str, Outcome]:
+    """Nodes whose own host name means an address that no other node can dial."""
+    order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
+    said = at.ask("ping", lambda node: order, timeout_s=15.0)
+    problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
+    seen = Seen(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
+    for node in seen.nodes:
+        if finding := own_name_finding(seen, node, interface_helps=False):
+            problems[node.name] = Outcome.failed(node.name, finding)
+    return problems
+
+
 def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: float) -> None:
     session, job, place = crew.at.session(node), attempt.job, member.place
     script = f"{crew.folders[node.name]}/{LAUNCH}.sh"
@@ -162,6 +191,8 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
         "gpus": list(place.gpus),
         "grace_s": job.grace_s,
         "detached": job.detach,
+        "each": [one.name for one in place.each],
+        "logs": f"{crew.folders[node.name]}/{BY_LAUNCHER}",
         "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
@@ -191,7 +222,7 @@ def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: fl
 def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:
     members = [m for m in crew.on(node) if m.state == "none"]
     said = [m.remote.error for m in members if m.remote and m.remote.error]
-    return Outcome.unknown(
+    return Outcome.failed(
         node,
         Finding(
             "ranks-missing",

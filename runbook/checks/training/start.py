@@ -59,8 +59,11 @@ def commit(crew: Crew) -> Skew | None:
 
 
 def running(crew: Crew, timeout_s: float) -> Skew | None:
-    """Wait until every process runs or has failed; how far apart they started, None where not all did."""
-    wait_for(crew, lambda: all(m.started is not None or m.over for m in crew.members), timeout_s)
+    """Wait until every process runs or one has failed; how far apart they started, None where not all did."""
+    ranks = crew.members
+    wait_for(
+        crew, lambda: any(m.failed for m in ranks) or all(m.started is not None or m.over for m in ranks), timeout_s
+    )
     return _skew(crew)
 
 

@@ -12,7 +12,10 @@ from runbook.causes.catalogue import CONSEQUENCES, VAGUE
 from runbook.causes.logs.judge import Cause, judge
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
+from runbook.checks.training.attempt import Place
 from runbook.checks.training.crew import Crew, Member
+from runbook.checks.training.launcher import failed_worker, first_of_launchers
+from runbook.checks.training.meeting import failed_to_meet, why_not_met
 from runbook.checks.training.watch import End
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
@@ -27,8 +30,11 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
     """One outcome a node: the guilty one fails, of the others nothing was proven."""
     first = end.first
     assert first is not None
+    first = first_of_launchers(crew, first, [member for member in crew.members if member.failed])
     node, finding = first.place.node, _finding(crew, first, frozen)
-    if (told := _by_logs(crew, first)) and _says_more(told, finding, first):
+    if failed_to_meet(first):
+        node, finding = why_not_met(crew, first)
+    elif (told := _by_logs(crew, first)) and _says_more(told, finding, first):
         node, finding = _told(crew, told, first, finding)
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
     waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
@@ -59,31 +65,36 @@ def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding
             f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
             f"see on {node} who ends processes: `sudo journalctl --since '-5 min'`, `sudo dmesg -T | grep -i 'killed process'`",
         )
-    code, tail = member.code, _tail(crew, member)
+    place, code = member.place, member.code
+    if place.each and code is not None and code > 0:
+        place, code = failed_worker(crew, member) or (place, code)
+    tail = _tail(crew, place)
     if code is None:
         why = str(member.journal.get("why") or "it was never started")
-        cause = "ranks-missing" if why.startswith("barrier") else "terminated-from-outside"
-        return Finding(cause, f"{member.label} ended before it was started: {why}", f"look at {node}", tail)
+        says = f"{member.label} ended before it was started: {why}"
+        return Finding("terminated-from-outside", says, f"look at {node}", tail)
     if code >= 0:
         code = 128 - code if 128 < code < 160 else code  # a shell in between tells a signal in this way
     if code >= 0:
         said = next((line for line in reversed(tail)), "it printed nothing")
         return Finding(
             "program-error",
-            f"{member.label} exited with code {code} after {_ran(member)}: {said}",
-            f"read its log: `less {_log(crew, member)}`",
+            f"{place.label} exited with code {code} after {_ran(member)}: {said}",
+            f"read its log: `less {_log(crew, place)}`",
             tail,
         )
-    return _by_signal(crew, member, -code, tail, frozen)
+    return _by_signal(crew, place, -code, _ran(member), tail, frozen)
 
 
-def _by_signal(crew: Crew, member: Member, number: int, tail: tuple[str, ...], frozen: Mapping[str, Facts]) -> Finding:
-    node = member.place.node
+def _by_signal(
+    crew: Crew, place: Place, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+) -> Finding:
+    node = place.node
     try:
         name = f"signal {number}, {signal.Signals(number).name}"
     except ValueError:
         name = f"signal {number}"
-    says = f"{member.label} {{}} ({name}) after {_ran(member)}"
+    says = f"{place.label} {{}} ({name}) after {ran}"
     if number == signal.SIGKILL:
         memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
         return Finding(
@@ -108,7 +119,7 @@ def _by_signal(crew: Crew, member: Member, number: int, tail: tuple[str, ...], f
     return Finding(
         "rank-crashed" if crashed else "rank-killed",
         says.format("crashed" if crashed else "was ended by a signal"),
-        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {_log(crew, member)}`",
+        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {_log(crew, place)}`",
         tail,
     )
 
@@ -116,7 +127,7 @@ def _by_signal(crew: Crew, member: Member, number: int, tail: tuple[str, ...], f
 def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
     """Why the launch script stopped before it started the program."""
     node = crew.at.inventory.node(member.place.node)
-    event, tail = str(said["event"]), _tail(crew, member)
+    event, tail = str(said["event"]), _tail(crew, member.place)
     if event == "activation-failed":
         return Finding(
             "activation-failed",
@@ -146,12 +157,13 @@ def _by_logs(crew: Crew, first: Member) -> Cause | None:
 
     scan = scanner()
     for member in sorted(crew.members, key=lambda member: member is not first):
-        rank = member.place.ranks[0] if len(member.place.ranks) == 1 else None
-        for end in ("err", "out"):
-            path = crew.logs.folder / f"{member.place.name}.{end}"
-            if path.is_file() and path.stat().st_size:
-                with path.open("rb") as file:
-                    scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (rank, member.place.node))
+        for place in (*member.place.each, member.place):
+            rank = place.ranks[0] if len(place.ranks) == 1 and not place.each else None
+            for end in ("err", "out"):
+                path = crew.logs.folder / f"{place.name}.{end}"
+                if path.is_file() and path.stat().st_size:
+                    with path.open("rb") as file:
+                        scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (rank, place.node))
     found = judge(scan)
     if not found or found[0].confidence == "low" or found[0].cause in VAGUE | CONSEQUENCES:
         return None
@@ -188,10 +200,10 @@ def _collateral(crew: Crew, first: Member) -> list[str]:
     return lines[:8]
 
 
-def _tail(crew: Crew, member: Member) -> tuple[str, ...]:
+def _tail(crew: Crew, place: Place) -> tuple[str, ...]:
     """The last lines that it wrote, errors before ordinary output."""
     for end in ("err", "out"):
-        path = crew.logs.folder / f"{member.place.name}.{end}"
+        path = crew.logs.folder / f"{place.name}.{end}"
         if path.is_file():
             lines = [
                 line
@@ -203,8 +215,8 @@ def _tail(crew: Crew, member: Member) -> tuple[str, ...]:
     return ()
 
 
-def _log(crew: Crew, member: Member) -> Path:
-    return crew.logs.folder / f"{member.place.name}.err"
+def _log(crew: Crew, place: Place) -> Path:
+    return crew.logs.folder / f"{place.name}.err"
 
 
 def _ran(member: Member) -> str:

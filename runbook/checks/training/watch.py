@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
@@ -15,6 +15,9 @@ from runbook.transport import ProgramNotStarted, Session
 
 SETTLE_S = 1.0
 """After the first failure: how long to wait for what else happened, so that the earliest is known and not the nearest."""
+
+LAUNCHERS_SETTLE_S = 3.0
+"""The same where launchers start the ranks: they notice the end of one later, and tell it later still."""
 
 POLL_S = 0.1
 WAIT_S = 0.5
@@ -66,7 +69,10 @@ class Fetching:
 def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
     """Ask one node for news; whether there is more of it at once."""
     at = {
-        f"{m.place.name}.{end}": crew.logs.at(f"{m.place.name}.{end}") for m in crew.on(name) for end in ("out", "err")
+        f"{voice.name}.{end}": crew.logs.at(f"{voice.name}.{end}")
+        for member in crew.on(name)
+        for voice in member.place.voices
+        for end in ("out", "err")
     }
     order = {
         "do": "watch", "folder": crew.folders[name], "at": at, "seen": crew.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
@@ -75,16 +81,18 @@ def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look:
         answer = session.call("job", order, timeout_s=10.0 + wait_s)
     except (Unreachable, ProgramNotStarted, TimeoutError):
         return False
-    take(crew, name, answer)
+    take(crew, name, answer, at)
     return crew.unread[name] > 0
 
 
-def take(crew: Crew, name: str, answer: Facts) -> None:
+def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
+    """What a node answered to somebody who had its files up to `at`."""
     crew.seen[name] = answer["seen"]
     members = {member.place.name: member for member in crew.on(name)}
+    voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
     for file, data in answer["read"].items():
-        if member := members.get(file.rpartition(".")[0]):
-            crew.logs.take(member.place, file, base64.b64decode(data))
+        if voice := voices.get(file.rpartition(".")[0]):
+            crew.logs.take(voice, file, base64.b64decode(data), at.get(file, 0))
     crew.unread[name] = sum(size - crew.logs.at(file) for file, size in answer["size"].items())
     for journal in answer["kept"]:
         if member := members.get(journal["name"]):
@@ -96,6 +104,7 @@ def take(crew: Crew, name: str, answer: Facts) -> None:
 def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
     """Until all have ended well, the first failure has settled, somebody wants it to stop, or the time is up."""
     bad_since: float | None = None
+    settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in crew.members) else SETTLE_S
     while True:
         crew.drain(0.1)
         now = time.monotonic()
@@ -107,7 +116,7 @@ def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
             return End("finished")
         if any(member.failed for member in crew.members):
             bad_since = bad_since or now
-            if now - bad_since > SETTLE_S or all(member.over for member in crew.members):
+            if now - bad_since > settle_s or all(member.over for member in crew.members):
                 return End("failed", earliest(crew.members))
             continue
         if stopping():

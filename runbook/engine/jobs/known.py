@@ -72,7 +72,17 @@ class KnownJob:
     @property
     def places(self) -> list[Place]:
         return [
-            Place(j["name"], j["node"], int(j["local_rank"] or 0), tuple(j["ranks"]), tuple(j.get("gpus") or ()))
+            Place(
+                j["name"],
+                j["node"],
+                int(j["local_rank"] or 0),
+                tuple(j["ranks"]),
+                tuple(j.get("gpus") or ()),
+                tuple(
+                    Place(name, j["node"], local, (rank,))
+                    for local, (name, rank) in enumerate(zip(j.get("each") or (), j["ranks"], strict=False))
+                ),
+            )
             for j in self.processes
         ]
 

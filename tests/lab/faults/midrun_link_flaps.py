@@ -1,4 +1,5 @@
-"""No fault: a cable is pulled for a second in the middle of an AllReduce, and TCP carries on."""
+"""No fault: a cable is pulled for a second in the middle of an AllReduce, and TCP carries on. Where an iteration was on its
+way, its pause is told; between two of them there is none."""
 
 from __future__ import annotations
 
@@ -19,6 +20,5 @@ FAULT = Fault(
     strike=Strike(flap),
     arguments=("-e", "max_bytes=64M", "-e", "budget=8s", "-e", "iterations=200"),
     cause=None,
-    says=(r"one iteration at [\d.]+ [KM]iB paused for \d",),
     within_s=16,
 )

@@ -1,0 +1,211 @@
+"""Faults at random against a launch: it ends with a code and a cause, no line that a rank wrote is lost, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Host, Lab
+from lab.cli import runbook_cli, runbook_finish, runbook_start
+
+pytestmark = pytest.mark.lab
+PROGRAM = Path(__file__).with_name("chaos.py")
+SECONDS = 3.0
+ORPHANS_S = 40.0
+"""Silence by which a node notices a lost controller, the grace, and what a busy machine adds."""
+
+Run = subprocess.Popen[str]
+LOST = {"ssh-unreachable", "ssh-timeout", "host-unreachable"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`codes` and `causes` are those that runbook documents for it; no causes: it passes. `ways` are the program's."""
+
+    act: Callable[[Lab, Host, Run], None]
+    codes: frozenset[int]
+    causes: frozenset[str] = frozenset()
+    ways: tuple[str, ...] = ()
+
+
+def ranks(lab: Lab, host: Host) -> list[int]:
+    """Leaders only: a rank's own children have other command lines."""
+    found = [(pid, line) for pid, line in host.processes(lab.user) if "chaos.py" in line]
+    return [pid for pid, line in found if "keeper.py" not in line and "runbook-agent" not in line]
+
+
+def keepers(lab: Lab, host: Host) -> list[int]:
+    return [pid for pid, line in host.processes(lab.user) if "keeper.py" in line]
+
+
+def agents(lab: Lab, host: Host) -> list[int]:
+    return [pid for pid, line in host.processes(lab.user) if "-c import sys" in line and "runbook-agent" in line]
+
+
+def send(find: Callable[[Lab, Host], list[int]], *numbers: int) -> Callable[[Lab, Host, Run], None]:
+    """Signals, a second apart, to one of the processes."""
+
+    def act(lab: Lab, host: Host, run: Run) -> None:
+        pid = find(lab, host)[-1]
+        for number in numbers:
+            host.signal(pid, number)
+            if number != numbers[-1]:
+                time.sleep(1.0)
+
+    return act
+
+
+def connection(lab: Lab, host: Host, run: Run) -> None:
+    """Kill sshd's processes of the connection; the listener stays."""
+    host.run("pgrep -f '^sshd[a-z-]*: rblab' | xargs -r kill -9", "root")
+
+
+def nothing(lab: Lab, host: Host, run: Run) -> None:
+    """The program's own ways are the fault."""
+
+
+KINDS = {
+    "a killed rank": Kind(send(ranks, signal.SIGKILL), frozenset({1}), frozenset({"rank-killed"})),
+    "a rank that pauses": Kind(send(ranks, signal.SIGSTOP, signal.SIGCONT), frozenset({0})),
+    "a killed keeper": Kind(send(keepers, signal.SIGKILL), frozenset({1}), frozenset({"terminated-from-outside"})),
+    "a killed agent": Kind(send(agents, signal.SIGKILL), frozenset({3}), frozenset(LOST)),
+    "a killed connection": Kind(connection, frozenset({3}), frozenset(LOST)),
+    "a killed sshd": Kind(lambda lab, host, run: host.stop_sshd(), frozenset({0})),
+    "a cut network": Kind(lambda lab, host, run: host.cut(), frozenset({3}), frozenset(LOST)),
+    "a killed controller": Kind(lambda lab, host, run: run.kill(), frozenset({-9})),
+    "lost packets": Kind(lambda lab, host, run: lose_to_us(host, 10), frozenset({0})),
+    "a flood": Kind(nothing, frozenset({0}), ways=("flood", "binary", "unended")),
+    "deaf ranks": Kind(send(ranks, signal.SIGKILL), frozenset({1}), frozenset({"rank-killed"}), ("deaf", "binary")),
+    "children left": Kind(send(ranks, signal.SIGKILL), frozenset({1}), frozenset({"rank-killed"}), ("children",)),
+    "a closed stream": Kind(nothing, frozenset({0}), ways=("closes", "unended")),
+    "a polite end": Kind(send(ranks, signal.SIGTERM), frozenset({1}), frozenset({"terminated-from-outside"})),
+}
+
+
+def lose_to_us(host: Host, percent: int) -> None:
+    """Of what the host sends to this machine as well, which no rule in the switch touches."""
+    host.run(f"tc qdisc add dev eth0 root netem loss {percent}%", "root")
+
+
+def mend(lab: Lab, host: Host, name: str) -> None:
+    if name == "a cut network":
+        host.restore()
+    if name == "a killed sshd":
+        host.start_sshd()
+    if name == "lost packets":
+        host.run("tc qdisc del dev eth0 root", "root")
+
+
+class Chaos:
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab = lab
+        self.chance = random.Random(seed)
+        for host in lab:
+            host.run("mkdir -p ~/work", lab.user)
+            host.write("~/work/chaos.py", PROGRAM.read_text(), user=lab.user)
+
+    def inject(self, number: int, name: str) -> None:
+        lab, kind = self.lab, KINDS[name]
+        host = self.chance.choice(lab.hosts)
+        counts = {each.name: {"processes": self.chance.randint(1, 2)} for each in lab}
+        wait = self.chance.uniform(0.0, 1.0)
+        what = f"injection {number}: {name} on {host.name}, {counts}, {wait:.2f} s after the start"
+        print(what)
+        for each in lab:
+            each.run("rm -rf ~/record", lab.user)
+        run_dir = lab.tmp / f"run-{number}"
+        inventory = lab.inventory(defaults={"python": lab.python_without_torch}, nodes=counts)
+        run = runbook_start(lab, "run", self.playbook(kind), "-i", inventory, "--run-dir", run_dir)
+        self.await_records(counts, what)
+        time.sleep(wait)
+        kind.act(lab, host, run)
+        done = runbook_finish(run, timeout=90)
+        mend(lab, host, name)
+        self.await_nothing(what)
+        assert done.returncode in kind.codes, f"{what}\n{done}"
+        if kind.causes:
+            told = json.loads((run_dir / "result.json").read_text())
+            assert told["causes"][0] in kind.causes, f"{what}\n{done}"
+        self.compare(run_dir, inventory, counts, f"{what}\n{str(done)[-4000:]}")
+        cleaned = runbook_cli(lab, "clean", "--all", "-i", inventory)
+        assert "not removed" not in cleaned.stdout, f"{what}\n{cleaned}"
+        for each in lab:
+            assert not str(each.run("ls ~/.runbook 2>/dev/null || true", lab.user).stdout).strip(), what
+
+    def playbook(self, kind: Kind) -> Path:
+        path = self.lab.tmp / "chaos.yml"
+        command = json.dumps(["chaos.py", str(SECONDS), *kind.ways])
+        launch = f"{{command: {command}, workdir: ~/work, grace: 2s}}"
+        path.write_text(f"name: chaos\nstages:\n  - {{name: train, launch: {launch}}}\n")
+        return path
+
+    def records(self, counts: dict[str, dict[str, int]]) -> dict[str, bytes]:
+        """What every rank says that it wrote, by the name of its log."""
+        found, rank = {}, 0
+        for host in self.lab:
+            for local in range(counts[host.name]["processes"]):
+                for end in ("out", "err"):
+                    path = host.path(f"~/record/{rank}.{end}")
+                    found[f"rank-{rank:05d}.{host.name}.l{local}.{end}"] = path.read_bytes() if path.is_file() else b""
+                rank += 1
+        return found
+
+    def await_records(self, counts: dict[str, dict[str, int]], what: str) -> None:
+        deadline = time.monotonic() + 60
+        while not all(self.records(counts).values()):
+            assert time.monotonic() < deadline, f"{what}: the job did not begin"
+            time.sleep(0.05)
+
+    def await_nothing(self, what: str) -> None:
+        deadline = time.monotonic() + ORPHANS_S
+        while left := [(host.name, *one) for host in self.lab for one in host.processes(self.lab.user)]:
+            assert time.monotonic() < deadline, f"{what}: still alive: {left}"
+            time.sleep(0.1)
+
+    def compare(self, run_dir: Path, inventory: Path, counts: dict[str, dict[str, int]], what: str) -> None:
+        """Every byte of the records is in the run's folder; or on the node, where the connection or we were killed."""
+        here, fetched = run_dir / "logs" / "attempt-01", None
+        for name, record in self.records(counts).items():
+            if held(here / name, record):
+                continue
+            if fetched is None:
+                jobs: list[dict[str, Any]] = runbook_cli(self.lab, "ps", "-i", inventory, "-o", "json").json()["jobs"]
+                assert len(jobs) == 1, f"{name} is not whole, and the nodes know {jobs}\n{what}"
+                runbook_cli(self.lab, "logs", jobs[0]["job"], "-i", inventory)
+                [folder] = self.lab.tmp.glob(f".runbook/runs/{jobs[0]['job']}-logs*")
+                fetched = folder / "logs" / "attempt-01"
+            size = (fetched / name).stat().st_size if (fetched / name).is_file() else None
+            whole = held(fetched / name, record)
+            assert whole, f"{name}: {len(record)} bytes written, {size} kept\n{what}"
+
+
+def held(path: Path, record: bytes) -> bool:
+    """Whether a log has all of the record, and beyond it only what was being written when the rank was killed."""
+    log = path.read_bytes() if path.is_file() else b""
+    return log.startswith(record) and len(log) - len(record) <= 65536
+
+
+@pytest.mark.parametrize("name", ["a killed rank", "a killed connection", "a flood", "children left"])
+def test_one_fault(name: str) -> None:
+    with Lab(2) as lab:
+        Chaos(lab, 5).inject(1, name)
+
+
+@pytest.mark.every_fault
+def test_24_faults_in_a_row() -> None:
+    seed = int(os.environ.get("RUNBOOK_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"RUNBOOK_CHAOS_SEED={seed}")
+    with Lab(2) as lab:
+        chaos = Chaos(lab, seed)
+        chaos.chance.shuffle(names := [*KINDS, *chaos.chance.sample(list(KINDS), 24 - len(KINDS))])
+        for number, name in enumerate(names, 1):
+            chaos.inject(number, name)
