@@ -130,10 +130,10 @@ class _Try:
 
     def _make_files(self) -> None:
         """Every process has its files from the start: an empty one says that nothing was written."""
-        for member in self._crew.members:
-            for end in ("out", "err"):
-                with contextlib.suppress(OSError):
-                    (self._crew.logs.folder / f"{member.place.name}.{end}").touch()
+        voices = [voice for member in self._crew.members for voice in member.place.voices]
+        for name in [f"{voice.name}.{end}" for voice in voices for end in ("out", "err")]:
+            with contextlib.suppress(OSError):
+                (self._crew.logs.folder / name).touch()
 
     def _about(self) -> Facts:
         run = self._at.run
