@@ -117,7 +117,9 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "-o", "--output", choices=["text", "json", "jsonl", "junit"], default="text", help="what goes to stdout"
     )
     run.add_argument("--run-dir", metavar="DIR", help="where this run's files go (default: .runbook/runs/RUN_ID)")
-    run.add_argument("--keep", action="store_true", help="leave the pushed scripts on the nodes (workdir/RUN_ID)")
+    run.add_argument(
+        "--keep", action="store_true", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)"
+    )
     run.add_argument(
         "--only-rank",
         type=int,
