@@ -117,6 +117,20 @@ def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: s
     assert len(set(causes)) == len(causes)
 
 
+def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None:
+    page = page_of("launch")
+    assert page.startswith("# launch\n\nProves ")
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == ["How", "Keys", "Causes", "What it cannot see"]
+    assert max(len(line) for line in page.splitlines() if not line.startswith("- ")) <= 120
+    keys = page.partition("## Keys")[2].partition("## Causes")[0]
+    launch = schema("playbook")["$defs"]["launch"]["properties"]
+    assert set(re.findall(r"^- `(\w+)`", keys, re.MULTILINE)) == set(launch)
+    listed = dict(re.findall(r"^- `(\w+)` \(default (\w+)\):", keys, re.MULTILINE))
+    defaults = {name: re.search(r"Default: (\w+)\.$", key["description"]) for name, key in launch.items()}
+    assert listed == {name: found[1] for name, found in defaults.items() if found}
+    assert set(causes_on(page)) <= CAUSES.keys()
+
+
 # Causes.
 
 
@@ -231,7 +245,7 @@ def test_consequences_are_causes() -> None:
     assert CAUSES.keys() >= CONSEQUENCES
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", [*CHECKS, "launch"])
 def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(name) == 0
     assert capsys.readouterr().out == page_of(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check
@@ -60,7 +60,7 @@ class Launch(Check):
             if decision.why:
                 at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
             if not decision.again or at.stopping.wait(decision.after_s):
-                return outcomes
+                return [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
             _find_again(at)
 
 
@@ -70,6 +70,11 @@ def _guilty(outcomes: list[Outcome]) -> Outcome | None:
     unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
     bad = [*failed, *unknown]
     return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
+
+
+def _with_evidence(outcome: Outcome, line: str) -> Outcome:
+    first, *more = outcome.findings
+    return replace(outcome, findings=(replace(first, evidence=(*first.evidence, *([line] if line else []))), *more))
 
 
 def _find_again(at: Context) -> None:
@@ -98,7 +103,7 @@ class _Try:
         if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
             if any(member.remote for member in crew.members):  # else nothing was started that could be waited for
                 ending.end(crew, grace_s=0.0, why="not every node was ready")
-            ending.clean(crew, crew.nodes)
+            self._clean(crew.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
         try:
             measure_clocks(crew)
@@ -121,19 +126,24 @@ class _Try:
             if end.kind != "finished" or not all(member.gone for member in crew.members):
                 unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
         left = sorted({*ending.drain(crew), *unsure})
-        ending.clean(crew, [name for name in crew.nodes if name not in left])
+        self._clean([name for name in crew.nodes if name not in left])
         for name in left:
             at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
 
+    def _clean(self, names: Collection[str]) -> None:
+        """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
+        if not self._at.run.site.keep:
+            ending.clean(self._crew, names)
+
     def _make_files(self) -> None:
         """Every process has its files from the start: an empty one says that nothing was written."""
-        for member in self._crew.members:
-            for end in ("out", "err"):
-                with contextlib.suppress(OSError):
-                    (self._crew.logs.folder / f"{member.place.name}.{end}").touch()
+        voices = [voice for member in self._crew.members for voice in member.place.voices]
+        for name in [f"{voice.name}.{end}" for voice in voices for end in ("out", "err")]:
+            with contextlib.suppress(OSError):
+                (self._crew.logs.folder / name).touch()
 
     def _about(self) -> Facts:
         run = self._at.run

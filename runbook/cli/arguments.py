@@ -16,7 +16,40 @@ exit codes:
   130  interrupted, and cleaned up
 """
 
-JOB_EXITS = "exit codes: 0 done, or the job ended well; 1 the job failed, or something still lives; 2 no such job; 3 a node told nothing"
+RUN = """\
+examples:
+  runbook run two_node_allreduce -i mine.yml             # checks, in order, until one fails
+  runbook run train.yml -i mine.yml --only-rank 0        # checks, then a launch; of its output only rank 0's
+  runbook run train.yml -i mine.yml --start-at train     # the launch at once; reach runs first all the same
+  runbook run train.yml -i mine.yml -l 'gn[01-04]' -C    # who would be which rank, and nothing is touched
+
+"""
+
+JOB_EXITS = """\
+exit codes:
+  0    done; logs -f, attach: the job ended well
+  1    the job failed, or something still lives
+  2    there is no such job, or the arguments are wrong
+  3    a node could not be asked, or could not tell
+  130  interrupted; the job goes on
+"""
+
+PS = """\
+  runbook ps -i mine.yml -v
+"""
+LOGS = """\
+  runbook logs -i mine.yml -f --only-rank 0
+  runbook logs 20261121-0330 > out.log 2> err.log    # of the job whose id begins so
+"""
+ATTACH = """\
+  runbook attach 20261121-0330 -i mine.yml
+"""
+STOP = """\
+  runbook stop 20261121-0330 -i mine.yml
+"""
+CLEAN = """\
+  runbook logs 20261121-0330 -i mine.yml > kept.log 2>&1 && runbook clean 20261121-0330 -i mine.yml
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +93,7 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "run",
         help="run a playbook's stages on an inventory's nodes and stop at the first that fails",
         description="Run a playbook: its stages in order, after `reach`, on the nodes of an inventory.",
-        epilog=EXITS,
+        epilog=RUN + EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: two_node_allreduce")
@@ -84,7 +117,9 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "-o", "--output", choices=["text", "json", "jsonl", "junit"], default="text", help="what goes to stdout"
     )
     run.add_argument("--run-dir", metavar="DIR", help="where this run's files go (default: .runbook/runs/RUN_ID)")
-    run.add_argument("--keep", action="store_true", help="leave the pushed scripts on the nodes (workdir/RUN_ID)")
+    run.add_argument(
+        "--keep", action="store_true", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)"
+    )
     run.add_argument(
         "--only-rank",
         type=int,
@@ -239,35 +274,31 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     read.add_argument(
         "--only-rank", type=int, action="append", default=[], metavar="N", help="show only what this rank writes"
     )
-    about = "the jobs on the nodes: what lives, since when, with how much CPU, memory and GPU memory"
-    ps = commands.add_parser("ps", parents=[which], help=about, description=f"List {about}.", epilog=JOB_EXITS)
+
+    def command(name: str, parents: list[argparse.ArgumentParser], about: str, example: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            parents=parents,
+            help=about,
+            description=f"{about[0].upper()}{about[1:]}.",
+            epilog=f"example:\n{example}\n{JOB_EXITS}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    ps = command("ps", [which], "list the jobs on the nodes: what lives, since when, with how much CPU and memory", PS)
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
     ps.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
-    about = "what the ranks of a job wrote, from any machine with the same inventory"
-    logs = commands.add_parser(
-        "logs", parents=[which, one, read], help=about, description=f"Print {about}.", epilog=JOB_EXITS
-    )
+    logs = command("logs", [which, one, read], "print what a job's ranks wrote, whoever launched it", LOGS)
     logs.add_argument(
         "-f", "--follow", action="store_true", help="go on until the job has ended; Ctrl-C leaves it alone"
     )
-    about = "follow a job, and end all of it at the first rank that fails, with the cause"
-    commands.add_parser(
-        "attach",
-        parents=[which, one, read],
-        help=about,
-        description=f"{about.capitalize()}. Ctrl-C leaves the job alone.",
-        epilog=JOB_EXITS,
-    )
-    about = "end a job: TERM, its grace, KILL, on every node"
-    stop = commands.add_parser(
-        "stop", parents=[which, one], help=about, description=f"{about.capitalize()}.", epilog=JOB_EXITS
-    )
-    stop.add_argument("--now", action="store_true", help="KILL at once")
-    about = "remove a job's folders from the nodes, once no rank of it lives"
-    clean = commands.add_parser(
-        "clean", parents=[which, one], help=about, description=f"{about.capitalize()}.", epilog=JOB_EXITS
-    )
-    clean.add_argument("--all", action="store_true", help="every job that no rank of lives")
+    about = "follow a job, and end all of it at the first rank that fails, with the cause; Ctrl-C leaves it alone"
+    command("attach", [which, one, read], about, ATTACH)
+    stop = command("stop", [which, one], "end a job on every node: TERM, then its grace, then KILL", STOP)
+    stop.add_argument("--now", action="store_true", help="KILL at once, without grace: no checkpoint is written")
+    about = "remove a job's files from the nodes, its logs too, once no rank of it lives"
+    clean = command("clean", [which, one], about, CLEAN)
+    clean.add_argument("--all", action="store_true", help="every job of which no rank lives")
 
 
 def _port(text: str) -> int:

@@ -7,6 +7,7 @@ from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
 from runbook.checks import CHECKS
+from runbook.checks.launch import Launch
 from runbook.cli.causepages import page_text
 from runbook.cli.variablepages import variable_page
 from runbook.lint.catalogue import Rule, rules
@@ -14,13 +15,16 @@ from runbook.lint.variables.table import known
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
 
+PAGES = (*CHECKS, Launch.id)
+"""What has a page of its own in checks/: every check, and the stage that starts the real job."""
+
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
 
 def explain(id: str | None) -> int:
     if id is None:
         sys.stdout.write(everything())
-    elif id in CHECKS:
+    elif id in PAGES:
         sys.stdout.write(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
     elif id in CAUSES:
         sys.stdout.write(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
@@ -30,7 +34,7 @@ def explain(id: str | None) -> int:
         sys.stdout.write(variable_page(variable))
     else:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
-        near = nearest(id, [*CHECKS, *CAUSES, *rules(), *variables])
+        near = nearest(id, [*PAGES, *CAUSES, *rules(), *variables])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
         message = f"there is no check, cause or lint rule {id!r}, and no variable of that name is known"
         raise FilesWrong([Problem("arguments.unknown-id", message, help=help)])
@@ -39,7 +43,7 @@ def explain(id: str | None) -> int:
 
 def everything() -> str:
     """Every id with its one line: checks, causes, then the rules of lint, family by family."""
-    lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "causes:"]
+    lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {Launch.id}", "", "causes:"]
     lines += [f"  {name:<34} {what}" for name, what in CAUSES.items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
@@ -56,7 +60,7 @@ def rule_page(rule: Rule) -> str:
 def where_found(cause: str) -> str:
     """The sections of the checks' pages that speak of this cause."""
     found: list[str] = []
-    for name in CHECKS:
+    for name in PAGES:
         page = resources.files("runbook.checks").joinpath(f"{name}.md").read_text(encoding="utf-8")
         found += [f"\nchecked by {name}: {line[2:]}\n" for line in page.splitlines() if line.startswith(f"- `{cause}`")]
     return "".join(found)

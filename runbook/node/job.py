@@ -29,6 +29,7 @@ from tool import find, run
 
 KEPT = "KEPT"
 ATTEMPT = "attempt-"
+KEEPER_S = 2.0  # what a keeper may take to end after it wrote down the end of its process
 
 
 def look(arguments):
@@ -119,7 +120,13 @@ def known(order):
 
 def clean(order):
     folder = order["folder"]
-    left = [facts for facts in all_journals(folder, living()) if facts["lives"] or facts["keeper_lives"]]
+    deadline = time.monotonic() + KEEPER_S
+    while True:
+        left = [facts for facts in all_journals(folder, living()) if facts["lives"] or facts["keeper_lives"]]
+        going = all(facts["state"] == "ended" and not facts["lives"] for facts in left)
+        if not (left and going) or time.monotonic() > deadline:
+            break
+        threading.Event().wait(0.02)
     if left:
         return {"removed": False, "alive": left}
     for facts in all_journals(folder, None):

@@ -28,7 +28,7 @@ class Site:
     def __init__(self, run_id: str, *, forks: int = 64, keep: bool = False) -> None:
         self.run_id = run_id
         self.forks = forks
-        self._keep = keep
+        self.keep = keep
         self.sessions: dict[str, Session] = {}
         self.failures: dict[str, Unreachable] = {}
         self._closing = threading.Event()
@@ -62,7 +62,7 @@ class Site:
         return self.sessions[node.name]
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
-        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self._keep, "again": again}
+        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self.keep, "again": again}
         session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S)
         with self._lock:
             self.sessions[node.name] = session

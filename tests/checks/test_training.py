@@ -28,7 +28,7 @@ from runbook.model.redact import Redactor
 from runbook.model.secret import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .training_world import PAIR, attempt, crew, ended, job, journal, place, wrote
+from .training_world import PAIR, attempt, come, crew, ended, job, journal, place, wrote
 from .world import cluster, node, with_ports
 
 LOST = Unreachable("ssh-unreachable", "no answer for 6 s", "look at node-b")
@@ -63,8 +63,8 @@ def test_direct_keeps_each_rank_and_torchrun_a_launcher_a_node() -> None:
         *("rank 0 on node-a", "rank 1 on node-a", "rank 2 on node-b", "rank 3 on node-b")
     ]
     assert [(one.name, one.ranks) for one in attempt(launcher="torchrun").places] == [
-        ("rank-00000-00001.node-a", (0, 1)),
-        ("rank-00002-00003.node-b", (2, 3)),
+        ("ranks-00000-00001.node-a.launcher", (0, 1)),
+        ("ranks-00002-00003.node-b.launcher", (2, 3)),
     ]
 
 
@@ -142,7 +142,7 @@ def test_a_line_is_told_once_it_is_whole_and_no_byte_is_lost(tmp_path: Path) -> 
     logs, said, _ = heard(tmp_path)
     text = "ä first\nsecond\nwithout an end".encode()
     for byte in range(len(text)):
-        logs.take(place(0), "rank-00000.node-a.l0.out", text[byte : byte + 1])
+        come(logs, "rank-00000.node-a.l0.out", text[byte : byte + 1])
     assert [line for _, lines in said for line in lines] == ["ä first", "second"]
     assert logs.at("rank-00000.node-a.l0.out") == len(text)
     logs.close()
@@ -150,22 +150,30 @@ def test_a_line_is_told_once_it_is_whole_and_no_byte_is_lost(tmp_path: Path) -> 
     assert (tmp_path / "rank-00000.node-a.l0.out").read_bytes() == text
 
 
+def test_bytes_that_come_twice_count_once(tmp_path: Path) -> None:
+    logs, said, _ = heard(tmp_path)
+    for begin, data in ((0, b"one\ntw"), (0, b"one\ntwo\n"), (4, b"two\nthree\n"), (0, b"one\n")):
+        logs.take(place(0), "x.out", data, begin)
+    assert (tmp_path / "x.out").read_text() == "one\ntwo\nthree\n"
+    assert [line for _, lines in said for line in lines] == ["one", "two", "three"]
+
+
 def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
     logs, _, _ = heard(tmp_path)
-    logs.take(place(0), "x.err", b"\xff\xfe\x00broken\n")
+    come(logs, "x.err", b"\xff\xfe\x00broken\n")
     assert (tmp_path / "x.err").read_bytes() == b"\xff\xfe\x00broken\n"
 
 
 def test_a_line_that_never_ends_is_passed_on_in_pieces(tmp_path: Path) -> None:
     logs, said, _ = heard(tmp_path)
-    logs.take(place(0), "x.err", b"\r" + b"#" * (LONGEST_LINE + 5))
+    come(logs, "x.err", b"\r" + b"#" * (LONGEST_LINE + 5))
     assert sum(len(line) for _, lines in said for line in lines) == LONGEST_LINE + 6
 
 
 def test_a_secret_is_masked_on_screen_and_in_the_file(tmp_path: Path) -> None:
     logs, said, _ = heard(tmp_path, "hunter22", "hunter22-long")
-    logs.take(place(0), "x.out", b"token=hunter")
-    logs.take(place(0), "x.out", b"22-long and hunter22\n")
+    come(logs, "x.out", b"token=hunter")
+    come(logs, "x.out", b"22-long and hunter22\n")
     assert said == [("out", ["token=*** and ***"])]
     assert (tmp_path / "x.out").read_text() == "token=*** and ***\n"
     assert logs.at("x.out") == len(b"token=hunter22-long and hunter22\n"), "offsets are those of the node's file"
@@ -173,7 +181,7 @@ def test_a_secret_is_masked_on_screen_and_in_the_file(tmp_path: Path) -> None:
 
 def test_why_a_script_stopped_is_an_event_and_no_line(tmp_path: Path) -> None:
     logs, said, stops = heard(tmp_path)
-    logs.take(place(0), "x.err", MARK + b'{"event": "program-missing"}\n' + MARK + b"no json\nplain\n")
+    come(logs, "x.err", MARK + b'{"event": "program-missing"}\n' + MARK + b"no json\nplain\n")
     assert stops == [{"event": "program-missing"}]
     assert said == [("err", ["plain"])]
 
@@ -181,7 +189,7 @@ def test_why_a_script_stopped_is_an_event_and_no_line(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     logs, said, _ = heard(tmp_path / "file" / "logs")
-    logs.take(place(0), "x.out", b"one\n")
+    come(logs, "x.out", b"one\n")
     assert said == [("out", ["one"])]
     assert logs.unwritten is not None
 
@@ -268,6 +276,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
             "size": {f"{name}.out": 10},
             "kept": [{"name": name, "state": "running", "started": 100.0, "use": {"rss": 5}}, {"name": "stranger"}],
         },
+        {},
     )
     assert made.unread["node-a"] == 7
     assert made.use[name] == {"rss": 5}
@@ -330,7 +339,7 @@ def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
     for rank in (0, 1):
         ended(made, rank, -15, 101.0)
     assert end(made, grace_s=0.0, why="over") == ["node-a", "node-b"]
-    assert drain(made, 0.1) == ["node-a", "node-b"], "and a part of their logs is still there"
+    assert drain(made) == ["node-a", "node-b"], "and a part of their logs is still there"
 
 
 # Causes.
@@ -482,6 +491,38 @@ def test_a_script_that_stopped_says_why(tmp_path: Path, event: str) -> None:
     wrote(made, first, err=b"node-a: no program `train` was found\n")
     _, finding = judged(made, first)
     assert finding.cause == ("activation-failed" if event == "activation-failed" else "program-error")
+
+
+TORCHRUN = b"E failed (exitcode: %d) local_rank: %d (pid: 77) of binary: /usr/bin/python\n"
+
+
+def test_of_a_launcher_the_rank_is_named_that_it_saw_end(tmp_path: Path) -> None:
+    made = crew(tmp_path, attempt(launcher="torchrun"))
+    first = ended(made, 0, 1, 101.0)
+    wrote(made, first, err=TORCHRUN % (3, 1))
+    wrote(made, first.place.each[1], err=b"the config has no key lr\n")
+    _, finding = judged(made, first)
+    assert finding.says == "rank 1 on node-a exited with code 3 after 1.0 s: the config has no key lr"
+
+
+def test_a_launcher_whose_rank_was_killed_goes_before_one_whose_rank_saw_it(tmp_path: Path) -> None:
+    made = crew(tmp_path, attempt(launcher="torchrun"))
+    first, killed = ended(made, 0, 1, 101.0), ended(made, 2, 1, 101.6)
+    wrote(made, first, err=TORCHRUN % (1, 0))
+    wrote(made, killed, err=TORCHRUN % (-9, 0))
+    guilty, finding = judged(made, first)
+    assert (guilty.node, finding.cause) == ("node-b", "rank-killed")
+
+
+def test_a_folder_that_only_its_own_node_sees_is_not_shared(tmp_path: Path) -> None:
+    made = crew(tmp_path)
+    for member in made.members:
+        met = [member.place.node]
+        why = "barrier: node-b did not come within 30 s"
+        made.learn(member, journal("ended", why=why, ended=101.0, met=met, barrier="/local/barrier/job-1.x"))
+    guilty, finding = judged(made, made.members[0])
+    assert (guilty.node, finding.cause) == ("node-b", "ranks-missing")
+    assert "/local/barrier on node-b is not the folder of that name on node-a" in finding.says
 
 
 # Trying again.

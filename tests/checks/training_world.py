@@ -59,10 +59,16 @@ def ended(
     return member
 
 
-def wrote(crew: Crew, member: Member, err: bytes = b"", out: bytes = b"") -> None:
+def wrote(crew: Crew, member: Member | Place, err: bytes = b"", out: bytes = b"") -> None:
+    voice = member.place if isinstance(member, Member) else member
     for end, data in (("err", err), ("out", out)):
         if data:
-            crew.logs.take(member.place, f"{member.place.name}.{end}", data)
+            come(crew.logs, f"{voice.name}.{end}", data, voice)
+
+
+def come(logs: RankLogs, name: str, data: bytes, voice: Place | None = None) -> None:
+    """The next bytes of a file."""
+    logs.take(voice or place(0), name, data, logs.at(name))
 
 
 def place(rank: int, name: str = "node-a") -> Place:
