@@ -29,7 +29,7 @@ HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-re
 """No step that comes later makes these good."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
-    "host": "the master", "wrong": "some", "size": "some sizes", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
+    "host": "the master", "wrong": "some", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
     "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
     "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
     "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
@@ -217,6 +217,8 @@ def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
 def _own_mistake(cause: Cause, root: Cause) -> bool:
     """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
     roots = {hit.line.who for hit in root.evidence}
-    return cause.cause == "program-error" and root.tier < Tier.NETWORK and any(
-        hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence
+    return (
+        cause.cause == "program-error"
+        and root.tier < Tier.NETWORK
+        and any(hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence)
     )

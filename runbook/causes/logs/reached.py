@@ -16,7 +16,9 @@ class Reached(IntEnum):
 
 NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 BAD = (
-    rb"^(?!.*\b(?:(?:fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!" + NONE + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
+    rb"^(?!.*\b(?:(?:fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
+    + NONE
+    + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*)))"
 )
 """What stands on a line that shows no progress, whatever else it says."""
@@ -50,6 +52,14 @@ SETUP = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """A line of a run that is more than begun."""
+
+
+LITERALS = tuple(
+    "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
+    "|images/s|img/s|ms/step|float|half|double|int|%|:|forward pass|batch|step|iter|epoch|joined|barrier|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree|nvls"
+    "|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".replace("|:|", "|").split("|")
+)
+"""A line without any of these shows neither."""
 
 
 def reached(line: bytes, goes_on: bool) -> Reached:
