@@ -216,7 +216,7 @@ def test_a_mistake_of_another_ranks_program_follows_from_nothing(
     said = capsys.readouterr().out
     assert said.startswith("gpu-out-of-memory · rank 3\n")
     assert "\nprogram-error · rank 1\n" in said
-    assert "follows" not in said
+    assert "  follows " not in said
 
 
 def test_slurm_names_the_node_of_a_killed_task() -> None:

@@ -162,12 +162,17 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     # Other ranks may print a line or two after one has died.
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
     went_on = scanner.last_progress if retried else scanner.steady_progress
+    sources = {proof.line.source for proof in cause.evidence}
     signs = {hit.sign for hit in cause.evidence} | set(ENDINGS)
+    hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
+    if all(
+        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
+    ):
+        return True
+    # One that is over, and well, had caught it: nothing says that a process ended of it, and no rank is named for it.
     return all(
-        hit.line.number < went_on.get(hit.line.source, 0)
-        for sign in signs
-        for hit in seen.get(sign, ())
-        if any(hit.line.source == proof.line.source for proof in cause.evidence)
+        hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
+        for hit in hits
     )
 
 

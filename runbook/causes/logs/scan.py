@@ -17,8 +17,8 @@ from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
 from runbook.causes.logs.line import LONGEST, SHOWN, read_line, section_of, section_of_path
+from runbook.causes.logs.reached import ENDED, TESTS_PASSED, Reached
 from runbook.causes.logs.reached import LITERALS as REACHED
-from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.sign import Hit, Line, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
@@ -88,6 +88,8 @@ class Scanner:
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
+        self.passed: dict[str, int] = {}  # the line in which a suite of tests says that all is well, by source
+        self.ended: dict[str, int] = {}  # the line in which a run says that it is over, by source
         self.cut: dict[str, int] = {}  # lines of which only the end was looked at, by source
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
@@ -102,7 +104,7 @@ class Scanner:
         self.cut[source] = 0
         ending: list[bytes] = []
         for lines in _lines(chunks, partial(self._cut, source)):
-            ending = lines[-ENDING:] or ending
+            ending = [*ending, *lines[-ENDING:]][-ENDING:]
             for raw in lines:
                 number += 1
                 if open_line and not open_line.takes(raw):
@@ -126,8 +128,12 @@ class Scanner:
                     self._read(here, number, raw, signs, section)
         if open_line:
             self._close(here, open_line, open_kind, section)
-        for raw in ending:
+        for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
+            over = self.passed if TESTS_PASSED.match(raw) else self.ended if ENDED.match(raw) else None
+            if over is not None:
+                over[source] = at
+                self.reached = Reached.PROGRESS
         for raw_line in here.last():
             self._read(here, *raw_line)
         here.shapes.clear()
