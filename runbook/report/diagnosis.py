@@ -35,7 +35,9 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage]) -> str:
     return json.dumps({"version": VERSION, "causes": told}, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_text(causes: Sequence[Cause], pages: Mapping[str, CausePage], *, files: int, lines: int, went_on: bool = True) -> str:
+def as_text(
+    causes: Sequence[Cause], pages: Mapping[str, CausePage], *, files: int, lines: int, went_on: bool = True
+) -> str:
     """The page that a person reads. `went_on`: some line shows more than how a run is set up."""
     read = f"{lines} line{'s' * (lines != 1)} of {files} file{'s' * (files != 1)} read"
     if not causes:

@@ -6,14 +6,16 @@ import bz2
 import gzip
 import io
 import json
+import random
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from runbook.cli.main import main
 
-from .read import diagnose
+from .read import causes_in, diagnose
 
 KILLED = "train.py FAILED\n  host      : gn2\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n"
 HEALTHY = "epoch 1 loss 2.3\nepoch 2 loss 2.1\n"
@@ -140,3 +142,124 @@ def test_a_file_that_may_not_be_read_is_not_healthy(tmp_path: Path, monkeypatch:
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without an end")
 def test_a_device_is_no_log() -> None:
     assert main(["diagnose", "/dev/zero"]) == 2
+
+
+BANNER = "*****************************************\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded\n*****************************************\n"
+BOOTSTRAP = "gn1:10:10 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+
+
+@pytest.mark.parametrize("text", [BANNER, BOOTSTRAP, "hello\n", "Namespace(lr=0.1)\nworld_size: 2\n"])
+def test_a_log_that_only_begins_is_not_healthy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    told = diagnose(tmp_path)
+    assert (told.exit_code, told.first) == (1, "insufficient-evidence")
+    assert told.causes[0]["says"].startswith("nothing failed so far")
+    assert "py-spy" in told.causes[0]["remedy"]
+    (tmp_path / "other.log").write_text("step 7 loss 1.2\n")
+    assert diagnose(tmp_path).causes == []
+
+
+def test_a_log_that_ends_after_its_setup_is_not_called_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(BOOTSTRAP + "gn1:10:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n")
+    assert main(["diagnose", str(log)]) == 0
+    assert capsys.readouterr().out.startswith("no failure so far: ")
+    log.write_text(log.read_text() + "all done in 12 s\n")
+    assert main(["diagnose", str(log)]) == 0
+    assert capsys.readouterr().out.startswith("healthy: ")
+
+
+def test_bytes_that_are_no_text_are_not_healthy(tmp_path: Path) -> None:
+    (tmp_path / "core.log").write_bytes(random.Random(1).randbytes(100_000))
+    told = diagnose(tmp_path / "core.log")
+    assert (told.exit_code, told.first) == (1, "insufficient-evidence")
+    assert "is no text" in told.causes[0]["says"]
+    hole = HEALTHY.encode() + bytes(100_000) + HEALTHY.encode()  # truncated while its writer went on
+    (tmp_path / "hole.log").write_bytes(hole)
+    assert diagnose(tmp_path / "hole.log").causes == []
+
+
+def test_a_packed_log_that_breaks_off_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "".join(f"step {at} loss {random.Random(at).random()}\n" for at in range(5000))
+    packed = gzip.compress(text.encode())
+    (tmp_path / "job.log.gz").write_bytes(packed[: len(packed) // 2])
+    told = diagnose(tmp_path / "job.log.gz")
+    assert (told.exit_code, told.first) == (1, "insufficient-evidence")
+    assert "breaks off" in told.causes[0]["says"]
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress((text + KILLED).encode())[:-6])
+    assert main(["diagnose", str(tmp_path / "job.log.gz")]) == 0
+    assert "breaks off" in capsys.readouterr().err
+
+
+def test_the_end_of_an_endless_line_is_read_and_that_it_was_cut_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("x" * 5_000_000 + " torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    told = diagnose(log)
+    assert told.first == "gpu-out-of-memory"
+    assert "OutOfMemoryError" in told.causes[0]["evidence"][0]["text"]
+    log.write_text("step 1 loss 2.0\n" * 9 + "x" * 5_000_000 + "\n")
+    told = diagnose(log)
+    assert told.first == "insufficient-evidence"
+    assert "so long" in told.causes[0]["says"]
+
+
+def test_a_mistake_of_another_ranks_program_follows_from_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank3.log").write_text(
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    )
+    (tmp_path / "rank1.log").write_text("Traceback (most recent call last):\nKeyError: 'learning_rat'\n")
+    assert main(["diagnose", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("gpu-out-of-memory · rank 3\n")
+    assert "\nprogram-error · rank 1\n" in said
+    assert "  follows " not in said
+
+
+def test_slurm_names_the_node_of_a_killed_task() -> None:
+    found = causes_in(
+        job="slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.\nsrun: error: gpu07: task 3: Out Of Memory\n"
+    )
+    assert (found[0].cause, found[0].rank, found[0].node) == ("rank-killed", 3, "gpu07")
+
+
+def test_one_line_is_one_proof(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.log").write_text(
+        "[Sat Nov 21 10:00:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"
+    )
+    told = diagnose(tmp_path / "dmesg.log")
+    assert (told.first, len(told.causes[0]["evidence"])) == ("gpu-fell-off-bus", 1)
+
+
+def test_the_folder_of_a_run_tells_what_that_run_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = {"cause": "firewall-drop", "says": "node-b drops TCP 29500: nft rule 7", "remedy": "allow it", "evidence": ["no answer"], "peers": []}  # fmt: skip
+    outcome = {"node": "node-b", "verdict": "fail", "findings": [finding]}
+    for name, causes in (("20261120-100000-aaaaaa", []), ("20261121-100000-bbbbbb", ["firewall-drop"])):
+        run = tmp_path / name
+        run.mkdir()
+        (run / "events.jsonl").write_text("{}\n")
+        said = {"verdict": "fail" if causes else "unknown", "stopped_at": "firewall", "causes": causes, "stages": [{"outcomes": [outcome]}]}  # fmt: skip
+        (run / "result.json").write_text(json.dumps(said, indent=2))
+    told = diagnose(tmp_path)
+    assert "bbbbbb" in capsys.readouterr().err
+    assert (told.exit_code, told.first, told.causes[0]["node"]) == (0, "firewall-drop", "node-b")
+    assert "nft rule 7" in told.causes[0]["says"]
+    interrupted = diagnose(tmp_path / "20261120-100000-aaaaaa")
+    assert (interrupted.exit_code, interrupted.first) == (1, "insufficient-evidence")
+    assert "firewall" in interrupted.causes[0]["says"]
+
+
+def test_limits_for_rdma_count_only_where_rdma_is(tmp_path: Path) -> None:
+    limits = "$ cat /proc/self/limits\nLimit                     Soft Limit           Hard Limit           Units\nMax locked memory         8388608              8388608              bytes\nMax open files            20000                20000                files\n"
+    link = "$ rdma link show\nlink mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ib0\n"
+    for name, files, first in (("bare", {"limits": limits}, False), ("with", {"limits": limits, "rdma": link}, True)):
+        with tarfile.open(tmp_path / f"{name}.tgz", "w:gz") as archive:
+            for file, text in files.items():
+                member = tarfile.TarInfo(f"nodes/node-a/system/{file}.txt")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+        told = diagnose(tmp_path / f"{name}.tgz")
+        assert (told.first == "memlock-limit") is first

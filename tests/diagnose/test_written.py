@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runbook.causes.tools.paste import read_paste
+
 from .read import causes_in, first_in
 
 BLOCKS = Path(__file__).with_name("written.txt").read_text().split("\n## ")[1:]
@@ -19,8 +21,9 @@ def test_the_first_cause(causes: str, text: str) -> None:
     assert (first_in(text) or "no-failure") in causes.split()
 
 
-SPOKEN = [text for causes, text in CASES if "### " not in text]
-"""Those in which no line tells who speaks from there on: a prefix before every line says it again."""
+SPOKEN = [text for causes, text in CASES if "### " not in text and not read_paste(text).found]
+"""Those in which no line tells who speaks from there on (a prefix before every line says it again), and that no tool wrote:
+what a tool prints is known by its layout."""
 
 
 def docker(line: str) -> str:
@@ -177,3 +180,29 @@ def test_numbers_of_enqueued_work_tell_who_is_behind() -> None:
     found = causes_in(job="".join(line.format(rank=rank, number=number) for rank, number in ((0, 9), (1, 5), (2, 9))))
     assert found[0].cause == "rank-behind"
     assert "rank 1" in found[0].says
+
+
+CAUGHT = "batch 64: CUDA out of memory. Tried to allocate 2 GiB, trying 32\n"
+
+
+def test_a_program_that_caught_it_and_came_to_its_end_is_healthy() -> None:
+    assert causes_in(job=CAUGHT + "step 1 loss 2.0\n" * 3) == []
+    assert causes_in(job=CAUGHT + "step 1 loss 2.0\nTraining finished in 9 s\n") == []
+    assert first_in(CAUGHT + "step 1 loss 2.0\n") == "gpu-out-of-memory"
+    assert first_in("[rank3]: " + CAUGHT + "step 1 loss 2.0\nTraining finished in 9 s\n") == "gpu-out-of-memory"
+    raised = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    assert first_in(raised + "Training finished in 9 s\n") == "gpu-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    ("summary", "healthy"),
+    [
+        ("----------\nRan 3 tests in 0.512s\n\nOK\n", True),
+        ("======== 3 passed, 1 skipped in 4.12s ========\n", True),
+        ("======== 1 failed, 2 passed in 4.12s ========\n", False),
+        ("----------\nRan 3 tests in 0.512s\n\nFAILED (errors=1)\n", False),
+    ],
+)
+def test_what_tests_print_on_purpose_is_judged_by_their_summary(summary: str, healthy: bool) -> None:
+    chaos = "test_kill (chaos.Kill) ... [E] RuntimeError: Connection refused\nTraceback (most recent call last):\ntorch.distributed.DistBackendError: NCCL error, remote process exited\nCUDA out of memory. Tried to allocate 2 GiB\n"
+    assert (causes_in(job=chaos + summary) == []) is healthy

@@ -29,7 +29,7 @@ HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-re
 """No step that comes later makes these good."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
-    "host": "the master", "wrong": "some", "size": "some sizes", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
+    "host": "the master", "wrong": "some", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
     "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
     "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
     "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
@@ -162,12 +162,17 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     # Other ranks may print a line or two after one has died.
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
     went_on = scanner.last_progress if retried else scanner.steady_progress
+    sources = {proof.line.source for proof in cause.evidence}
     signs = {hit.sign for hit in cause.evidence} | set(ENDINGS)
+    hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
+    if all(
+        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
+    ):
+        return True
+    # One that is over, and well, had caught it: nothing says that a process ended of it, and no rank is named for it.
     return all(
-        hit.line.number < went_on.get(hit.line.source, 0)
-        for sign in signs
-        for hit in seen.get(sign, ())
-        if any(hit.line.source == proof.line.source for proof in cause.evidence)
+        hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
+        for hit in hits
     )
 
 
@@ -217,6 +222,8 @@ def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
 def _own_mistake(cause: Cause, root: Cause) -> bool:
     """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
     roots = {hit.line.who for hit in root.evidence}
-    return cause.cause == "program-error" and root.tier < Tier.NETWORK and any(
-        hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence
+    return (
+        cause.cause == "program-error"
+        and root.tier < Tier.NETWORK
+        and any(hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence)
     )

@@ -33,7 +33,7 @@ PREFIXES = (
     re.compile(r"(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
     re.compile(r"(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): "),
     re.compile(r"\s+(?=\S)"),
-    re.compile(r"\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=\D)|\[\d{3,7}\] (?=\[)"),  # a viewer's line numbers
+    re.compile(r"\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[)"),  # a viewer's line numbers
     re.compile(r"(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
     re.compile(r"(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - "),  # Python's logging
     re.compile(r"(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
@@ -49,6 +49,8 @@ PREFIXES = (
     re.compile(r"\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"),
     re.compile(r"\[ *\+?\d+\.\d{6}\] "),  # dmesg
 )  # fmt: skip
+ANY_PREFIX = re.compile("|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES).replace("(?P<node>", "(?:").replace("(?P<rank>", "(?:"))  # fmt: skip
+"""Whether any of them is there, at the price of one."""
 GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
 """What a program lists as causes it can think of: none of them is told by it."""
 NCCL = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
@@ -93,6 +95,8 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
     rank: int | None = None
     node: str | None = None
     for _ in range(9):
+        if not ANY_PREFIX.match(text):
+            break
         for prefix in PREFIXES:
             if found := prefix.match(text):
                 groups = found.groupdict()

@@ -7,6 +7,8 @@ from runbook.causes.logs.sign import Rule, Sign, Tier
 MEASURED = r"\d[\d.]*\s+\d+\.\d\d\s+\d+\.\d\d"
 """Time, algbw and busbw of a row of nccl-tests."""
 
+ISOLATE = "run it again with each GPU and each HCA alone (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and look for `nvidia-smi -q -d ECC` and Xid lines: the one that is always in it is the broken one"
+
 RULES = (
     Rule(
         "p2p-not-supported",
@@ -69,16 +71,21 @@ RULES = (
     ),
     Rule(
         "allreduce-wrong-data",
-        "the collective's results are wrong: {wrong} elements, at {size}",
+        "the collective's results are wrong: {wrong} elements at a size of {bytes} bytes",
         (
             Sign(
                 "wrong-elements",
                 "float|half|double|int|fp|bf",
-                rf"^\s*(?P<size>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
+                rf"^\s*(?P<bytes>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
             ),
-            Sign("out-of-bounds", "out of bounds values", r"Out of bounds values\s*:\s*(?!0\b)(?P<wrong>\d+) FAILED"),
         ),
-        remedy="run it again with each GPU and each HCA alone (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and look for `nvidia-smi -q -d ECC` and Xid lines: the one that is always in it is the broken one",
+        remedy=ISOLATE,
+    ),
+    Rule(
+        "allreduce-wrong-data",
+        "the collective's results are wrong: {wrong} elements",
+        (Sign("out-of-bounds", "out of bounds values", r"Out of bounds values\s*:\s*(?!0\b)(?P<wrong>\d+) FAILED"),),
+        remedy=ISOLATE,
     ),
     Rule(
         "collective-stall-uniform",

@@ -16,7 +16,9 @@ class Reached(IntEnum):
 
 NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 BAD = (
-    rb"^(?!.*\b(?:(?:fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!" + NONE + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
+    rb"^(?!.*\b(?:(?:fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
+    + NONE
+    + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*)))"
 )
 """What stands on a line that shows no progress, whatever else it says."""
@@ -28,13 +30,27 @@ PROGRESS = re.compile(
     rb"|\bcode: 0\b|\bsaved?\b.{0,20}\b(?:checkpoint|model|to)\b|\bgoodbye\b|destroy_process_group\(\) was not called|has NOT been destroyed before|destroy complete|\bfailed=0\b|\b\d+ passed\b"
     # a result
     rb"|all_?reduce ok|avg bus bandwidth|\b\d+ packets transmitted|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d|\b(?:[GMT]B/s|TFLOPS?|examples/s|images/s|img/s|ms/step)\b"
-    rb"|^(?:\S+ )?\s*\d+\s+\d+\s+\w+\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
+    rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
     rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b|\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
     rb"))",
     re.IGNORECASE | re.DOTALL,
 )
 """A line of a run that trained, measured or came to its end."""
+
+TESTS_PASSED = re.compile(
+    BAD
+    + rb"(?:=* *\d+ passed\b.* in [\d.]+ ?m?s|OK(?: \((?:skipped|expected failures)=\d+.*\))?\s*$|\[  PASSED  \] \d+ test)",
+    re.IGNORECASE,
+)
+"""A suite of tests says at its end that all of them passed: what they printed before was on purpose."""
+
+ENDED = re.compile(
+    BAD
+    + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A run says at its end that it is over, and well."""
 
 SETUP = re.compile(
     rb"(?:.*?(?:"
@@ -50,6 +66,14 @@ SETUP = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """A line of a run that is more than begun."""
+
+
+LITERALS = tuple(
+    "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
+    "|images/s|img/s|ms/step|float|half|double|int|%|:|forward pass|batch|step|iter|epoch|joined|barrier|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree|nvls"
+    "|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".replace("|:|", "|").split("|")
+)
+"""A line without any of these shows neither."""
 
 
 def reached(line: bytes, goes_on: bool) -> Reached:

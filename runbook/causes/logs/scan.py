@@ -17,7 +17,8 @@ from runbook.causes.logs.abroad import LITERALS as ABROAD
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.index import Index
 from runbook.causes.logs.line import LONGEST, SHOWN, read_line, section_of, section_of_path
-from runbook.causes.logs.reached import Reached
+from runbook.causes.logs.reached import ENDED, TESTS_PASSED, Reached
+from runbook.causes.logs.reached import LITERALS as REACHED
 from runbook.causes.logs.sign import Hit, Line, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
@@ -28,6 +29,7 @@ LAST_OF_A_SHAPE = 4
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
+ENDING = 20  # lines, in which a run may tell that it is over
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 ENDLESS = 64 << 10  # bytes of a line of which the beginning and the end are read
@@ -61,7 +63,7 @@ class Catalogue:
         self.noise = noise
         self.goes_on = goes_on
         self.reached = reached
-        literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS, OPENERS, ABROAD]
+        literals = [*(sign.literals for sign in signs), tuple(progress.split("|")), HEADINGS, OPENERS, REACHED, ABROAD]
         self.index = Index(literals)
 
 
@@ -74,16 +76,20 @@ class Scanner:
         self._goes_on = catalogue.goes_on
         self._reached = catalogue.reached
         self._index = catalogue.index
-        self._progress, self._heading, self._opener, self._abroad = range(len(self._signs), len(self._signs) + 4)
+        first = len(self._signs)
+        self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[_Source] = []
         self._totals = [0] * len(self._signs)
         self.lines = 0
         self.told = False  # some line has something on it
         self.reached = Reached.NOTHING
+        self._asked = 0  # lines that were asked for it
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
+        self.passed: dict[str, int] = {}  # the line in which a suite of tests says that all is well, by source
+        self.ended: dict[str, int] = {}  # the line in which a run says that it is over, by source
         self.cut: dict[str, int] = {}  # lines of which only the end was looked at, by source
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
@@ -94,12 +100,15 @@ class Scanner:
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
         open_line: Whole | None = None
+        open_kind: _Kind = ((), 0, False, False, False)
         self.cut[source] = 0
+        ending: list[bytes] = []
         for lines in _lines(chunks, partial(self._cut, source)):
+            ending = [*ending, *lines[-ENDING:]][-ENDING:]
             for raw in lines:
                 number += 1
                 if open_line and not open_line.takes(raw):
-                    self._close(here, open_line, section)
+                    self._close(here, open_line, open_kind, section)
                     open_line = None
                 shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape)
@@ -114,11 +123,17 @@ class Scanner:
                 if heads:
                     section = section_of(raw.decode("utf-8", "replace")) or section
                 if opens and not open_line:
-                    open_line = Whole(number, raw)
+                    open_line, open_kind = Whole(number, raw), kind
                 elif signs and here.wants(shape, (number, raw, signs, section), most):
                     self._read(here, number, raw, signs, section)
         if open_line:
-            self._close(here, open_line, section)
+            self._close(here, open_line, open_kind, section)
+        for at, raw in enumerate(ending, number + 1 - len(ending)):
+            self._note(raw)
+            over = self.passed if TESTS_PASSED.match(raw) else self.ended if ENDED.match(raw) else None
+            if over is not None:
+                over[source] = at
+                self.reached = Reached.PROGRESS
         for raw_line in here.last():
             self._read(here, *raw_line)
         here.shapes.clear()
@@ -139,11 +154,11 @@ class Scanner:
     def _cut(self, source: str) -> None:
         self.cut[source] += 1
 
-    def _close(self, here: _Source, line: Whole, section: Speaker) -> None:
+    def _close(self, here: _Source, line: Whole, kind: _Kind, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)
-            signs, most, _, _, _ = self._shapes.get(shape) or self._kind(raw)
+            signs, most, _, _, _ = kind if raw is line.begun else self._shapes.get(shape) or self._kind(raw)
             if signs and here.wants(shape, (line.number, raw, signs, section), most):
                 self._read(here, line.number, raw, signs, section)
 
@@ -158,9 +173,15 @@ class Scanner:
         keep = max((self._signs[at][0].keep for at in signs if at < self._progress), default=0)
         goes_on = self._progress in found and bool(self._goes_on.match(raw))
         opens = self._opener in found and may_go_on(raw)
-        if self.reached is not Reached.PROGRESS:
-            self.reached = max(self.reached, self._reached(raw, goes_on))
+        if goes_on or (self._telling in found and self._asked < READ):
+            self._note(raw, goes_on=goes_on)
         return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), goes_on, self._heading in found, opens
+
+    def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
+        """How far the run is by this line."""
+        if self.reached is not Reached.PROGRESS:
+            self._asked += 1
+            self.reached = max(self.reached, self._reached(raw, goes_on))
 
     def _read(self, here: _Source, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)

@@ -50,7 +50,6 @@ class Whole:
         self.number = number
         self.begun = raw
         self._pieces = [_text(raw)]
-        self._prefix = _prefix(self._pieces[0])
 
     def takes(self, raw: bytes) -> bool:
         """Whether `raw` is the rest of this line; it is added then."""
@@ -58,8 +57,10 @@ class Whole:
             return False
         piece = _text(raw)
         prefix = _prefix(piece)
+        if not GOES_ON.match(piece[len(prefix) :].lstrip()):
+            return False
         # What puts a name before every line also does so before the rest of one.
-        if not GOES_ON.match(piece[len(prefix) :].lstrip()) or not _worn(self._prefix).startswith(_worn(prefix)):
+        if not _worn(_prefix(self._pieces[0])).startswith(_worn(prefix)):
             return False
         self._pieces.append(piece[len(prefix) :])
         return True

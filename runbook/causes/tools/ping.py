@@ -10,7 +10,8 @@ from runbook.causes.logs.sign import Confidence
 from runbook.causes.tools.reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(
-    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? (?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?", re.MULTILINE
+    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? (?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
+    re.MULTILINE,
 )
 SUMMARY = re.compile(
     r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+(?P<dup>\d+) duplicates)?"
@@ -39,12 +40,16 @@ def read(text: str) -> Reading | None:
     if len(starts) < 2:
         return _read_one(text)
     ends = [*starts[1:], len(text)]
-    told = [(_line(text, at) - 1, one) for at, end in zip(starts, ends, strict=True) if (one := _read_one(text[at:end]))]
+    told = [
+        (_line(text, at) - 1, one) for at, end in zip(starts, ends, strict=True) if (one := _read_one(text[at:end]))
+    ]
     faults = [_below(fault, above) for above, one in told for fault in one.faults]
     if (large := _only_large_vanish([one for _, one in told])) is not None:
         above, one = told[large]
         says = f"{one.facts['target']} answers small packets, and none of {one.facts['size']} bytes"
-        remedy = f"tracepath -n {one.facts['target']}   # where the MTU shrinks; then one MTU on every interface of the way"
+        remedy = (
+            f"tracepath -n {one.facts['target']}   # where the MTU shrinks; then one MTU on every interface of the way"
+        )
         faults = [Fault("mtu-blackhole", says, remedy, _below(one.faults[0], above).lines, "medium")]
     unknown = next((one.unknown for _, one in told if one.unknown), "")
     return Reading("ping", told[0][1].facts, tuple(faults), (), unknown)
@@ -57,7 +62,9 @@ def _below(fault: Fault, above: int) -> Fault:
 def _only_large_vanish(pings: Sequence[Reading]) -> int | None:
     """The ping of full-size packets that nobody answered, where the same target answers small ones."""
     answered = {one.facts.get("target") for one in pings if one.facts.get("received") and _size(one) < LARGE}
-    silent = [n for n, one in enumerate(pings) if one.facts.get("reachable") is False and one.faults and _size(one) >= LARGE]
+    silent = [
+        n for n, one in enumerate(pings) if one.facts.get("reachable") is False and one.faults and _size(one) >= LARGE
+    ]
     return next((n for n in silent if pings[n].facts.get("target") in answered), None)
 
 
