@@ -158,3 +158,16 @@ def test_keys_are_lower_case_without_digits_and_not_too_common(sign) -> None:  #
         assert key == key.lower()
         assert not any(char.isdigit() for char in key), "a shape has no digits, so a key must have none"
         assert len(key) > 1
+
+
+def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runbook.causes.logs.scan.SHAPES", 200)
+    monkeypatch.setattr("runbook.causes.logs.scan.READ", 100)
+    letters = "abcdefghij"
+    unlike = [f"error: {''.join(letters[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
+    last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    assert first_in("".join([*unlike, last])) == "gpu-out-of-memory"
+    steps = [f"step {at} of {letters[at % 10]}{letters[at // 10 % 10]} loss 1.2\n" for at in range(100)]
+    assert causes_in(job="".join([*unlike, *steps])) == []

@@ -27,6 +27,7 @@ SHAPE_BYTES = 2000  # a longer line is not remembered
 OF_A_SHAPE = 24  # lines of one shape that are read in full, in one source
 LAST_OF_A_SHAPE = 4
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
+LATE = 1_000  # lines of shapes that were not met before, at the end of a source that has too many of them
 READ = 8_000  # lines that are read in full, in one source
 PENDING = 1 << 20  # bytes without a line break that are taken as one line
 ENDING = 20  # lines, in which a run may tell that it is over
@@ -40,6 +41,7 @@ TOTAL = 4000  # hits of a sign over all sources
 DIGITS = b"0123456789"
 ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
+HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 Speaker = tuple[int | None, str | None]
 """Rank and node."""
@@ -103,6 +105,7 @@ class Scanner:
         open_kind: _Kind = ((), 0, False, False, False)
         self.cut[source] = 0
         ending: list[bytes] = []
+        late: deque[tuple[int, bytes, Speaker]] = deque(maxlen=LATE)
         for lines in _lines(chunks, partial(self._cut, source)):
             ending = [*ending, *lines[-ENDING:]][-ENDING:]
             for raw in lines:
@@ -112,6 +115,14 @@ class Scanner:
                     open_line = None
                 shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape)
+                if kind is None and here.full and len(shapes) >= SHAPES:
+                    # Line after line is unlike all before: it is asked for progress alone, and the last ones are read.
+                    if self._goes_on.match(raw):
+                        went_on.append(number)
+                    if raw.startswith(HEADING_BYTES):
+                        section = section_of(raw.decode("utf-8", "replace")) or section
+                    late.append((number, raw, section))
+                    continue
                 if kind is None:
                     self.told = self.told or bool(raw.strip())
                     kind = self._kind(raw)
@@ -134,6 +145,10 @@ class Scanner:
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
+        for at, raw, who in late:
+            signs, most, _, _, _ = self._kind(raw)
+            if signs:
+                here.wants(raw.translate(None, DIGITS), (at, raw, signs, who), most)
         for raw_line in here.last():
             self._read(here, *raw_line)
         here.shapes.clear()
@@ -220,6 +235,11 @@ class _Source:
         self.shapes: dict[bytes, tuple[list[int], deque[Raw]]] = {}
         self._last: deque[Raw] = deque(maxlen=LAST_OF_A_SHAPE * 16)
         self._read = 0
+
+    @property
+    def full(self) -> bool:
+        """As many lines as are read in full were read."""
+        return self._read >= READ
 
     def wants(self, shape: bytes, raw: Raw, most: int) -> bool:
         """Whether the line is to be read now; else it is remembered, for as long as it is among the last."""
