@@ -76,7 +76,7 @@ RULES = (
             Sign(
                 "wrong-elements",
                 "float|half|double|int|fp|bf",
-                rf"^\s*(?P<bytes>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
+                rf"(?:^|\s)(?P<bytes>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
             ),
         ),
         remedy=ISOLATE,
