@@ -1,0 +1,43 @@
+"""Ranks' logs as they arrive: byte for byte in the files, line by line for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.checks.training.attempt import Place
+from runbook.checks.training.logs import LONGEST_LINE, RankLogs
+from runbook.model.redact import Redactor
+
+NAME = "rank-00003.node-b.l1.out"
+PLACE = Place("rank-00003.node-b.l1", "node-b", 1, (3,))
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def logs(tmp_path: Path, told: list[str]) -> RankLogs:
+    return RankLogs(tmp_path / "logs", Redactor(()), lambda place, stream, lines: told.extend(lines))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 15, 1 << 20])
+def test_what_was_written_is_kept_byte_for_byte(logs: RankLogs, size: int) -> None:
+    data = b"one\r\n" + b"x" * (3 * LONGEST_LINE) + b"\n\xff\xfe\x00\n\n" + b"no end"
+    for begin in range(0, len(data), size) if size > 1 else range(20):
+        logs.take(PLACE, NAME, data[begin : begin + size], begin)
+    logs.close()
+    assert (logs.folder / NAME).read_bytes() == (data if size > 1 else data[:20])
+
+
+def test_bytes_that_came_twice_count_once(logs: RankLogs, told: list[str]) -> None:
+    """A slow answer and the one to the question that was asked again."""
+    logs.take(PLACE, NAME, b"first\nsec", 0)
+    logs.take(PLACE, NAME, b"first\nsecond\n", 0)
+    logs.take(PLACE, NAME, b"first\n", 0)
+    logs.take(PLACE, NAME, b"third\n", 13)
+    assert (logs.folder / NAME).read_bytes() == b"first\nsecond\nthird\n"
+    assert told == ["first", "second", "third"]
