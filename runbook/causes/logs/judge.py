@@ -17,7 +17,7 @@ ENDINGS = ("traceback", "launcher-failed", "glog-error", "nccl-failed", "aborted
            "watchdog", "client-timed-out", "told-to-end", "cancelled", "step-cancelled", "hung-up")  # fmt: skip
 """Signs after which a run does not go on by itself."""
 EMPTY = "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, Kubernetes to `kubectl logs`"
-SO_FAR = "nothing failed so far, and nothing shows that it got anywhere: no step, no connection, no end"
+SO_FAR = "nothing failed so far, and nothing shows that it finished or went on: no step, no connection, no end"
 HANGS = (
     "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
     "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"

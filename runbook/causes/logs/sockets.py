@@ -35,7 +35,7 @@ RULES = (
             Sign(
                 "bind-forbidden",
                 "system error: |errno: |errno |eacces|eperm|permission denied|forbidden by its access|winerror|permissiondenied",
-                r"(?=(?:.*(?:address \(\S*, |(?:port|tcp)\W{0,3}|\d\.\d:|\*:|\]:)(?P<port>\d+))?)(?=.*(?:\b|_|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception|port)\b)(?=.*(?:system error: 10013|errno:? ?(?:10013|13|1)\b|EACCES|EPERM|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
+                r"^(?=(?:.*(?:address \(\S*, |(?:port|tcp)\W{0,3}|\d\.\d:|\*:|\]:)(?P<port>\d+))?)(?=.*(?:\b|_|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception|port)\b)(?=.*(?:system error: 10013|errno:? ?(?:10013|13|1)\b|EACCES|EPERM|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
                 r"|(?:WinError|Errno) 10013\b|in a way forbidden by its access",
             ),
         ),
