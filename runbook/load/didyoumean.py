@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -18,6 +18,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     near = nearest(word, names[:5000])  # difflib takes 20 microseconds a name
     if near is not None:
         return f"did you mean `{near}`?"
-    if 0 < len(names) <= 20:
-        return "known here: " + ", ".join(names)
-    return None
+    return known_here(names)
+
+
+def known_here(names: Sequence[str]) -> str | None:
+    """A help sentence that lists all names, if they are few."""
+    return "known here: " + ", ".join(names) if 0 < len(names) <= 20 else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 
-from runbook.load.didyoumean import did_you_mean
+from runbook.load.didyoumean import known_here, nearest
 from runbook.load.ranges import expand
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
@@ -96,6 +96,7 @@ def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str
     if missing:
         shown = ", ".join(f"`{one}`" for one in missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
         verb = "is" if len(missing) == 1 else "are"
-        help = did_you_mean(missing[0], [name for name in (*groups, *names) if _shape(name) != _shape(missing[0])])
+        near = nearest(missing[0], [name for name in (*groups, *names) if _shape(name) != _shape(missing[0])])
+        help = f"did you mean `{near}`?" if near else known_here((*groups, *sorted(names)))
         raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)
     return found

@@ -46,7 +46,7 @@ def test_selection_in_rank_order(pattern: str, names: str) -> None:
     ("pattern", "id", "help"),
     [
         ("rak1", "pattern.unknown-name", "did you mean `rack1`?"),
-        ("gn[03-06]", "pattern.unknown-name", None),
+        ("gn[03-06]", "pattern.unknown-name", "known here: rack1, rack2, odd, gn01, gn02, gn03, gn04, head, win-a"),
         ("x*", "pattern.unknown-name", None),
         ("rack1:!rack1", "pattern.empty", None),
         ("", "pattern.syntax", None),
