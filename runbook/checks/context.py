@@ -32,13 +32,15 @@ QUIET_S = 2.0
 
 @dataclass
 class Run:
-    """What the stages of one run share. `facts` is what `reach` learned, by node; `gang` the ranks that are up."""
+    """What the stages of one run share. `facts` is what `reach` learned, by node; `gang` the ranks that are up; `attempts` how
+    often something was launched, each time with a folder of its own."""
 
     run_id: str
     run_dir: Path
     site: Site
     facts: dict[str, Facts] = field(default_factory=dict)
     gang: Gang | None = None
+    attempts: int = 0
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
     stopping: threading.Event = field(default_factory=threading.Event)  # somebody wants the run to end

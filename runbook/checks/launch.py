@@ -48,7 +48,8 @@ class Launch(Check):
         dismiss_gang(at.run)  # its ranks hold the port and the GPUs
         causes: list[str] = []
         while True:
-            attempt = make_attempt(self.job, at.inventory, len(causes) + 1)
+            at.run.attempts += 1
+            attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
             outcomes = _Try(at, attempt).run()
             guilty = _guilty(outcomes)
             if guilty is None or at.stopping.is_set():
@@ -98,7 +99,9 @@ class _Try:
 
     def run(self) -> list[Outcome]:
         crew, at = self._crew, self._at
-        at.say(f"attempt {self._attempt.number}: preparing {len(crew.nodes)} nodes, port {self._attempt.port}")
+        at.say(
+            f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}"
+        )
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
             if any(member.remote for member in crew.members):  # else nothing was started that could be waited for

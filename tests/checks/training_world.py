@@ -32,7 +32,7 @@ def job(inventory: Inventory = PAIR, command: Sequence[str] = ("train.py",), **o
 
 
 def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Attempt:
-    return make_attempt(job(inventory, **options), inventory, number)
+    return make_attempt(job(inventory, **options), inventory, number, number)
 
 
 def crew(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> Crew:

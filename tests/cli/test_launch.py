@@ -73,6 +73,17 @@ def test_a_rank_that_wrote_nothing_has_its_empty_files_and_is_said_to_have(folde
     ]
 
 
+def test_every_launch_of_a_run_has_files_of_its_own(folder: Path) -> None:
+    stages = "".join(f"  - {{name: {name}, launch: {{command: [sh, -c, echo {name}]}}}}\n" for name in ("one", "two"))
+    (folder / "playbook.yml").write_text(f"stages:\n{stages}")
+    done = runbook(folder, "run", "playbook.yml", "-i", "inventory.yml", "--run-dir", "out", "--keep")
+    assert done.returncode == 0, done.stdout
+    logs = folder / "out" / "logs"
+    told = {path.name: (path / "rank-00000.here.l0.out").read_text() for path in logs.iterdir()}
+    assert told == {"attempt-01": "one\n", "attempt-02": "two\n"}
+    assert "at attempt" not in done.stdout
+
+
 def test_a_secret_that_a_rank_prints_as_its_last_line_is_masked(folder: Path) -> None:
     done = launch(folder, 'echo "refused: $TOKEN" >&2; exit 3')
     said = done.stdout + done.stderr + "".join(p.read_text() for p in (folder / "out").rglob("*") if p.is_file())

@@ -47,7 +47,7 @@ def test_a_launch_runs_what_render_writes(tmp_path: Path, launcher: str) -> None
     plan = make_plan(playbook(tmp_path, LAUNCH.replace("LAUNCHER", launcher)), inventory, Choice())
     stage = plan.stages[-1]
     assert isinstance(stage.work, Job)
-    tried = make_attempt(stage.work, stage.inventory, 1)
+    tried = make_attempt(stage.work, stage.inventory, 1, 1)
     for one in node_files(plan, origins):
         run = tried.script(one.node.name, "/w/attempt-01", plan.sources).files["launch.sh"].decode()
         rendered = one.files["launch.sh"].data.decode()

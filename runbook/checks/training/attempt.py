@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
+from runbook.launch.naming import LAUNCH
 from runbook.launch.ranks import Seat, Seating, seating
 from runbook.launch.render import launch_recipe
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory
-
-LAUNCH = "launch"
 
 BY_LAUNCHER = "by-launcher"
 """The folder in an attempt's where a launcher writes what its ranks do; the keeper gives these files their names."""
@@ -46,10 +45,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Attempt:
-    """`token` is new for every try: what an older one left behind does not have it."""
+    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an older
+    one left behind does not have it."""
 
     job: Job
     number: int
+    serial: int
     token: str
     inventory: Inventory
     seating: Seating
@@ -58,7 +59,7 @@ class Attempt:
     @property
     def folder(self) -> str:
         """Below the job's folder on a node, and below `logs/` of the run here."""
-        return f"attempt-{self.number:02d}"
+        return f"attempt-{self.serial:02d}"
 
     @property
     def port(self) -> int:
@@ -76,12 +77,12 @@ class Attempt:
         return write(recipe, "sh")
 
 
-def make_attempt(job: Job, inventory: Inventory, number: int) -> Attempt:
-    """The first try uses the inventory's port, each later one another: the old one may be what failed."""
+def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:
+    """The first try of a stage uses the inventory's port, each later one another: the old one may be what failed."""
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
     seats = seating(inventory)
-    return Attempt(job, number, secrets.token_hex(8), inventory, seats, tuple(_places(job, seats)))
+    return Attempt(job, number, serial, secrets.token_hex(8), inventory, seats, tuple(_places(job, seats)))
 
 
 def port_of(inventory: Inventory, number: int) -> int:
@@ -133,7 +134,7 @@ def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str,
         "launcher": attempt.job.launcher,
         "grace_s": attempt.job.grace_s,
         "command": list(attempt.job.programs[node].command),
-        "attempt": attempt.number,
+        "attempt": attempt.serial,
         "port": attempt.port,
         "gpus": [gpu for place in attempt.on(node) for gpu in place.gpus],
         "node": node,

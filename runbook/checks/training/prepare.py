@@ -9,9 +9,10 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
 from runbook.checks.reachability.names import gloo_announces, own_name_finding
 from runbook.checks.reachability.seen import Seen
-from runbook.checks.training.attempt import BY_LAUNCHER, LAUNCH, Attempt, Place, about
+from runbook.checks.training.attempt import BY_LAUNCHER, Attempt, Place, about
 from runbook.checks.training.crew import Crew, Member, wait_for
 from runbook.launch.environment import network_environment
+from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -206,7 +207,7 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
         "folder": crew.folders[node.name],
         "name": place.name,
         "job": crew.at.run.run_id,
-        "attempt": attempt.number,
+        "attempt": attempt.serial,
         "node": node.name,
         "ranks": list(place.ranks),
         "local_rank": place.local_rank,
