@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from lab import Lab, lab_missing
+
+
+def pytest_configure() -> None:
+    """What whoever started us ignores (`nohup`, a job in the background), every program that is tried here would ignore too."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

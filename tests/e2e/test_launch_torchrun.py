@@ -50,8 +50,9 @@ def guilty(done: CliResult) -> tuple[str, str, dict[str, Any]]:
 
 def wait_for(lab: Lab, names: list[str]) -> None:
     deadline = time.monotonic() + 90
-    while not all((lab.tmp / "run/logs/attempt-01" / name).is_file() for name in names):
-        assert time.monotonic() < deadline, f"no {names}"
+    files = [lab.tmp / "run/logs/attempt-01" / name for name in names]
+    while not all(file.is_file() and file.read_text() for file in files):
+        assert time.monotonic() < deadline, f"nothing in {names}"
         time.sleep(0.1)
 
 
