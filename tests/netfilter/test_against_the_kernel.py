@@ -249,10 +249,22 @@ def test_large_packets_that_vanish_are_explained_by_their_length(pair: Pair) -> 
     assert explain(evidence, type(flow)(CLIENT, SERVER, PORT, state="established", packet_length=1400)).blocks is False
 
 
+def test_a_rule_that_draws_lots_takes_some_of_the_packets(pair: Pair) -> None:
+    rule = "numgen random mod 100 < 30 drop"
+    pair.load(pair.server, chain(rule))
+    client, server = both(pair)
+    told = explain_blocked("dropped", pair.flow(PORT), client, server, "node-a", "node-b")
+    assert told is not None
+    assert told.by_chance
+    assert "node-b drops some of the packets of TCP 29500" in told.says
+    assert rule in told.says
+    pair.allow(pair.server, told.remedy)
+    assert explain(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False
+
+
 @pytest.mark.parametrize(
     "rule",
     [
-        "numgen random mod 100 < 30 drop",
         "limit rate over 1/second drop",
         "tcp dport 29500 tcp option maxseg size 1-500 drop",
         "ip dscp cs1 drop",
