@@ -10,6 +10,6 @@ FAULT = Fault(
     stage="ping",
     cause="packet-loss",
     nodes="node-c",
-    says=(r"node-c and node-a and node-b are lost", r"packets sent again"),
+    says=(r"node-c and each of node-a and node-b are lost", r"packets sent again"),
     within_s=10,
 )
