@@ -2,13 +2,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests wait far more than they compute. A worker has its own hosts, users and ports.
+WORKERS ?= 4
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --quiet
+# Of the Python that has the torch to be tried on a GPU.
+TORCH_PYTHON ?= $(PYTHON)
+GPU := $(VENV)/gpu
 
-.PHONY: demo test test-all check test-packages bench clean help
+.PHONY: demo test test-all test-gpu check test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
-	@echo "make test    style, types, import contract and the whole test suite (with the lab, as root on Linux)"
-	@echo "make test-all  the same with every fault of the fault lab"
+	@echo "make test    style, types, import contract and the test suite (with the lab, as root on Linux)"
+	@echo "make test-all  the same with every fault, every example and every attack"
+	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
 	@echo "make check   style, types and import contract only"
 	@echo "make bench   speed, as ratios: against torchrun, ansible-core and pyinfra"
 
@@ -16,10 +23,17 @@ demo: $(VENV)/.demo
 	@$(BIN)/runbook run playbooks/two_node_allreduce.yml
 
 test: $(VENV)/.dev test-packages check
-	$(BIN)/python -m pytest -m "not every_fault"
+	$(PYTEST)
 
 test-all: $(VENV)/.dev test-packages check
-	$(BIN)/python -m pytest
+	$(PYTEST) --thorough
+
+# Needs no root, and no network where that Python has pytest and what runbook imports; nothing of the other tests.
+test-gpu:
+	@missing="$$($(TORCH_PYTHON) tests/gpu/needs.py gpu)" || exit 1; \
+	if [ -n "$$missing" ]; then echo "make test-gpu: skipped: $$missing"; \
+	else [ "$$(cat $(GPU)/.ready 2>/dev/null)" = "$(TORCH_PYTHON)" ] || rm -f $(GPU)/.ready; \
+	  $(MAKE) --no-print-directory $(GPU)/.ready && $(GPU)/bin/python -m pytest --confcutdir tests/gpu -m gpu tests/gpu; fi
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -40,6 +54,16 @@ test-packages: $(VENV)/.dev
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+
+# The packages of TORCH_PYTHON, wherever they lie, and this checkout; what is missing beside torch is fetched.
+$(GPU)/.ready: pyproject.toml tests/gpu/needs.py
+	$(TORCH_PYTHON) -m venv --clear --without-pip --system-site-packages $(GPU)
+	@{ echo "$(CURDIR)"; $(TORCH_PYTHON) tests/gpu/needs.py folders; } \
+	  >"$$($(GPU)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/runbook-gpu.pth"
+	@missing="$$($(GPU)/bin/python tests/gpu/needs.py packages)"; \
+	[ -z "$$missing" ] || $(TORCH_PYTHON) -m pip --python $(GPU)/bin/python install --quiet $$missing || { \
+	  echo "make test-gpu: $(TORCH_PYTHON) needs these packages, and pip could not fetch them:" $$missing; exit 1; }
+	@echo "$(TORCH_PYTHON)" >$@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'

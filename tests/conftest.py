@@ -1,4 +1,4 @@
-"""The lab for tests: fixtures, and what happens where it cannot be had."""
+"""For all tests: how thorough they are, and the lab: its fixtures, and what happens where it cannot be had."""
 
 from __future__ import annotations
 
@@ -7,15 +7,42 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import profiles
 import pytest
+from hypothesis import settings
 from lab import Lab, lab_missing
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="every fault, every example: what `make test-all` tries")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(profiles.THOROUGH if config.getoption("thorough") else profiles.QUICK)
+    heed_signals()
+
+
+def heed_signals() -> None:
     """What whoever started us ignores (`nohup`, a job in the background), every program that is tried here would ignore too."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without `--thorough`, leave out what is marked so."""
+    if config.getoption("thorough"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+@pytest.fixture(scope="session")
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether this is `make test-all`."""
+    return bool(request.config.getoption("thorough"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 Kind = Literal["differs", "behind", "uniform", "idle"]
 
+LONGEST = 1 << 20
+"""Characters of a list of ranks: a hundred thousand of them."""
 UNEVEN = ("alltoall", "allgatherv", "gather", "scatter", "reducescatterv", "send", "recv")
 """Operations whose sizes may differ between ranks, as letters only."""
 
@@ -107,23 +109,24 @@ def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[Comparison]:
 
 
 def read_dump(rank: int, dump: Mapping[str, Any]) -> dict[str, Trace]:
-    """The traces of one rank by process group, from what Flight Recorder wrote; parts that are missing are left out."""
+    """The traces of one rank by process group, from what Flight Recorder wrote; parts that are missing, or of another
+    type than it writes, are left out: a rank says what it likes."""
     names: dict[str, str] = {}
     calls: dict[str, dict[int, Call]] = defaultdict(dict)
     retired: dict[str, int] = {}
-    for entry in dump.get("entries") or ():
-        label = entry.get("process_group") or ["0"]
+    for entry in map(_mapping, _list(dump.get("entries"))):
+        label = _list(entry.get("process_group")) or ["0"]
         name = names.setdefault(str(entry.get("pg_id", label[0])), str(label[0]))
         number = _number(entry.get("collective_seq_id"))
         if entry.get("is_p2p") or number < 1:
             continue
         operation = str(entry.get("profiling_name") or "a collective").rpartition(":")[2]
-        sizes = tuple(tuple(int(side) for side in shape) for shape in entry.get("input_sizes") or ())
-        calls[name][number] = Call(operation, sizes, tuple(map(str, entry.get("input_dtypes") or ())))
+        sizes = tuple(tuple(map(_number, _list(shape))) for shape in _list(entry.get("input_sizes")))
+        calls[name][number] = Call(operation, sizes, tuple(map(str, _list(entry.get("input_dtypes")))))
         if entry.get("retired") or entry.get("state") == "completed":
             retired[name] = max(retired.get(name, 0), number)
     traces = {}
-    for key, status in (dump.get("pg_status") or {}).items():
+    for key, status in ((key, _mapping(value)) for key, value in _mapping(dump.get("pg_status")).items()):
         name = names.get(str(key), str(key))
         enqueued = max([_number(status.get("last_enqueued_collective")), *calls[name]])
         completed = max(_number(status.get("last_completed_collective")), retired.get(name, 0))
@@ -164,18 +167,26 @@ def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
 
 
 def _members(dump: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    config = dump.get("pg_config") or {}
-    ranks = (config.get(name) or (config.get("") if len(config) == 1 else None) or {}).get("ranks")
+    config = _mapping(dump.get("pg_config"))
+    ranks = _mapping(config.get(name) or (config.get("") if len(config) == 1 else None)).get("ranks")
     try:
-        listed = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
-        return tuple(sorted(int(rank) for rank in listed or ()))
-    except (ValueError, SyntaxError, TypeError):
+        listed = ast.literal_eval(ranks) if isinstance(ranks, str) and len(ranks) <= LONGEST else ranks
+        return tuple(sorted(int(rank) for rank in _list(listed)))
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
         return ()
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _number(value: object) -> int:
     """A sequence number as written, in text or as a number; -1 and what cannot be read are 0: nothing yet."""
     try:
         return max(0, int(str(value)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0

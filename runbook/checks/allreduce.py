@@ -318,7 +318,7 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
         f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at {bytes_text(m.steps['wrong']['size'])}; element "
-        f"{m.steps['wrong']['first']['element']} is {m.steps['wrong']['first']['got']:g}, "
+        f"{m.steps['wrong']['first']['element']} is {float(m.steps['wrong']['first']['got']):g}, "
         f"should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
     )

@@ -19,6 +19,7 @@ from runbook.checks.ranks.stuck import look_between
 from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
+from runbook.model.commands import word
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
@@ -185,7 +186,7 @@ def misseated(gang: Gang) -> list[Outcome] | None:
             Finding(
                 cause,
                 f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
-                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {name} ~/.bashrc ~/.profile` "
+                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc ~/.profile` "
                 "and the Python's sitecustomize may set it as well",
                 (f"{member.label} started with RANK={seat['rank']} WORLD_SIZE={seat['world_size']}",),
             )
@@ -242,7 +243,7 @@ def unopened(gang: Gang, where: str) -> dict[str, Finding]:
     finding = Finding(
         "ranks-missing",
         f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
-        f"see what it does: on {first.rank.node} `py-spy dump --pid {first.steps['started']['pid']}`, and its stack in the evidence",
+        f"see what it does: on {first.rank.node} `py-spy dump --pid {word(first.steps['started']['pid'])}`, and its stack in the evidence",
         (*stack_lines([first]), *gang.lines(first)) or ("it printed nothing",),
         tuple(sorted({m.rank.node for m in gang.members} - {first.rank.node})),
     )
@@ -297,6 +298,15 @@ def cannot_dial(member: Member, reason: str, where: str, master: str, port: int)
             "name-unresolvable",
             f"{node} cannot resolve the rendezvous address {where}",
             f"add it to /etc/hosts or DNS on {node}, or use an IP address as `rendezvous: {{address: …}}`",
+            evidence,
+            (master,),
+        )
+    if reason.startswith("no local port"):
+        return Finding(
+            "ephemeral-ports-exhausted",
+            f"{node} has no local port left to dial {where} from: its kernel hands out too few, or all are taken",
+            f"on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -tan state time-wait | wc -l` and "
+            "`sudo ss -Htanp` show who holds them",
             evidence,
             (master,),
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from runbook.causes.node_limits import limit_met
 from runbook.launch.environment import socket_interface
 from runbook.load.address import is_loopback
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
@@ -25,6 +28,12 @@ T = TypeVar("T")
 Facts = dict[str, Any]
 
 LONGEST_WAIT_S = 3600.0
+
+NOT_SAFE = "NotSafe"
+"""The type of a node's error where others could change what lies in a folder."""
+
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
+"""What a program of ours reads there is the system's: that it may not says nothing of the workdir."""
 
 QUIET_S = 2.0
 """A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
@@ -166,14 +175,24 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
     """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
     if isinstance(got, Unreachable):
         finding = Finding(got.cause, got.says, got.remedy, got.evidence)
+        if got.cause == "login-shell-failed":  # what a shell is refused, it says on its way out
+            finding = limit_met(node, "first", "", "\n".join(got.evidence)) or finding
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
-    if isinstance(got, ProgramNotStarted) and got.error.get("errno"):
+    if isinstance(got, (ProgramNotStarted, Answer)) and (met := limit_met(node, program, *_refusal(got))):
+        return Outcome.failed(node, met)
+    if isinstance(got, ProgramNotStarted) and _about_the_folder(got.error):
         return Outcome.failed(node, folder_finding(node, got.error))
     if isinstance(got, ProgramNotStarted):
+        kind, path, no_memory = got.error.get("type"), got.error.get("path"), got.error.get("type") == "MemoryError"
+        remedy = "this is likely a bug of runbook: please report it with the versions of the node's system"
+        if no_memory or got.error.get("errno") == "ENOMEM":
+            remedy = f"look at the memory of {node} and at what its logins may have of it: `free -m`, `ulimit -v`"
+        elif got.error.get("errno") and path:
+            remedy = f"see what is wrong with that file on {node}: `ls -ld {word(path)}`"
         finding = Finding(
             "tool-output-unknown",
-            f"the {program} program failed on {node}: {got.error.get('type')}: {got.error.get('text')}",
-            "this is likely a bug of runbook: please report it with the versions of the node's system",
+            f"the {program} program failed on {node}: {kind}: {got.error.get('text')}{f' ({path})' if path else ''}",
+            remedy,
             (str(got.error),),
         )
         return Outcome.unknown(node, finding)
@@ -197,18 +216,56 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
                 evidence,
             ),
         )
-    raise got if isinstance(got, BaseException) else TypeError(f"{program} on {node} gave {got!r}")
+    if isinstance(got, Exception):
+        # What came of one node must not hide what is known of the others.
+        where = traceback.extract_tb(got.__traceback__)[-1:]
+        return Outcome.unknown(
+            node,
+            Finding(
+                "tool-output-unknown",
+                f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}",
+                f"look whether {node} is what it seems; if nothing is wrong with it, please report this",
+                tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
+            ),
+        )
+    raise TypeError(f"{program} on {node} gave {got!r}")
+
+
+def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
+    """The errno that a program met, or nothing, and its words."""
+    if isinstance(got, Answer):
+        return "", "" if got.timed_out else got.stderr[-4000:]
+    return got.error.get("errno") or "", f"{got.error.get('type')}: {got.error.get('text')}"
+
+
+def _about_the_folder(error: Mapping[str, str]) -> bool:
+    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs reads."""
+    path = error.get("path") or ""
+    if not error.get("errno"):
+        return False
+    if not path:
+        return error["errno"] in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE")
+    return not path.startswith(SYSTEM_FOLDERS)
 
 
 def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
-    """Why the run's folder could not be made or written on a node."""
+    """Why the run's folder could not be made, trusted or written on a node."""
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
+    if error.get("type") == NOT_SAFE:
+        return Finding(
+            "workdir-not-safe",
+            f"another user of {node} could change what is put into the workdir and run there: {path}: {error.get('text')}",
+            f"on {node}: `namei -l {word(path)}` shows each folder's owner and mode; `chmod go-w {word(path)}` where "
+            "that folder is yours; or name a `workdir:` that is your own all the way up, such as `~/.runbook`, or one below a sticky "
+            "folder of root's, such as /tmp",
+            said,
+        )
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
         return Finding(
             "disk-full",
             f"there is no room left for {path} on {node}",
-            f"free some space (`df -h {path}`), or name another `workdir:` in the inventory",
+            f"free some space (`df -h {word(path)}`), or name another `workdir:` in the inventory",
             said,
         )
     return Finding(

@@ -11,14 +11,17 @@ from runbook.checks.base import Check, argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.culprits import Trouble
 from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.dialling.mesh import Mesh, Want
-from runbook.checks.dialling.ports import no_port_left
 from runbook.checks.port import holders, promised_ports
 from runbook.checks.reachability.common import listed
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 MOST_RANGE_PORTS = 32
+
+SHARE = 4
+"""One in so many of the ports that a kernel hands out may be ours to listen on."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class Firewall(Check):
             # Nobody dials another node than the master there, unless the inventory promises that port of every node.
             first = [Want(rendezvous, "rendezvous")] if node.name == master else []
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
-            return [*first, *fixed, *[Want(0, "ephemeral")] * self.ephemeral] or [Want(0, "ephemeral")]
+            ports = how_many(at.facts(node.name))
+            # Where there are hardly any, what we listen on must not be what is missed.
+            tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // SHARE))
+            return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
         with Mesh(at, wants) as mesh:
             at.say("listening on every node, dialling every pair")
@@ -67,13 +73,19 @@ def judge(
 ) -> list[Outcome]:
     """`held`, by node: who sits on ports that could not be bound."""
     findings = trouble.findings()
+    told = {name for name, own in findings.items() if any(f.cause == NO_PORT for f in own)}
+    starved = {
+        node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]
+        for node in at.nodes
+        if node.name not in mesh.silent and too_few(at, node)
+    } | without_ports(mesh)
+    none_left = exhausted(at, {name: lines for name, lines in starved.items() if name not in told})
     outcomes = []
     for node in at.nodes:
         own = findings.get(node.name, [])
         errors = mesh.occupied.get(node.name, ())
         busy = list((held or {}).get(node.name) or occupied(node, [error for error in errors if error["port"]]))
-        if any(not error["port"] for error in errors) and not any(f.cause == "port-in-use" for f in own):
-            busy.append(no_port_left(at, node.name, ["bind(0): no port is free"]))
+        busy += [none_left[node.name]] if node.name in none_left else []
         arriving = [dial for dial in mesh.dials if dial.destination == node.name and dial.outcome == "open"]
         if own or busy:
             outcomes.append(Outcome.failed(node.name, *own, *busy))

@@ -16,6 +16,7 @@ from runbook.checks.infiniband.ports import longer_names, matches, named, rate, 
 from runbook.checks.infiniband.roce import gid_findings
 from runbook.launch.environment import hca_expression, network_environment
 from runbook.load.didyoumean import nearest
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -122,8 +123,8 @@ def judge(
     speed = f" at {slowest:g} Gbit/s" if slowest is not None else ""
     promised = f" (promised {min_rate:g})" if min_rate else ""
     warnings = [
-        f"`{word}` takes every HCA whose name begins so, {', '.join(more)} as well: write `={word}` for that one alone"
-        for word, more in longer_names(expression, ports).items()
+        f"`{name}` takes every HCA whose name begins so, {', '.join(more)} as well: write `={name}` for that one alone"
+        for name, more in longer_names(expression, ports).items()
     ]
     if not expression and (ethernet := [p.name for p in ports if p.ethernet and p.sound and p not in chosen]):
         warnings.append(
@@ -157,10 +158,10 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
         return [Finding("ib-hca-missing", says, f"correct {where}", listed)]
     found = []
-    for word in wanted.names:
-        if any(matches(word, port, wanted) for port in ports):
+    for chosen in wanted.names:
+        if any(matches(chosen, port, wanted) for port in ports):
             continue
-        name, _, number = word.partition(":")
+        name, _, number = chosen.partition(":")
         near = nearest(name, hcas)
         if number and any(wanted.fits(name, hca) for hca in hcas):
             says = f"no HCA that `{name}` means has a port {number} on {node.name}"
@@ -277,21 +278,21 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
             seen,
         )
     if min_rate and port.rate_gbps is None:
-        return Finding("ib-rate-low", f"{where} shows no rate", f"run `ibstat {port.hca}` there by hand", seen)
+        return Finding("ib-rate-low", f"{where} shows no rate", f"run `ibstat {word(port.hca)}` there by hand", seen)
     return None
 
 
 def how_to_raise(node: Node, port: Port) -> str:
     if port.ethernet:
         return (
-            f"on {node.name}: `rdma link show {port.hca}/{port.number}` names its interface; `sudo ip link set INTERFACE up`, "
+            f"on {node.name}: `rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set INTERFACE up`, "
             "then the cable and the switch port"
         )
     if port.physical == "disabled":
-        return f"on {node.name}: `sudo ibportstate -C {port.hca} -P {port.number} -D 0 {port.number} enable`"
+        return f"on {node.name}: `sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable`"
     if port.physical == "linkerrorrecovery":
         return (
-            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {port.hca} -P {port.number}` shows its error "
+            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` shows its error "
             "counters; reseat or replace the cable"
         )
     return (

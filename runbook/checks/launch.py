@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Collection, Mapping
@@ -22,6 +21,7 @@ from runbook.checks.training.start import Skew, commit, measure_clocks, running
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
 from runbook.launch.job import Job
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -93,7 +93,7 @@ class _Try:
         self._attempt = attempt
         self._job = attempt.job
         self._skew: Skew | None = None
-        logs = RankLogs(at.run.run_dir / "logs" / attempt.folder, at.run.redactor, self._line, self._script_stopped)
+        logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
         self._crew = Crew(at, attempt.folder, attempt.places, logs)
         self._members = {member.place.name: member for member in self._crew.members}
 
@@ -144,9 +144,7 @@ class _Try:
     def _make_files(self) -> None:
         """Every process has its files from the start: an empty one says that nothing was written."""
         voices = [voice for member in self._crew.members for voice in member.place.voices]
-        for name in [f"{voice.name}.{end}" for voice in voices for end in ("out", "err")]:
-            with contextlib.suppress(OSError):
-                (self._crew.logs.folder / name).touch()
+        self._crew.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
 
     def _about(self) -> Facts:
         run = self._at.run
@@ -173,7 +171,7 @@ class _Try:
         job = self._at.run.run_id
         proof = (
             f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
-            f"`runbook ps`, `runbook logs -f {job}`, `runbook stop {job}`"
+            f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
         return [Outcome.passed(name, proof, metrics=metrics) for name in self._crew.nodes]
@@ -202,7 +200,8 @@ class _Try:
         self._at.say("", place.node, place.ranks[0], {"output": output})
 
     def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
-        self._members[place.name].stop = event
+        if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours
+            member.stop = event
 
 
 def _why(end: End) -> str:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.ephemeral import exhausted, without_ports
 from runbook.checks.dialling.mesh import Mesh, Want
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
 from runbook.checks.reachability.chance import chance_findings
@@ -44,18 +45,27 @@ class Ping(Check):
         if losing := [pair for pair in Seen(at, answers, []).pairs if loses(pair)] if not first else []:
             first = chance_findings(Seen(at, answers, []), losing)
         dials: list[Dial] = []
+        starved: dict[str, list[str]] = {}
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
                 lossy = any(pair.echoes_lost for pair in Seen(at, answers, []).pairs)
                 mesh.dial(("up", "down", *(["trips"] if lossy else [])), extra=lambda peer: ssh_port(at, peer))
-            dials = mesh.dials
+            dials = [dial for dial in mesh.dials if dial.outcome != "unsent"]
+            starved = without_ports(mesh)
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
         for answer in answers.values():  # what others saw of a node that is gone tells nothing about the path
             answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
-        return Judge(Seen(at, answers, dials), first).outcomes(silent)
+        seen = Seen(at, answers, dials)
+        if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
+            # TCP could not be tried, and echoes do not prove the path: nothing is to be said of it.
+            first = {name: [finding] for name, finding in exhausted(at, starved).items()}
+        judge = Judge(seen, first)
+        for name in starved if not first else ():
+            judge.warnings[name].append("no port was left here to try TCP as well: proven by ICMP alone")
+        return judge.outcomes(silent)
 
 
 def targets(at: Context, node: Node) -> list[dict[str, Any]]:
@@ -191,8 +201,10 @@ class Judge:
     def _proof(self, node: Node) -> str:
         pairs = [pair for pair in self.seen.pairs if pair.source == node.name]
         peers = len(pairs)
-        if peers == 0:
+        if peers == 0 and len(self.seen.at.nodes) == 1:
             return "one node: there is nobody else to reach"
+        if peers == 0:
+            return "its own names are in order; no peer was left that could be reached"
         if any(self.findings.values()):
             return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
         echoed = [pair for pair in pairs if pair.small.get("received")]

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 from runbook.checks.base import Check
 from runbook.checks.brief import in_brief
 from runbook.checks.context import Context
+from runbook.checks.dialling.ephemeral import few_ports_warning
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
+from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -77,7 +79,7 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     findings += holders(node, answer, port)
     if findings:
         return Outcome.failed(node.name, *findings)
-    warnings = []
+    warnings = few_ports_warning(at.facts(node.name))
     if where is not None and in_ephemeral_range(port, at.facts(node.name).get("port_range")):
         warnings.append(
             f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another program may "
@@ -178,7 +180,7 @@ def taken(
     elif holder.get("peer"):
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
-        kill = f"kill {holder['pid']}" if holder.get("ours", True) else f"sudo kill {holder['pid']}"
+        kill = f"kill {word(holder['pid'])}" if holder.get("ours", True) else f"sudo kill {word(holder['pid'])}"
         who = f"process {holder['pid']} of {user}: {in_brief(holder['command'])}"
         if who.endswith("…"):
             evidence += (f"process {holder['pid']}: {holder['command']}",)

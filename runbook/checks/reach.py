@@ -59,7 +59,8 @@ class Reach(Check):
             at.say("importing torch")
             patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
             gang.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, gang))
-            imported = {member.rank.node for member in gang.members if "imported" in member.steps}
+            late = {member.rank.node for member in gang.members if "imported" not in member.steps}
+            imported = {member.rank.node for member in gang.members} - late
         outcomes = [
             self._node(at, node, facts.get(node.name), offsets, gang, imported, gpus, waited) for node in at.nodes
         ]

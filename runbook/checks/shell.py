@@ -9,9 +9,14 @@ from typing import ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context, no_answer
+from runbook.checks.output_file import OutputFile
+from runbook.checks.pattern_search import SECONDS, PatternSearch
+from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
+from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer
+from runbook.transport.remote import MOST_OUTPUT
 
 
 @dataclass(frozen=True)
@@ -25,16 +30,32 @@ class Shell(Check):
     """The command on a node whose own facts or `vars` stand in it."""
 
     def run(self, at: Context) -> list[Outcome]:
-        answers = at.each(lambda node: at.session(node).shell(self._command(node.name), timeout_s=at.left_s))
-        return [self._judge(node.name, answers[node.name]) for node in at.nodes]
+        def one(node: Node) -> Answer:
+            file = OutputFile(at.run.run_dir, f"{_file_name(at.stage)}.{node.name}.log", at.run.redactor)
+            try:
+                return at.session(node).shell(self._command(node.name), timeout_s=at.left_s, on_output=file.add)
+            finally:
+                file.close()
+
+        answers = at.each(one)
+        with PatternSearch(self.expect.stdout or "") as search:
+            return [self._judge(node.name, answers[node.name], search) for node in at.nodes]
 
     def _command(self, node: str) -> str:
         return self.of_node.get(node, self.command)
 
-    def _judge(self, node: str, answer: object) -> Outcome:
+    def _judge(self, node: str, answer: object, search: PatternSearch) -> Outcome:
         if not isinstance(answer, Answer) or answer.timed_out:
             return no_answer(node, "shell", answer)
-        said = tuple((answer.stdout + answer.stderr).strip().splitlines()[-8:])
+        said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
+        if answer.flooded:
+            finding = Finding(
+                "program-error",
+                f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}",
+                "let it write into a file there, or filter what it prints",
+                said,
+            )
+            return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
             finding = Finding(
                 "program-error",
@@ -43,7 +64,26 @@ class Shell(Check):
                 said or ("it printed nothing",),
             )
             return Outcome.failed(node, finding)
-        if self.expect.stdout is not None and not re.search(self.expect.stdout, answer.stdout, re.MULTILINE):
+        found = self.expect.stdout is None or search(answer.stdout)
+        if found is None:
+            finding = Finding(
+                "insufficient-evidence",
+                f"/{self.expect.stdout}/ could not be searched in what `{self._command(node)}` on {node} printed:"
+                f" that takes more than {SECONDS:g} s or too much memory",
+                "let no two repetitions of the pattern take the same text (`.*.*`, `(a+)+`), or let the command filter"
+                " what it prints",
+                said,
+            )
+            return Outcome.unknown(node, finding)
+        if not found and answer.left_out:
+            finding = Finding(
+                "insufficient-evidence",
+                f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/",
+                "let the command filter what it prints (`| grep …`, `| tail`), so that all of it can be looked at",
+                (f"{answer.left_out} characters in the middle were not searched",),
+            )
+            return Outcome.unknown(node, finding)
+        if not found:
             finding = Finding(
                 "program-error",
                 f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/",
@@ -53,3 +93,8 @@ class Shell(Check):
             return Outcome.failed(node, finding)
         first = answer.stdout.strip().splitlines()[:1]
         return Outcome.passed(node, f"exit {answer.code}" + (f": {first[0][:100]}" if first else ""))
+
+
+def _file_name(stage: str) -> str:
+    """The name of a stage, which may be any text, as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", stage)[:60].lstrip(".-") or "shell"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 import runbook
+from runbook.model.visible import visible
 
 EXITS = """\
 exit codes:
@@ -52,8 +54,13 @@ CLEAN = """\
 """
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))  # an argument makes no lines of its own
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = Parser(
         prog="runbook",
         description="Bring up a multi-node GPU job: ordered checks over SSH that stop at the first failure and name "
         "the node, the cause and the command that fixes it.",
@@ -116,7 +123,11 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run.add_argument(
         "-o", "--output", choices=["text", "json", "jsonl", "junit"], default="text", help="what goes to stdout"
     )
-    run.add_argument("--run-dir", metavar="DIR", help="where this run's files go (default: .runbook/runs/RUN_ID)")
+    run.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help="where this run's files go (default: .runbook/runs/RUN_ID); those of an earlier run there go to DIR.1, DIR.2, …",
+    )
     run.add_argument(
         "--keep", action="store_true", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)"
     )

@@ -17,28 +17,33 @@ from runbook.cli.inventory import only_one_here
 from runbook.cli.product import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
 from runbook.engine.collect.archive import archive_files, packed, write_archive
-from runbook.engine.collect.entries import Absent
+from runbook.engine.collect.entries import UNFIT, Absent
 from runbook.engine.collect.gather import Gathered, Wanted, gather
 from runbook.engine.collect.nodes import WINDOWS, NodeAnswer
 from runbook.engine.collect.readme import counts
 from runbook.engine.collect.rundir import RunFolder, latest_run, read_run
-from runbook.engine.collect.sources import Environment, load
+from runbook.engine.collect.sources import load
+from runbook.load.env import Environment
 from runbook.load.origins import Origins
 from runbook.load.patterns import select
 from runbook.load.shipped import find_inventory
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
-from runbook.model.redact import SHORTEST
+from runbook.model.redact import long_enough
 from runbook.model.secret import Secret
 from runbook.model.units import bytes_text, seconds_text
+from runbook.model.visible import visible
 from runbook.report.fold import fold
+from runbook.report.output import stderr, stdout
 from runbook.report.text import one_line
 
 INCOMPLETE = 3
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the archive is there all the same."""
+    """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked, or gave what does not fit: the archive is there
+    all the same."""
     refuse_to_replace(arguments.out, force=False)
     run, about_run = which_run(arguments)
     subject = which_inventory(arguments, run)
@@ -46,15 +51,15 @@ def collect(arguments: argparse.Namespace) -> int:
     nodes: Sequence[Node] = ()
     if subject.inventory is not None:
         nodes = select(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
-    if sys.stderr.isatty() and nodes:
-        sys.stderr.write(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …\n")
+    if stderr.isatty() and nodes:
+        stderr.line(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …")
     wanted = Wanted(
         subject.inventory,
         subject.origins,
         subject.path,
         nodes,
         run,
-        [shlex.quote(word) for word in ("runbook", *sys.argv[1:])],
+        [shlex.quote(argument) for argument in ("runbook", *sys.argv[1:])],
         arguments.forks,
         arguments.hide_addresses,
     )
@@ -65,11 +70,11 @@ def collect(arguments: argparse.Namespace) -> int:
         files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
         data = packed(files, when)
         write(data, out)
-    code = INCOMPLETE if subject.trouble or any(not node.asked for node in gathered.nodes) else 0
+    code = INCOMPLETE if subject.trouble or any(not node.whole for node in gathered.nodes) else 0
     if arguments.output == "json":
-        sys.stdout.write(as_json(gathered, out, data, files, run, subject, code))
+        stdout.document(as_json(gathered, out, data, files, run, subject, code))
     else:
-        sys.stdout.write("\n".join(as_text(gathered, out, data, files, about_run, subject)) + "\n")
+        stdout.tell("\n".join(map(visible, as_text(gathered, out, data, files, about_run, subject))) + "\n")
     return code
 
 
@@ -138,7 +143,7 @@ def loaded(path: Path, environ: Environment) -> Subject:
     unknown = [
         f"{source} is {'not set here' if not text else 'too short'}: its value cannot be looked for"
         for source, text in secrets.items()
-        if len(text) < SHORTEST
+        if not long_enough(text)
     ]
     return Subject(path, inventory, origins, unknown=tuple(unknown))
 
@@ -188,10 +193,18 @@ def as_text(
     yield f" taken out  {counts(gathered)}"
     if gathered.scrubber.machines is None:
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
-    for warning in subject.unknown:
+    for warning in warnings(gathered, subject):
         yield f" warning    {one_line(warning)}"
     yield "Look through it before you send it: nobody knows your secrets as you do."
-    yield f"  mkdir look && tar -xzf {shlex.quote(str(out))} -C look && less look/README.txt"
+    yield f"  mkdir look && tar -xzf {word(out)} -C look && less look/README.txt"
+
+
+def warnings(gathered: Gathered, subject: Subject) -> list[str]:
+    """On secrets that cannot be looked for."""
+    of_playbook = [
+        f"{source} is not set here, or too short: its value cannot be looked for" for source in gathered.unknown
+    ]
+    return [*subject.unknown, *of_playbook]
 
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
@@ -271,11 +284,12 @@ def as_json(
                 "missing": of(node, "missing"),
                 "denied": of(node, "denied"),
                 "late": of(node, "timeout"),
+                "unfit": of(node, UNFIT),
             }
             for node in gathered.nodes
         ],
         "trouble": subject.trouble,
-        "warnings": list(subject.unknown),
+        "warnings": warnings(gathered, subject),
         "taken_out": {"secrets": gathered.secrets, "people": gathered.people, "mail_addresses": gathered.mails},
         "exit_code": code,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
@@ -14,6 +13,7 @@ from runbook.lint.catalogue import Rule, rules
 from runbook.lint.variables.table import known
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
+from runbook.report.output import stdout
 
 PAGES = (*CHECKS, Launch.id)
 """What has a page of its own in checks/: every check, and the stage that starts the real job."""
@@ -23,15 +23,15 @@ PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP
 
 def explain(id: str | None) -> int:
     if id is None:
-        sys.stdout.write(everything())
+        stdout.tell(everything())
     elif id in PAGES:
-        sys.stdout.write(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
+        stdout.tell(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
     elif id in CAUSES:
-        sys.stdout.write(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
+        stdout.tell(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
     elif id in rules():
-        sys.stdout.write(rule_page(rules()[id]))
+        stdout.tell(rule_page(rules()[id]))
     elif (variable := known().get(id) or known().get(id.upper())) is not None:
-        sys.stdout.write(variable_page(variable))
+        stdout.tell(variable_page(variable))
     else:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
         near = nearest(id, [*PAGES, *CAUSES, *rules(), *variables])

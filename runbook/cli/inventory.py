@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping
+import os
 from pathlib import Path
 
-from runbook.lint.finding import printable
+from runbook.lint.files import leads_out
+from runbook.lint.source import secrets_in
+from runbook.load.env import Environment
 from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
@@ -15,6 +16,8 @@ from runbook.load.patterns import select
 from runbook.load.shipped import find_inventory
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
+from runbook.model.redact import Redactor, secrets_of
+from runbook.report.output import stdout
 
 SUFFIXES = (".yml", ".yaml")
 
@@ -30,15 +33,20 @@ def inventory(arguments: argparse.Namespace) -> int:
 
         return init_inventory(arguments)
     found, origins = load(arguments)
-    text = shown(arguments, found, origins)
-    sys.stdout.write(text if arguments.action == "list" and arguments.output == "json" else printable(text))
+    text = Redactor([*secrets_of(found), *secrets_in(origins.document)]).text(shown(arguments, found, origins))
+    if arguments.action == "list" and arguments.output == "json":
+        stdout.document(text)
+    else:
+        stdout.tell(text)
     return 0
 
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
-    """The inventory that is meant. Variables of `{env: NAME}` need not be set: they are shown as `***` anyway."""
+    """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
     path = find_inventory(arguments.inventory) if arguments.inventory is not None else only_one_here()
-    return load_inventory_with_origins(path, extra_vars=parse_extra(arguments.extra_vars), environ=_Anything())
+    return load_inventory_with_origins(
+        path, extra_vars=parse_extra(arguments.extra_vars), environ=Environment(os.environ)
+    )
 
 
 def only_one_here() -> Path:
@@ -46,12 +54,16 @@ def only_one_here() -> Path:
     here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
     folder = Path("inventories")
     there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())
-    candidates = here + there
+    outside = {file: real for file in here + there if (real := leads_out(file, [str(Path.cwd().resolve())]))}
+    candidates = [file for file in here + there if file not in outside]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
         message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
         raise FilesWrong([Problem("arguments.which-inventory", message, None, f"name one: -i {candidates[0]}")])
+    for file, real in outside.items():
+        message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
+        raise FilesWrong([Problem("arguments.no-inventory", message, None, f"name it: -i {file}")])
     message = "there is no inventory.yml here, and no inventories/ with one in it"
     help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
     raise FilesWrong([Problem("arguments.no-inventory", message, None, help)])
@@ -66,16 +78,3 @@ def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> 
         return explained.text(found, origins, arguments.node, arguments.key)
     nodes = select(arguments.limit, found) if arguments.limit is not None else found.nodes
     return listing.as_json(found, nodes) if arguments.output == "json" else listing.text(found, nodes)
-
-
-class _Anything(Mapping[str, str]):
-    """An environment in which every variable is set; to no value that anybody would see."""
-
-    def __getitem__(self, key: str) -> str:
-        return f"the value of {key}"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0

@@ -16,7 +16,9 @@ from runbook.load.foreign.detect import read_foreign
 from runbook.load.foreign.found import ANSIBLE, Remark
 from runbook.load.foreign.settle import draft_of
 from runbook.load.write import written
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.report.output import complain
 
 STDIN, HOST_LIST = "stdin", "the host list"  # what text is called that is in no file
 _HOST_LIST = re.compile(
@@ -35,7 +37,7 @@ def import_inventory(arguments: argparse.Namespace) -> int:
         made = written(draft_of(found, name))
     except FilesWrong as wrong:
         # Here and not in main: the lines may have come from stdin, or from the command line.
-        sys.stderr.write(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
+        complain(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
         return 2
     write_product(made, arguments.out)
     return 0
@@ -50,7 +52,7 @@ def _read(file: str) -> tuple[str, str]:
         return file, HOST_LIST
     if os.path.isdir(file):  # noqa: PTH112
         message = f"{file} is a folder: name one inventory in it"
-        help = f"or let Ansible put it together: ansible-inventory -i {file} --list --yaml | runbook inventory import -"
+        help = f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise FilesWrong([Problem("import.folder", message, None, help)])
     if not file:
         help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
@@ -64,7 +66,7 @@ def _read(file: str) -> tuple[str, str]:
 
 def _not_read(source: str) -> list[Remark]:
     """Folders beside the file that Ansible would read as well."""
-    how = f"ansible-inventory -i {source} --list --yaml | runbook inventory import - has them"
+    how = f"ansible-inventory -i {word(source)} --list --yaml | runbook inventory import - has them"
     beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
     return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if folder.is_dir()]
 

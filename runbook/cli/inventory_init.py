@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from runbook.cli.product import refuse_to_replace, write_product
@@ -12,7 +11,10 @@ from runbook.engine.survey.ask import Survey, survey
 from runbook.engine.survey.draft import draft_of
 from runbook.engine.survey.hosts import Login, parse_hosts
 from runbook.load.write import written
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
+from runbook.model.visible import visible
+from runbook.report.output import stderr
 
 UNREACHED = 3
 HERE = {
@@ -28,20 +30,20 @@ def init_inventory(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments.out, force=arguments.force)
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
     hosts = parse_hosts(arguments.hosts, login)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"asking {len(hosts)} host{'s' * (len(hosts) > 1)} …\n")
+    if stderr.isatty():
+        stderr.line(f"asking {len(hosts)} host{'s' * (len(hosts) > 1)} …")
     with terminated_like_interrupted():
         heard = survey(hosts)
     for name, failure in heard.failures.items():
-        sys.stderr.write(_why(name, failure))
+        stderr.tell(_why(name, failure))
     for name, first in heard.same.items():
-        sys.stderr.write(f"warning: {name} is the same machine as {first}: left out\n")
+        stderr.line(f"warning: {name} is the same machine as {first}: left out")
     if not heard.told:
-        sys.stderr.write("no host was reached; nothing was written\n")
+        stderr.line("no host was reached; nothing was written")
         return UNREACHED
     if heard.failures and arguments.out is None:
         some = "the host that was" if len(heard.told) == 1 else f"the {len(heard.told)} hosts that were"
-        sys.stderr.write(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached\n")
+        stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
         return UNREACHED
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
     write_product(written(draft_of(hosts, heard, name)), arguments.out)
@@ -55,10 +57,10 @@ def _why(name: str, failure: Unreachable) -> str:
     lines.append(f"  fix       {failure.remedy}")
     lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []
     lines += [f"  more      runbook explain {failure.cause}"]
-    return "\n".join(lines) + "\n\n"
+    return "\n".join(map(visible, lines)) + "\n\n"
 
 
 def _next(out: str | None, heard: Survey) -> None:
     if out is not None:
         count = f"{len(heard.told)} node{'s' * (len(heard.told) > 1)}"
-        sys.stderr.write(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {out}\n")
+        stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")

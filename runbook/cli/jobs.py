@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import signal
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from runbook.checks.training.attempt import Place
 from runbook.cli.inventory import load
-from runbook.cli.run import make_run_dir
 from runbook.engine.jobs.follow import Tell, crew_of, follow, read, supervise
 from runbook.engine.jobs.known import Cluster, KnownJob
-from runbook.engine.jobs.stop import clean, stop
+from runbook.engine.jobs.secrets import JobSecrets, job_secrets
+from runbook.engine.jobs.stop import clean, living, stop
+from runbook.engine.runfolder import run_folder
 from runbook.launch.ranks import narrow
 from runbook.load.patterns import select
+from runbook.model.commands import word
+from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory
+from runbook.model.redact import Redactor, secrets_of
 from runbook.model.verdict import Outcome
 from runbook.report.jobs import as_json, as_text
+from runbook.report.output import stderr, stdout
 from runbook.report.text import lines as safe_lines
+from runbook.report.text import one_line
 
 DONE, FAILED, WRONG, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -29,7 +34,14 @@ def jobs(arguments: argparse.Namespace) -> int:
     """0 done (ps: told; logs, attach: the job ended well), 1 it failed, 2 no such job, 3 a node could not be asked."""
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}
     with Cluster(_inventory(arguments), forks=arguments.forks) as cluster:
-        return commands[arguments.command](cluster, arguments)
+        try:
+            return commands[arguments.command](cluster, arguments)
+        except Unreachable as error:
+            stderr.line(f"{error.cause}: {one_line(error.says)}")
+            stderr.line(f"   fix       {one_line(error.remedy)}")
+            for line in error.evidence:
+                stderr.line(f"   evidence  {' '.join(safe_lines(line))}")
+            return UNKNOWN
 
 
 def _inventory(arguments: argparse.Namespace) -> Inventory:
@@ -38,15 +50,14 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
 
 
 def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    told = [facts(job) for job in cluster.jobs()]
+    redactor = Redactor(secrets_of(cluster.inventory))
+    told = [redactor.anything(facts(job)) for job in cluster.jobs()]
     unreached = {name: error.says for name, error in cluster.unreached.items()}
-    text = (
-        as_json(told, unreached)
-        if arguments.output == "json"
-        else as_text(told, unreached, ranks=arguments.verbose > 0)
-    )
-    sys.stdout.write(text)
-    return UNKNOWN if unreached else DONE
+    if arguments.output == "json":
+        stdout.document(as_json(told, unreached))
+    else:
+        stdout.tell(as_text(told, unreached, ranks=arguments.verbose > 0))
+    return UNKNOWN if unreached or any(job["damaged"] for job in told) else DONE
 
 
 def facts(job: KnownJob) -> dict[str, Any]:
@@ -55,7 +66,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
     for journal in job.processes:
         now, use = job.clocks[journal["node"]], journal.get("use") or {}
         began, ended = journal.get("started"), journal.get("ended")
-        seconds = None if began is None else (ended or now) - began
+        seconds = None if began is None else max(0.0, (ended or now) - began)
         ranks.append(
             {
                 "name": journal["name"],
@@ -67,8 +78,8 @@ def facts(job: KnownJob) -> dict[str, Any]:
                 "why": journal.get("why"),
                 "pid": journal.get("pid"),
                 "seconds": seconds,
-                "cpu": use.get("cpu_s", 0.0) / seconds if seconds else 0.0,
-                "rss": use.get("rss", 0),
+                "cpu": (use.get("cpu_s") or 0.0) / seconds if seconds else 0.0,
+                "rss": use.get("rss") or 0,
                 "gpu_bytes": use.get("gpu_bytes"),
             }
         )
@@ -83,6 +94,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
         "port": about.get("port"),
         "nodes": list(job.nodes),
         "absent": list(job.absent),
+        "damaged": {node: [f"{one['name']}: {one['why']}" for one in found] for node, found in job.damaged.items()},
         "ranks": ranks,
     }
 
@@ -95,49 +107,70 @@ def _state(journal: dict[str, Any]) -> str:
 
 def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job)
-    crew = crew_of(cluster, job, Path(make_run_dir(None, f"{job.id}-logs")), _printer(arguments))
-    if not arguments.follow:
-        left = [*read(crew), *job.absent]
-        return _missing(left)
-    stopping = _until_ctrl_c()
-    end = follow(crew, stopping=stopping.is_set)
-    return {"finished": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED) or _missing(list(job.absent))
+    with run_folder(None, _look_id(job, "logs")) as run_dir:
+        crew = crew_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
+        if not arguments.follow:
+            return _missing([*read(crew), *job.absent, *job.damaged])
+        stopping = _until_ctrl_c()
+        end = follow(crew, stopping=lambda: stopping.is_set() or stdout.unread)  # `| head` has seen enough
+        code = {"finished": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
+        return code or _missing([*job.absent, *job.damaged])
 
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
-    run_dir = Path(make_run_dir(None, f"{job.id}-attached"))
-    crew = crew_of(cluster, job, run_dir, _printer(arguments))
-    stopping = _until_ctrl_c()
-    end, outcomes = supervise(crew, grace_s=float(job.about.get("grace_s") or 30.0), stopping=stopping.is_set)
-    if end.kind == "stopped":
-        sys.stderr.write(f"left it running; `runbook attach {job.id}` comes back, `runbook stop {job.id}` ends it\n")
-        return INTERRUPTED
-    for outcome in outcomes:
-        _tell(outcome)
-    sys.stdout.write(f"{job.id} {end.kind}; logs in {crew.logs.folder}\n")
-    return DONE if end.kind == "finished" else FAILED
+    with run_folder(None, _look_id(job, "attached")) as run_dir:
+        known = _secrets_of(cluster, job)
+        crew = crew_of(cluster, job, run_dir, _printer(arguments), known)
+        stopping = _until_ctrl_c()
+        end, outcomes = supervise(crew, grace_s=float(job.about.get("grace_s") or 30.0), stopping=stopping.is_set)
+        if end.kind == "stopped":
+            stderr.line(
+                f"left it running; `runbook attach {word(job.id)}` comes back, `runbook stop {word(job.id)}` ends it"
+            )
+            return INTERRUPTED
+        for outcome in outcomes:
+            _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
+        stdout.line(f"{job.id} {end.kind}; logs in {crew.logs.folder}")
+        return _missing([*job.absent, *job.damaged]) if end.kind == "finished" else FAILED
+
+
+def _look_id(job: KnownJob, what: str) -> str:
+    """A name of its own for each time that somebody looks."""
+    return f"{job.id}-{what}-{secrets.token_hex(3)}"
+
+
+def _secrets_of(cluster: Cluster, job: KnownJob) -> JobSecrets:
+    """What is starred, after saying what cannot be."""
+    found = job_secrets(cluster, job)
+    for unknown in found.unknown:
+        stderr.line(f"warning: {one_line(unknown)}")
+    return found
 
 
 def _tell(outcome: Outcome) -> None:
     for finding in outcome.findings:
         if finding.cause == "peer-died":
             continue
-        sys.stdout.write(f"\n{outcome.node}: {finding.cause}\n   {finding.says}\n   fix       {finding.remedy}\n")
+        stdout.line("")
+        stdout.line(f"{outcome.node}: {finding.cause}")
+        stdout.line(f"   {one_line(finding.says)}")
+        stdout.line(f"   fix       {one_line(finding.remedy)}")
         for line in finding.evidence[:12]:
-            sys.stdout.write(f"   evidence  {' '.join(safe_lines(line))}\n")
+            stdout.line(f"   evidence  {' '.join(safe_lines(line))}")
 
 
 def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     done = stop(cluster, job, now=arguments.now)
-    sys.stdout.write(f"{job.id}: {done.ended} of {len(job.alive)} processes that lived were ended\n")
+    lived = sum(map(len, living(job).values()))
+    stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
-        sys.stdout.write(
-            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends with its device\n"
+        stdout.line(
+            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends with its device"
         )
     for name, why in done.unsure.items():
-        sys.stdout.write(f"{name}: {why}\n")
+        stdout.line(f"{name}: {one_line(why)}")
     return FAILED if done.left else UNKNOWN if done.unsure else DONE
 
 
@@ -146,20 +179,23 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
     code = DONE
     for job in chosen:
         done = clean(cluster, job)
-        for name, journals in done.alive.items():
-            living = ", ".join(journal["name"] for journal in journals)
-            sys.stdout.write(f"{job.id}: not removed: {living} lives on {name}; `runbook stop {job.id}` first\n")
+        for name, names in done.alive.items():
+            lives = ", ".join(names)
+            stdout.line(f"{job.id}: not removed: {lives} lives on {name}; `runbook stop {word(job.id)}` first")
         for name, why in done.unsure.items():
-            sys.stdout.write(f"{job.id}: {name}: {why}\n")
+            stdout.line(f"{job.id}: {name}: {one_line(why)}")
         if done.removed:
-            sys.stdout.write(f"{job.id}: removed from {', '.join(done.removed)}\n")
+            stdout.line(f"{job.id}: removed from {', '.join(done.removed)}")
         code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
-    return code
+    silent = cluster.unreached if arguments.all else {}
+    for name, error in silent.items():
+        stdout.line(f"{name} told nothing: {one_line(error.says)}")
+    return max(code, UNKNOWN) if silent else code
 
 
 def _missing(names: list[str]) -> int:
     if names:
-        sys.stderr.write(f"not everything was read: {', '.join(sorted(set(names)))}\n")
+        stderr.line(f"not everything was read: {', '.join(sorted(set(names)))}")
     return UNKNOWN if names else DONE
 
 
@@ -173,8 +209,7 @@ def _printer(arguments: argparse.Namespace) -> Tell:
         numbers = str(place.ranks[0]) if len(place.ranks) == 1 else f"{place.ranks[0]}-{place.ranks[-1]}"
         text = "".join(f"[{numbers} {place.node}] {' '.join(safe_lines(line))}\n" for line in lines)
         with lock:
-            (sys.stdout if stream == "out" else sys.stderr).write(text)
-            sys.stdout.flush()
+            (stdout if stream == "out" else stderr).tell(text)
 
     return tell
 

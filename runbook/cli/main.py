@@ -6,49 +6,74 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import runbook
 from runbook.cli.arguments import parser
 from runbook.model.errors import FilesWrong, RunbookError
+from runbook.model.surroundings import lack_behind
+from runbook.model.visible import visible
+from runbook.report.output import complain, standard_streams, stdout
 
+COULD_NOT_TELL = 3
 CRASHED = 70
+LOST = 2
+TELLERS = ("explain", "inventory", "completion", "ps", "logs")
+"""Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and called done."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["--version"]:
-        print(f"runbook {runbook.__version__}")  # noqa: T201
-        return 0
-    parsed = parser().parse_args(arguments)
+    with standard_streams():
+        if arguments == ["--version"]:
+            stdout.line(f"runbook {runbook.__version__}")
+            return _kept(0)
+        try:
+            parsed = parser().parse_args(arguments)
+        except SystemExit as done:  # --help, and arguments that are wrong
+            raise SystemExit(_kept(done.code if isinstance(done.code, int) else 2)) from None
+        code = _run(parsed, arguments)
+        return _kept(code) if parsed.command in TELLERS or getattr(parsed, "diff", False) else code
+
+
+def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         return dispatch(parsed)
     except FilesWrong as wrong:
-        from runbook.load.document import source_lines
+        from runbook.lint.source import Shown
         from runbook.load.explain import render_all
 
-        sys.stderr.write(render_all(wrong.problems, source_lines) + "\n")
+        shown = Shown(wrong.problems)
+        complain(render_all(shown.problems, shown.lines) + "\n")
         return 2
     except RunbookError as error:
-        sys.stderr.write(f"error: {error}\n")
+        complain(f"error: {visible(str(error))}\n")
         return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        complain("interrupted\n")
         return 130
-    except Exception:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
-        return crash(arguments)
+    except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
+        if lack := lack_behind(error):
+            complain(f"error: {lack.says}: {lack.remedy}\n")
+            return COULD_NOT_TELL
+        return crash(arguments, error)
+
+
+def _kept(code: int) -> int:
+    """The code of a command that only tells: text that a full disk did not take was not told."""
+    return code or (LOST if stdout.lost else 0)
 
 
 def entry() -> NoReturn:
     """What the installed command calls. Leaves at once: a thread that still waits for a dead node must not keep us."""
-    code = main()
+    try:
+        code = main()
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else 2
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
 
@@ -90,19 +115,38 @@ def dispatch(arguments: argparse.Namespace) -> int:
     from runbook.cli.completion import completion
     from runbook.load.shipped import shipped_names
 
-    sys.stdout.write(completion(parser(), arguments.shell, shipped=shipped_names("playbooks")))
+    stdout.tell(completion(parser(), arguments.shell, shipped=shipped_names("playbooks")))
     return 0
 
 
-def crash(arguments: Sequence[str]) -> int:
-    """A bug of ours: everything a report needs, on stderr."""
+def crash(arguments: Sequence[str], error: Exception) -> int:
+    """A bug of ours: everything a report needs, on stderr, and none of the secrets that were at hand."""
     import platform
+    import shlex
     import traceback
 
-    sys.stderr.write(
+    from runbook.model.redact import Redactor, secrets_among
+
+    typed = dict(word.partition("=")[::2] for word in arguments if "=" in word)
+    redactor = Redactor([*secrets_among(os.environ, typed), *_secrets_at_hand(error)])
+    report = (
         "runbook crashed. This is a bug; please report it with all of this:\n"
         f"  runbook {runbook.__version__}, Python {platform.python_version()}, {platform.platform()}\n"
-        f"  command: runbook {' '.join(arguments)}\n"
+        f"  command: runbook {shlex.join(arguments)}\n"
     )
-    traceback.print_exc()
+    complain(redactor.text(report + "".join(traceback.format_exception(error))))
     return CRASHED
+
+
+def _secrets_at_hand(error: Exception) -> Iterator[object]:
+    """Those of every inventory that the functions worked with through which the error came."""
+    import traceback
+
+    from runbook.model.inventory import Inventory
+    from runbook.model.redact import secrets_of
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in list(frame.f_locals.values()):
+            found = value if isinstance(value, Inventory) else getattr(value, "inventory", None)
+            if isinstance(found, Inventory):
+                yield from secrets_of(found)

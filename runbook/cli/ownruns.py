@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runbook.causes.catalogue import CONSEQUENCES, VAGUE
 from runbook.causes.logs.judge import Cause
 from runbook.causes.logs.sign import Hit, Line, Tier
+
+RESULT = "result.json"
+UNFINISHED = "unfinished"
+MOST = 16 << 20  # bytes of a result
+ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,7 @@ class OwnRun:
     verdict: str
     stopped_at: str | None
     causes: tuple[Cause, ...]
+    unread: str = ""  # why its verdict cannot be read, where there is one
 
     def with_logs(self, told: Sequence[Cause]) -> list[Cause]:
         """The causes of the run and of its ranks' logs, the root first."""
@@ -47,45 +56,78 @@ def is_run(folder: Path) -> bool:
 
 def latest_run(folder: Path) -> Path | None:
     """The folder itself, or the latest of the runs that lie in it; None where there is none."""
-    if is_run(folder):
-        return folder
-    runs = [inside for inside in folder.iterdir() if is_run(inside)] if folder.is_dir() else []
+    try:
+        if is_run(folder):
+            return folder
+        runs = [inside for inside in folder.iterdir() if is_run(inside)] if folder.is_dir() else []
+    except OSError:
+        return None
     return max(runs, key=lambda run: run.name, default=None)  # their names begin with the time
 
 
 def read_run(folder: Path) -> OwnRun:
     """What the run found; of a run that was killed there may be no verdict, or half of one."""
-    file = folder / "result.json"
+    file = folder / RESULT
     try:
-        text = file.read_text(encoding="utf-8")
-        said = json.loads(text)
-        causes = tuple(_causes(said, str(file), text.splitlines()))
-        return OwnRun(folder, str(said["verdict"]), said.get("stopped_at"), causes)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return OwnRun(folder, "unfinished", None, ())
+        with file.open("rb") as stream:
+            data = stream.read(MOST + 1)
+        if len(data) > MOST:
+            return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")
+        text = data.decode()
+        said = _a(dict, json.loads(text))
+        stopped_at = said.get("stopped_at")
+        return OwnRun(
+            folder,
+            _word(said["verdict"]),
+            None if stopped_at is None else _text(stopped_at),
+            tuple(_causes(said, str(file), text)),
+        )
+    except FileNotFoundError:
+        return OwnRun(folder, UNFINISHED, None, ())
+    except OSError as error:
+        return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
+    except (ValueError, LookupError, RecursionError) as error:
+        why = "it breaks off, or is no verdict of a run that is known here"
+        return OwnRun(folder, UNFINISHED, None, (), f"{why} ({type(error).__name__})")
 
 
-def _causes(said: Mapping[str, Any], name: str, lines: Sequence[str]) -> list[Cause]:
+def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
     """Each cause with the first finding that tells of it, the root first."""
+    named = [_word(cause) for cause in _a(list, said["causes"])]
+    firsts: dict[str, tuple[str | None, dict[str, Any]]] = {}
+    for stage in _a(list, said["stages"]):
+        for outcome in _a(list, _a(dict, stage)["outcomes"]):
+            for finding in _a(list, _a(dict, outcome)["findings"]):
+                node = outcome["node"]
+                firsts.setdefault(_word(_a(dict, finding)["cause"]), (None if node is None else _text(node), finding))
+    places: dict[str, int] = {}
+    for at, line in enumerate(text.splitlines(), 1):
+        places.setdefault(line.strip().rstrip(",").rpartition('": ')[2], at)
     told: dict[str, Cause] = {}
-    root: str | None = next(iter(said["causes"]), None)
-    findings = [
-        (outcome["node"], finding)
-        for stage in said["stages"]
-        for outcome in stage["outcomes"]
-        for finding in outcome["findings"]
-    ]
-    for cause in said["causes"]:
-        for node, finding in findings:
-            if finding["cause"] == cause and cause not in told:
-                proof = finding["evidence"] or [finding["says"]]
-                hits = tuple(Hit("run", Line(name, _line(text, lines), text, text, None, node)) for text in proof)
-                follows = None if cause == root else root
-                told[cause] = Cause(cause, "high", finding["says"], finding["remedy"], hits, Tier.FAULT, node=node, follows=follows)  # fmt: skip
+    for cause in named:
+        if cause in firsts and cause not in told:
+            node, finding = firsts[cause]
+            says, remedy = _text(finding["says"]), _text(finding["remedy"])
+            proof = [_text(one) for one in _a(list, finding["evidence"])] or [says]
+            hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
+            follows = None if cause == named[0] else named[0]
+            told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=node, follows=follows)
     return list(told.values())
 
 
-def _line(text: str, lines: Sequence[str]) -> int:
-    """Where a text stands in the document, from 1."""
-    written = json.dumps(text)
-    return next((at for at, line in enumerate(lines, 1) if written in line), 1)
+def _a(kind: type[_Kind], value: object) -> _Kind:
+    """The value, which must be of that type: the file may be damaged."""
+    if not isinstance(value, kind):
+        raise ValueError(f"a {kind.__name__} is expected")
+    return value
+
+
+def _text(value: object) -> str:
+    return _a(str, value)
+
+
+def _word(value: object) -> str:
+    """An id: of a cause, of a verdict."""
+    if not ID.fullmatch(_text(value)):
+        raise ValueError("an id is expected")
+    return _text(value)

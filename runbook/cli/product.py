@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import tempfile
 from pathlib import Path
 
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.report.output import stderr, stdout
 
 
 def refuse_to_replace(out: str | None, *, force: bool) -> None:
@@ -40,7 +40,7 @@ def write_product(text: str, out: str | None) -> None:
     What to do next is said on stderr, and only where the text itself is not what the user gets to see.
     """
     if out is None:
-        sys.stdout.write(text)
+        stdout.tell(text)
         return
     try:
         with tempfile.NamedTemporaryFile(
@@ -55,7 +55,7 @@ def write_product(text: str, out: str | None) -> None:
             raise
     except OSError as error:
         raise FilesWrong([Problem("arguments.out", f"--out {out}: {error.strerror or error}")]) from None
-    sys.stderr.write(f"wrote {out}; next: runbook lint {shlex.quote(out)}\n")
+    stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
 
 
 def _umask() -> int:

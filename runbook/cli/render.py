@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,9 +19,12 @@ from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.playbook import load_playbook
 from runbook.load.shells import with_shell
 from runbook.load.shipped import find_playbook
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.redact import Redactor
 from runbook.report.diff import unified
 from runbook.report.fold import fold
+from runbook.report.output import stderr, stdout
 
 K = TypeVar("K")
 
@@ -46,24 +47,22 @@ def render(arguments: argparse.Namespace) -> int:
     warn(plan)
     if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
         master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size
-        sys.stderr.write(
+        stderr.line(
             f"note: -l makes a job of its own, {ranks:,} rank{'s' * (ranks != 1)} with {master} as rank 0: "
-            "these scripts do not go with those of a rendering without it\n"
+            "these scripts do not go with those of a rendering without it"
         )
     # Who names a shell may want another one's scripts beside these; else scripts for other shells are out of date.
     endings = (f".{arguments.shell}",) if arguments.shell else ENDINGS
     out = folder(arguments.out)
     gone = abandoned(out, inventory)
     if gone:
-        sys.stderr.write(f"warning: {out / fold(gone)} was made from {inventory.source}, which has no such node now\n")
+        stderr.line(f"warning: {out / fold(gone)} was made from {inventory.source}, which has no such node now")
     try:
         found = changes(out, made, endings=endings)
         if arguments.diff:
-            show(found)
+            show(found, Redactor(plan.secrets))
         else:
             write(out, made, found)
-    except BrokenPipeError:
-        raise  # whoever read the diff has seen enough
     except OSError as error:
         where = error.filename2 or error.filename or out
         raise FilesWrong([Problem("arguments.out", f"--out {out}: {where}: {error.strerror}")]) from None
@@ -82,22 +81,21 @@ def folder(given: str) -> Path:
 def warn(plan: Plan) -> None:
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows and plan.inventory.rendezvous.backend == "nccl":
-        sys.stderr.write(
+        stderr.line(
             f"warning: {plan.inventory.source} names the backend nccl, and PyTorch has none for Windows "
-            f"({fold(windows)}): use `backend: gloo`\n"
+            f"({fold(windows)}): use `backend: gloo`"
         )
 
 
-def show(found: Iterable[Change]) -> None:
+def show(found: Iterable[Change], redactor: Redactor) -> None:
     """What would change, as a diff on stdout; how much, on stderr."""
     kinds: Counter[str] = Counter()
     for change in found:
         kinds[change.kind] += 1
         if change.kind != "as before":
             after = change.after.data if change.after else None
-            sys.stdout.writelines(unified(change.path, change.before, after, change.secret))
-    sys.stdout.flush()
-    sys.stderr.write(f"{counted(kinds)}; nothing is written\n")
+            stdout.tell("".join(map(redactor.text, unified(change.path, change.before, after, change.secret))))
+    stderr.line(f"{counted(kinds)}; nothing is written")
 
 
 def write(out: Path, made: Sequence[NodeFiles], found: Iterable[Change]) -> None:
@@ -110,11 +108,12 @@ def write(out: Path, made: Sequence[NodeFiles], found: Iterable[Change]) -> None
         if change.after is None:
             removed[change.path.name] = None
     for names, nodes in grouped(made, lambda one: (one.launch, *sorted(one.files.keys() - {one.launch}))).items():
-        sys.stdout.write(f"{out / fold(nodes)}: {', '.join(names)}\n")
-    sys.stdout.write(f"{counted(kinds)}\n")
+        stdout.line(f"{out / fold(nodes)}: {', '.join(names)}")
+    stdout.line(f"{counted(kinds)}")
     if removed:
-        sys.stdout.write(f"removed, left by an earlier rendering: {', '.join(removed)}\n")
-    sys.stdout.write(how_to_start(out, made))
+        stdout.line(f"removed, left by an earlier rendering: {', '.join(removed)}")
+    for line in how_to_start(out, made):
+        stdout.line(line)
 
 
 def grouped(made: Iterable[NodeFiles], key: Callable[[NodeFiles], K]) -> dict[K, list[str]]:
@@ -131,14 +130,14 @@ def counted(kinds: Counter[str]) -> str:
     return f"files: {', '.join(parts)}"
 
 
-def how_to_start(out: Path, made: Sequence[NodeFiles]) -> str:
+def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
     if len(made) == 1:
-        return f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}\n"
+        return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]
     commands = grouped(made, lambda one: command(one, Path(one.launch)))
     if len(commands) == 1:
-        return f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}\n"
-    lines = [f"  {fold(nodes)}: {line}\n" for line, nodes in commands.items()]
-    return "".join(["copy each folder to its node, and there, in that folder:\n", *lines])
+        return [f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}"]
+    lines = [f"  {fold(nodes)}: {line}" for line, nodes in commands.items()]
+    return ["copy each folder to its node, and there, in that folder:", *lines]
 
 
 def command(one: NodeFiles, path: Path) -> str:
@@ -149,7 +148,7 @@ def command(one: NodeFiles, path: Path) -> str:
         shown = shown if "\\" in shown else f".\\{shown}"
         shown = shown if re.fullmatch(r"[\w.:\\-]+", shown) else f'"{shown}"'
     else:
-        shown = shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
+        shown = word(f"./{shown}" if shown.startswith("-") else shown)
     return STARTS[one.node.shell].format(path=shown) + (
         " COMMAND, for example: python train.py" if one.takes_command else ""
     )

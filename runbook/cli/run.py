@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import os
 import secrets
 import shlex
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TextIO
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
+from runbook.engine.runfolder import run_folder
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.extra import parse_extra, unknown_names
@@ -29,11 +29,16 @@ from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_inventory, find_playbook
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import Emit, Event, Progress
+from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
+from runbook.model.redact import Redactor, long_enough
+from runbook.model.surroundings import lack_behind
+from runbook.model.visible import visible
 from runbook.report.console import Console
 from runbook.report.jsonl import Jsonl
 from runbook.report.junit import Junit
+from runbook.report.output import stderr, stdout
 from runbook.report.result import Result
 
 
@@ -45,26 +50,40 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
     note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
+    note_short_secrets(plan)
     refuse_what_cannot_run(plan)
     if arguments.check:
-        sys.stdout.write(plan_as_json(plan) if arguments.output in ("json", "jsonl") else plan_as_text(plan))
+        redactor = Redactor(plan.secrets)
+        if arguments.output in ("json", "jsonl"):
+            stdout.document(redactor.text(plan_as_json(plan)))
+        else:
+            stdout.tell(redactor.text(plan_as_text(plan)))
         return 0
     run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
-    run_dir = make_run_dir(arguments.run_dir, run_id)
-    settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
-    with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
-        return execute(plan, settings, emit)
+    with run_folder(arguments.run_dir, run_id, note) as run_dir:
+        settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
+        with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
+            return execute(plan, settings, emit)
+
+
+def note(text: str) -> None:
+    stderr.line(f"note: {text}")
 
 
 def note_unknown_names(extra_vars: list[str], playbook: Playbook, origins: Origins) -> None:
     for name in unknown_names(extra_vars, playbook, origins.document.data):
-        sys.stderr.write(f"note: -e {name} has no effect: neither the playbook nor the inventory has that variable\n")
+        stderr.line(f"note: -e {name} has no effect: neither the playbook nor the inventory has that variable")
+
+
+def note_short_secrets(plan: Plan) -> None:
+    for source in sorted({secret.source for secret in plan.secrets if not long_enough(secret.reveal())}):
+        stderr.line(f"warning: {source} is too short to be told from other words: it is not starred in what is shown")
 
 
 def note_reach(playbook: Playbook) -> None:
     for stage in playbook.stages:
         if stage.check == "reach":
-            sys.stderr.write(f"note: {stage.span}: `reach` always runs first and need not be listed; it runs once\n")
+            stderr.line(f"note: {stage.span}: `reach` always runs first and need not be listed; it runs once")
 
 
 def words(options: list[str]) -> tuple[str, ...]:
@@ -80,30 +99,6 @@ def inventory_path(named: str | None, playbook: Playbook) -> Path:
             [Problem("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")]
         )
     return Path(os.path.normpath(Path(playbook.source).parent / playbook.inventory))
-
-
-def make_run_dir(named: str | None, run_id: str) -> Path:
-    """`--run-dir`, else `.runbook/runs/RUN_ID` here, else (where that cannot be written) in the temporary folder."""
-    if named is not None:
-        path = Path(named)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FilesWrong([Problem("arguments.run-dir", f"--run-dir {named}: {error.strerror}")]) from None
-        return path
-    for base in (
-        Path(".runbook"),
-        Path(tempfile.gettempdir()) / f"runbook-{os.getuid() if hasattr(os, 'getuid') else 0}",
-    ):
-        path = base / "runs" / run_id
-        try:
-            path.mkdir(mode=0o700, parents=True)
-        except OSError:
-            continue
-        return path
-    raise FilesWrong(
-        [Problem("arguments.run-dir", "no folder for this run's files can be made", help="name one: --run-dir")]
-    )
 
 
 @contextlib.contextmanager
@@ -136,8 +131,10 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
     readers: list[Emit] = [result]
     with contextlib.ExitStack() as stack:
         try:
-            events = (run_dir / "events.jsonl").open("w", encoding="utf-8")
+            events = io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8")
         except OSError as error:
+            if lack_behind(error):
+                raise
             raise FilesWrong([Problem("arguments.run-dir", f"{run_dir}: {error.strerror}")]) from None
         stack.callback(closed, events)
         keep = Jsonl(events)
@@ -146,20 +143,20 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
         if arguments.output == "junit":
             readers.append(junit)
         if arguments.output == "jsonl":
-            readers.append(Jsonl(sys.stdout))
+            readers.append(Jsonl(stdout.verbatim))
         if arguments.output == "text":
             readers.append(
-                stack.enter_context(Console(sys.stdout, verbose=arguments.verbose, only_ranks=arguments.only_rank))
+                stack.enter_context(Console(stdout.verbatim, verbose=arguments.verbose, only_ranks=arguments.only_rank))
             )
-        elif arguments.verbose or sys.stderr.isatty():
+        elif arguments.verbose or stderr.isatty():
             readers.append(
-                stack.enter_context(Console(sys.stderr, verbose=arguments.verbose, only_ranks=arguments.only_rank))
+                stack.enter_context(Console(stderr.verbatim, verbose=arguments.verbose, only_ranks=arguments.only_rank))
             )
 
         def emit(event: Event) -> None:
             for reader in list(readers):
                 done = False
-                with warned():  # a closed pipe, a full disk: no reason to end a run
+                with warned():  # a full disk: no reason to end a run
                     reader(event)
                     done = True
                 if not done:
@@ -169,13 +166,12 @@ def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
             yield emit
         finally:
             with warned():
-                write_whole(run_dir / "result.json", result.text())
-    with warned():
-        if arguments.output == "json":
-            sys.stdout.write(result.text())
-        elif arguments.output == "junit":
-            sys.stdout.write(junit.text())
-        sys.stdout.flush()
+                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # where somebody has removed it meanwhile
+                write_below(run_dir, "result.json", data=result.text())
+    if arguments.output == "json":
+        stdout.document(result.text())
+    elif arguments.output == "junit":
+        stdout.document(junit.text())
 
 
 def closed(file: TextIO) -> None:
@@ -184,25 +180,13 @@ def closed(file: TextIO) -> None:
         file.close()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, also where somebody has removed the folder meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
 def warned() -> Iterator[None]:
     """What cannot be written is said on stderr; the run and its exit code stand."""
     try:
         yield
     except OSError as error:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"warning: a report cannot be written: {error}\n")
+        stderr.line(f"warning: a report cannot be written: {error}")
 
 
 def plan_as_text(plan: Plan) -> str:
@@ -232,7 +216,7 @@ def plan_as_text(plan: Plan) -> str:
             lines.append(f"     {stage.work.launcher}: {shlex.join(next(iter(stage.work.programs.values())).command)}")
         if settings:
             lines.append("     " + ", ".join(f"{name}={value}" for name, value in settings.items()))
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def plan_as_json(plan: Plan) -> str:

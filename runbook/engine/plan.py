@@ -22,6 +22,8 @@ from runbook.load.templating import fill, names_used, truth
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook, Stage
+from runbook.model.redact import secrets_among, secrets_of
+from runbook.model.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,13 @@ class Plan:
     def sources(self) -> tuple[str, ...]:
         """What the scripts of this plan say they are made from."""
         return (f"inventory {self.inventory.source}", f"playbook {self.playbook.source}")
+
+    @property
+    def secrets(self) -> list[Secret]:
+        """Every secret that the plan's files name or hold: of the inventory, of jobs, of variables."""
+        jobs = [stage.work for stage in self.stages if isinstance(stage.work, Job)]
+        more = secrets_among(self.playbook.vars, *(program.env for job in jobs for program in job.programs.values()))
+        return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
 
     @property
     def first_with_ranks(self) -> PlannedStage | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -18,6 +19,7 @@ from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.gang import dismiss_gang
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.model.commands import word
 from runbook.model.events import (
     Emit,
     Event,
@@ -28,7 +30,9 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.folder import write_below
 from runbook.model.redact import Redactor
+from runbook.model.surroundings import lack_behind
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.transport import Site
 
@@ -58,10 +62,7 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
     """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
     begun = time.monotonic()
     site = Site(settings.run_id, forks=settings.forks, keep=settings.keep)
-    everything = [
-        value for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes)) for value in env.values()
-    ]
-    redactor = Redactor(everything)
+    redactor = Redactor(plan.secrets)
     run = Run(settings.run_id, settings.run_dir, site, made_from=plan.sources, redactor=redactor)
 
     def emit(event: Event) -> None:
@@ -167,7 +168,10 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
-        (run.run_dir / "crash.txt").write_text(run.redactor.text("".join(traceback.format_exception(error))))
+        if lack := lack_behind(error):
+            return [Outcome.unknown(node, Finding(lack.cause, lack.says, lack.remedy)) for node in stage.nodes]
+        with contextlib.suppress(OSError):
+            write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
     return complete(stage, future.result())
 
@@ -234,6 +238,8 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
             break
         except KeyboardInterrupt:
             continue
+    if run.gang is not None:
+        run.gang.close()
     unsure = [name for name, result in sorted(results.items()) if isinstance(result, BaseException)]
     left = [name for name, result in sorted(results.items()) if isinstance(result, dict) and result.get("left")]
     parts = []
@@ -252,5 +258,5 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
     left_alone = [s for s in reached if s.skip is None and math.isinf(s.check.outlives_s) and {*nodes} & {*s.nodes}]
     if left_alone:
         job = run.run_id
-        return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {job}` ends it"
+        return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {word(job)}` ends it"
     return f"what runs there ends by itself within {reached[-1].check.outlives_s:g} s"

@@ -21,7 +21,7 @@ torchrun takes them for its own options."""
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
 _ANY_PYTHON = ("python", "python3")
-_PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
+_PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
 
 class CannotLaunch(ValueError):

@@ -17,7 +17,9 @@ def without_echoes(findings: list[Finding], of_loading: Collection[Problem]) -> 
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}
     errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
-    lines = {span.line: [one for one in misread if one.line == span.line] for span in misread}
+    lines: dict[int, list[Span]] = {}
+    for span in misread:
+        lines.setdefault(span.line, []).append(span)
     return [
         finding
         for finding in findings

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.lint.echoes import without_echoes
-from runbook.lint.files import Found, find_files
+from runbook.lint.files import Found, find_files, leads_out, roots_of
 from runbook.lint.finding import Finding, Report, finding_of, in_order
 from runbook.lint.named_inventory import named_inventory
 from runbook.lint.reading import Read, Reading
@@ -26,6 +27,7 @@ class RuleFailed(Exception):
 
 
 _FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
+_MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
 _LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
 
 
@@ -34,6 +36,7 @@ class _Chosen:
     files: tuple[Found, ...]
     settings: tuple[Settings, ...]
     excluded: tuple[Found, ...]
+    outside: tuple[Found, ...]
 
 
 def lint(paths: Sequence[str]) -> Report:
@@ -41,15 +44,16 @@ def lint(paths: Sequence[str]) -> Report:
     with collector_paused():
         settings_of = SettingsOf()
         chosen = _chosen(find_files(paths), settings_of)
-        reading = Reading()
+        reading = Reading(roots_of(paths))
         reads = [reading.read(found.path, named=found.named) for found in chosen.files]
         ours = [read for read, found in zip(reads, chosen.files, strict=True) if read.kind or found.named]
         notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
+        notes += [f"{one.path}: left out: it leads out of what is linted, to {one.leads_to}" for one in chosen.outside]
         if not ours and chosen.excluded and not notes and all(one.named for one in chosen.excluded):
             # Whoever named them knows: pre-commit names every file that changed.
             return Report((), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), _Lines({}, ()))
         if not ours:
-            raise FilesWrong([_nothing(len(notes), chosen)])
+            raise FilesWrong([_nothing(len(reads), chosen)])
         findings = [finding for read in ours for finding in _by_rules(read)]
         findings += _of_all(ours, reading)
         left = _heard(findings, ours, settings_of)
@@ -61,15 +65,36 @@ def lint(paths: Sequence[str]) -> Report:
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
         lines = _Lines(texts, secret)
-        return Report(in_order(map(lines.starred, left)), tuple(texts), tuple(notes), lines)
+        shown, more = _few(in_order(left))
+        return Report(tuple(map(lines.starred, shown)), tuple(texts), (*notes, *more), lines)
+
+
+def _few(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
+    """The first findings of each rule in each file, and how many more there are."""
+    counts: Counter[tuple[str, str]] = Counter()
+    shown = []
+    for finding in findings:
+        of_rule = (finding.span.file, finding.rule.id)
+        counts[of_rule] += 1
+        if counts[of_rule] <= _MOST:
+            shown.append(finding)
+    more = [
+        f"{file}: {count - _MOST:,} more of {rule} are not shown"
+        for (file, rule), count in counts.items()
+        if count > _MOST
+    ]
+    return shown, more
 
 
 def _chosen(found: Sequence[Found], settings_of: SettingsOf) -> _Chosen:
+    outside = tuple(one for one in found if one.leads_to)
+    found = [one for one in found if not one.leads_to]
     excluded = [one for one in found if settings_of(one.path).excludes(one.path)]
     return _Chosen(
         tuple(one for one in found if one not in excluded),
         tuple({settings.source: settings for one in found if (settings := settings_of(one.path)).source}.values()),
         tuple(excluded),
+        outside,
     )
 
 
@@ -78,6 +103,11 @@ def _nothing(foreign: int, chosen: _Chosen) -> Problem:
     if chosen.excluded:
         looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
     help = "an inventory has `nodes:`, a playbook has `stages:`"
+    if chosen.outside:
+        looked.append(
+            f"{len(chosen.outside)} lead out of it ({chosen.outside[0].path} to {chosen.outside[0].leads_to})"
+        )
+        help = "name what is meant itself: runbook lint FILE"
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
@@ -169,6 +199,8 @@ class _Lines:
         return replace(finding, message=_starred(finding.message, longest_first), help=help)
 
     def __call__(self, file: str) -> Sequence[str]:
+        if file not in self._documents and leads_out(file, roots_of([file])):
+            return []
         lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
         for span in self._secret.get(file, ()):
             line = lines[span.line - 1]

@@ -14,14 +14,19 @@ SUFFIXES = (".yml", ".yaml")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`path` as it is shown; `named` if it stands on the command line itself and not only its folder does."""
+    """`path` as it is shown; `named` if it stands on the command line itself and not only its folder does.
+
+    `leads_to` is where a link leads that was found in a folder and leads out of all that was named: no line of it may
+    be shown. A tree that was cloned can hold a link to any file of whoever lints it.
+    """
 
     path: str
     named: bool
+    leads_to: str | None = None
 
 
 def find_files(paths: Sequence[str]) -> list[Found]:
-    """Files as they are, and from folders every .yml and .yaml, hidden ones left out.
+    """Files as they are, and from folders every .yml and .yaml, hidden ones left out; links out of them are marked.
 
     Raises FilesWrong for a path that does not exist or a folder that cannot be read, and when there is nothing to
     look at: an empty lint would be an empty success.
@@ -31,18 +36,42 @@ def find_files(paths: Sequence[str]) -> list[Found]:
         raise FilesWrong([Problem("arguments.missing-path", f"there is no file or folder {path}") for path in missing])
     files: dict[str, Found] = {}
     folders: set[str] = set()
+    roots = [os.path.realpath(path) for path in paths]
     for path in paths:
-        named = not Path(path).is_dir()
-        for file in [Path(path)] if named else _walk(Path(path), folders):
-            files.setdefault(os.path.realpath(file), Found(str(file), named))
+        if Path(path).is_dir():
+            found = [Found(str(file), False, leads_out(file, roots)) for file in _walk(Path(path), folders, roots)]
+        else:
+            found = [Found(str(Path(path)), True)]
+        for one in found:
+            files.setdefault(os.path.realpath(one.path), one)
     if not files:
         message = f"there is no .yml or .yaml in {', '.join(paths)}"
         raise FilesWrong([Problem("arguments.nothing-to-lint", message, None, "name the files, or their folder")])
     return list(files.values())
 
 
-def _walk(folder: Path, seen: set[str]) -> Iterator[Path]:
-    """Files before folders, both sorted. Each real folder is entered once, whatever links lead to it."""
+def roots_of(paths: Sequence[str]) -> list[str]:
+    """The real paths of the trees that were asked for; for a file that was named, of the repository that it is in."""
+    return [os.path.realpath(path) if Path(path).is_dir() else _tree_of(Path(path)) for path in paths]
+
+
+def _tree_of(file: Path) -> str:
+    folder = Path(os.path.realpath(file.parent))
+    return str(next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder))
+
+
+def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
+    """The real path of what stands at none of these real paths, nor inside them; None for what does."""
+    real = os.path.realpath(path)
+    inside = any(Path(real).is_relative_to(root) for root in roots)
+    return None if inside or not Path(real).exists() else real
+
+
+def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
+    """Files before folders, both sorted. Each real folder is entered once, whatever links lead to it.
+
+    A link to a folder outside is yielded in the place of what is in it.
+    """
     real = os.path.realpath(folder)
     if real in seen:
         return
@@ -57,5 +86,7 @@ def _walk(folder: Path, seen: set[str]) -> Iterator[Path]:
         if path.suffix in SUFFIXES and (path.is_file() or (path.is_symlink() and not path.exists())):
             yield path
     for path in inside:
-        if path.is_dir():
-            yield from _walk(path, seen)
+        if path.is_dir() and leads_out(path, roots):
+            yield path
+        elif path.is_dir():
+            yield from _walk(path, seen, roots)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from runbook.lint.catalogue import Rule, rules
 from runbook.model.errors import Problem, Span
-
-_STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +40,7 @@ def finding_of(problem: Problem, file: str) -> Finding:
     """`file` is where a problem without a place belongs."""
     if problem.id not in rules():
         raise LookupError(f"the rule {problem.id} has no section in lint/pages")
-    message, help = printable(problem.message), problem.help and printable(problem.help)
-    return Finding(rules()[problem.id], problem.span or Span(file, 1, 1), message, help)
-
-
-def printable(text: str) -> str:
-    """Without what would steer a terminal or turn the direction of writing; line breaks stay."""
-    return _STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+    return Finding(rules()[problem.id], problem.span or Span(file, 1, 1), problem.message, problem.help)
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

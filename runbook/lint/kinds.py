@@ -14,7 +14,9 @@ from runbook.load.shape import INVENTORY, PLAYBOOK, shape_of
 
 Kind = Literal["inventory", "playbook"]
 
-_MODELINE = re.compile(r"^\s*#\s*yaml-language-server:\s*\$schema=\S*(inventory|playbook)\.schema\.json", re.MULTILINE)
+_MODELINE = re.compile(
+    r"^[ \t]*#[ \t]*yaml-language-server:[ \t]*\$schema=\S*(inventory|playbook)\.schema\.json", re.MULTILINE
+)
 _FOLDERS: Mapping[str, Kind] = {"inventories": "inventory", "playbooks": "playbook"}
 _SYNONYMS: Mapping[str, Kind] = {
     "node": "inventory",

@@ -23,6 +23,10 @@ def named_inventory(playbooks: Sequence[Read], linted: Sequence[Read], reading: 
             help = _neighbour(path) or "the path is relative to the playbook's own folder"
             yield Problem("playbook.missing-inventory", f"the inventory {path} is {what}", span, help)
             continue
+        if outside := reading.leads_out(playbook.document, path):
+            message = f"the inventory {path} is not read: it is a link that leads out of what is linted, to {outside}"
+            yield Problem("playbook.broken-inventory", message, span, f"name it: runbook lint {path}")
+            continue
         inventory = reading.read(path, kind="inventory")
         if inventory.kind == "playbook":
             yield Problem("playbook.missing-inventory", f"{path} is a playbook, not an inventory", span)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runbook.lint.files import leads_out
 from runbook.lint.kinds import Kind, kind_of
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, read_document
@@ -43,10 +44,18 @@ class Read:
 
 
 class Reading:
-    """Every file of one lint, by its real path."""
+    """Every file of one lint, by its real path. `roots` are the real paths of the trees that were asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
         self._read: dict[str, Read] = {}
+
+    def leads_out(self, playbook: Document, path: str) -> str | None:
+        """Where a link leads that a playbook names as its inventory, if that is outside; None where no link is."""
+        real = leads_out(path, self._roots)
+        told = str(playbook.data.get("inventory")) if isinstance(playbook.data, dict) else ""
+        plain = os.path.normpath(Path(playbook.path).parent.resolve() / told)
+        return real if real != plain else None
 
     def read(self, path: str, *, named: bool = True, kind: Kind | None = None) -> Read:
         """`named` and `kind` are for a file that is read the first time: what it has to be, if that is known."""
@@ -71,7 +80,8 @@ class Reading:
             if playbook.draft is None:
                 return Read(document, kind, playbook.problems)
             named = inventory_named(document)
-            there = self.read(named, kind="inventory").subject if named and Path(named).is_file() else None
+            readable = named and Path(named).is_file() and not self.leads_out(document, named)
+            there = self.read(named, kind="inventory").subject if named and readable else None
             of_it = there if isinstance(there, InventoryFile) else None
             return Read(
                 document, kind, playbook.problems, PlaybookFile(document, playbook.draft, of_it, playbook.wrong)

@@ -35,8 +35,7 @@ class Comments:
 
     def begins(self, line: int, column: int) -> bool:
         """Whether the `#` there (both from 1) begins a comment."""
-        before = self._lines[line - 1][: column - 1]
-        if before and not before[-1].isspace():
+        if column > 1 and not self._lines[line - 1][column - 2].isspace():
             return False
         at = bisect_right(self._places, ((line, column), (1 << 60, 0)))
         if at == 0:

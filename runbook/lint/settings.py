@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.lint.catalogue import rules
+from runbook.lint.files import leads_out, roots_of
 from runbook.lint.scalars import scalars
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Keys, mapping_problem, read_document
@@ -82,7 +83,8 @@ class SettingsOf:
 
 def _settings_in(folder: str) -> Settings | None:
     yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
-    from_toml = _from_toml(toml_file, folder) if toml_file.is_file() else None
+    toml_is_here = toml_file.is_file() and not leads_out(toml_file, roots_of([str(toml_file)]))
+    from_toml = _from_toml(toml_file, folder) if toml_is_here else None
     if not os.path.lexists(yaml_file):
         return from_toml
     settings = _from_yaml(yaml_file, folder)
@@ -95,8 +97,14 @@ def _settings_in(folder: str) -> Settings | None:
 
 def _from_yaml(path: Path, folder: str) -> Settings:
     shown = _shown(path)
-    document = read_document(shown)
     first = Span(shown, 1, 1)
+    outside = leads_out(path, roots_of([str(path)]))
+    if outside:
+        message = f"this is a link that leads out of its repository, to {outside}, and is not read"
+        return Settings(
+            shown, folder, problems=(Problem("settings.syntax", message, first, "put the file itself here"),)
+        )
+    document = read_document(shown)
     if document.data is None:
         if document.text and not re.sub(r"(?m)#.*$", "", document.text).strip():
             return Settings(shown, folder)  # all of it commented out

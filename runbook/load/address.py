@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from runbook.model.visible import visible
+
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
-_ENDPOINT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
+_ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
 _NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
 _OWN_NAMES = frozenset(
     (
@@ -56,14 +58,14 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     if address.startswith("-"):
         return f"`{address}` begins with `-`: programs would take it for an option", None
     if any(char.isspace() for char in address):
-        return f'"{_visible(address)}" holds a space or a line break', "an address is one word"
+        return f'"{visible(address)}" holds a space or a line break', "an address is one word"
     if ":" in address:
         return f"`{address}` is not an IPv6 address", None
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
     ascii_form = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
-    return f"`{_visible(address)}` holds `{_visible(odd)}`, which no address has", ascii_form
+    return f"`{visible(address)}` holds `{visible(odd)}`, which no address has", ascii_form
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:
@@ -108,7 +110,3 @@ def is_ip(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _visible(text: str) -> str:
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

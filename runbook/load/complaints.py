@@ -5,6 +5,8 @@ from __future__ import annotations
 from runbook.load.document import Document, Keys
 from runbook.model.errors import FilesWrong, Problem, Span
 
+MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
+
 
 class Complaints:
     """Gathers problems instead of raising the first. `kind`, e.g. `inventory`, begins every id."""
@@ -26,6 +28,15 @@ class Complaints:
 
     def _add(self, keys: Keys, id: str, message: str, span: Span | None, help: str | None) -> None:
         self.wrong.add(keys)
+        if len(self.problems) > MOST:
+            return
+        if len(self.problems) == MOST:
+            id, message, span, help = (
+                "more-problems",
+                "more is wrong as well; mend these first",
+                self.document.span(),
+                None,
+            )
         problem = Problem(f"{self._kind}.{id}", message, span, help)
         if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
             self.problems.append(problem)

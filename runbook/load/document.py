@@ -27,12 +27,13 @@ Scalar = str | int | float | bool | None
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
 MAX_VALUES = 1_000_000  # values after aliases are written out: what stops an alias bomb
+MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote it
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
-_JOINED = re.compile(r"([A-Za-z_][\w.-]*):$")
+_INTEGER = re.compile(r"\A-?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
+_JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")
 _NULLS = ("", "~", "null")
 _OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
@@ -274,6 +275,7 @@ class _Reader:
         self.file = file
         self.lines = lines
         self.problems: list[Problem] = []
+        self._told: set[Problem] = set()
         self.marks: dict[Keys, int] = {}
         self.key_marks: dict[Keys, int] = {}
         self.texts: dict[Keys, str] = {}
@@ -317,7 +319,7 @@ class _Reader:
         if event.tag is not None and event.tag not in _OUR_TAGS:
             message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
             help = "remove the tag: values have the type they are written as"
-            self.problems.append(self._stop("yaml.tag", message, event, help).problem)
+            self._tell(self._stop("yaml.tag", message, event, help).problem)
         if event.anchor is not None:
             self._numbers[event.anchor] = len(self._anchored)
             self._anchored.append((event.anchor, event))
@@ -411,17 +413,24 @@ class _Reader:
         span = self._span(key)
         if self.lines[span.line - 1][span.column - 2 : span.column] == "{{":
             message = "YAML reads an unquoted `{{` as a mapping"
-            self.problems.append(Problem("yaml.unquoted-template", message, span, 'quote it: "{{ … }}"'))
+            self._tell(Problem("yaml.unquoted-template", message, span, 'quote it: "{{ … }}"'))
         else:
-            self.problems.append(Problem("yaml.complex-key", "a key must be a single word or text", span))
+            self._tell(Problem("yaml.complex-key", "a key must be a single word or text", span))
 
     def _span(self, node: Any) -> Span:
         return _span(self.file, self.lines, node.place)
 
     def _add(self, id: str, message: str, node: Any, help: str | None = None) -> None:
-        problem = Problem(id, message, self._span(node), help)
-        if problem not in self.problems:  # an aliased mapping is walked once for each use
-            self.problems.append(problem)
+        self._tell(Problem(id, message, self._span(node), help))
+
+    def _tell(self, problem: Problem) -> None:
+        if problem in self._told:  # an aliased mapping is walked once for each use
+            return
+        if len(self._told) >= MAX_PROBLEMS:
+            message = "more is wrong below; mend what is above first"
+            raise _Stop(Problem("yaml.more-problems", message, problem.span))
+        self._told.add(problem)
+        self.problems.append(problem)
 
     def _stop(self, id: str, message: str, event: Any, help: str | None = None) -> _Stop:
         return _Stop(Problem(id, message, _span(self.file, self.lines, _packed(event)), help))
@@ -470,8 +479,8 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
             place = Span(file, above + 1, column + 1, max(1, len(lines[above].strip())))
             return Problem("yaml.syntax", f"this is not YAML: {said}", place, cure)
     elif "unexpected ':'" in said:
-        joined = _JOINED.search(lines[line][: mark.column + 1])
-        help = f"a space is missing after the colon: `{joined[1]}: …`" if joined else help
+        joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
+        help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:

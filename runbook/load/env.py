@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from runbook.load.complaints import Complaints
 from runbook.load.document import Keys
@@ -54,3 +54,25 @@ class EnvReader:
             message = f"the environment variable `{name}` holds a line break or a character that no shell can carry"
             self._complaints.about_value((*keys, "env"), "line-break", message)
         return Secret(found, f"the environment variable {name}")
+
+
+class Environment(Mapping[str, str]):
+    """This process's variables, for commands that look at what is there. One that is not set does not stop anything: it is
+    remembered, and has no value."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.unset: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        found = self._environ.get(name)
+        if found is None or UNCARRIABLE.search(found):  # with such a value nothing was ever started
+            self.unset[name] = None
+            return ""
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)

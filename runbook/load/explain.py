@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from runbook.model.errors import Problem, Span
+from runbook.model.visible import visible
 
 _TAB = 4  # columns
 _WIDEST = 160  # columns of a source line that are shown around the caret
@@ -43,8 +44,9 @@ def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[s
 
 def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
     """The line as a terminal shows it, and in its columns: where the caret begins and how wide it is."""
-    cells = [_cell(char) for char in line]
-    start = min(span.column - 1, len(cells))
+    begin = max(0, span.column - 1 - _WIDEST) if len(line) > 4 * _WIDEST else 0
+    cells = [_cell(char) for char in line[begin : begin + 4 * _WIDEST]]  # what is further away is not shown
+    start = min(span.column - 1 - begin, len(cells))
     end = min(start + span.length, len(cells))
     if sum(width for _, width in cells) > _WIDEST:
         return _window(cells, start, end)
@@ -67,13 +69,13 @@ def _cell(char: str) -> tuple[str, int]:
     """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
     if char == "\t":
         return " " * _TAB, _TAB
-    category = unicodedata.category(char)
-    if category in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return "\N{REPLACEMENT CHARACTER}", 1
-    if category in ("Mn", "Me"):
+    shown = visible(char)
+    if shown != char:
+        return shown, len(shown)
+    if unicodedata.category(char) in ("Mn", "Me"):
         return char, 0
     return char, 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def _one_line(text: str) -> str:
-    return "".join(char if char == " " else _cell(char)[0] for char in text)
+    return visible(text.expandtabs(_TAB))

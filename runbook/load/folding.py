@@ -174,8 +174,11 @@ class Folding:
             return tuple(range(int(given)))
         place = folded.places[("gpus",)]
         if self._first_look(place):
+            before = set()
             for index, device in enumerate(given):
-                if device is not None and device in given[:index]:
+                twice = device in before
+                before.add(device)
+                if twice and device is not None:
                     message = f"GPU {device} is listed twice"
                     self._complaints.about_value((*place, index), "duplicate-gpu", message, "a rank needs its own GPU")
         return tuple(int(device) for device in given if device is not None)

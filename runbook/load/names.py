@@ -48,7 +48,7 @@ def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, 
             complaints.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
         elif len(entries) + len(names) > LARGEST:
             complaints.about_key(keys, "too-many-nodes", f"there are more than {LARGEST:,} nodes")
-            break
+            return {}
         else:
             _enter(key, names, entries, complaints)
     return entries

@@ -21,6 +21,7 @@ from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 GRACE_S = 30.0
 """From TERM to KILL, where a launch says nothing else."""
+MAX_STAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ def examine_playbook(
     not_mapping = mapping_problem(document, "a playbook")
     if not_mapping is not None:
         return ExaminedPlaybook(None, (*document.problems, not_mapping))
+    stages = document.data.get("stages") if isinstance(document.data, dict) else None
+    if isinstance(stages, list) and len(stages) > MAX_STAGES:
+        message = f"there are more than {MAX_STAGES:,} stages"
+        span = document.span("stages", MAX_STAGES)
+        return ExaminedPlaybook(None, (*document.problems, Problem("playbook.too-many-stages", message, span)))
     judged = judge(document, "playbook")
     complaints = Complaints(document, "playbook")
     env = EnvReader(complaints, os.environ if environ is None else environ)

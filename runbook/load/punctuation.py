@@ -35,7 +35,7 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
 def unfinished(line: str) -> str | None:
     """What to say of a line that was to be a key, with or without a value, and is not; None where it may be right."""
     text = re.sub(r"^\s*(- +)*", "", line)
-    text = re.sub(r"(^|\s+)#.*$", "", text).rstrip()
+    text = re.sub(r"(?<!\S)#.*$", "", text).rstrip()
     if _BARE.fullmatch(text):
         return f"a colon is missing: `{text}:`"
     if ": " in text or text.endswith(":"):

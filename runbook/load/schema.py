@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -14,19 +15,22 @@ import yaml
 from runbook.load.accepts import Accepts, accepts
 from runbook.load.borrowed import advise
 from runbook.load.didyoumean import did_you_mean
-from runbook.load.document import Document, Keys, plain_scalar
+from runbook.load.document import Document, Keys, Point, plain_scalar
 from runbook.load.ports import port_range_message
 from runbook.load.punctuation import spaced
 from runbook.load.shipped import shipped
-from runbook.model.errors import Problem
+from runbook.model.errors import Problem, Span
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
-_LIST = re.compile(r"\s*\[?\s*[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*\]?\s*")
-_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
-MOST_NODES_EXPLAINED = 500  # when more nodes than this are wrong, it is the same mistake; the rest are counted
+_LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
+_WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
+MOST_NODES_EXPLAINED = (
+    500  # when more nodes, or groups, than this are wrong, it is the same mistake; the rest are counted
+)
+MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,29 @@ def judge(document: Document, kind: str) -> Judged:
         return Judged([], document.data)
     problems: list[Problem] = []
     wrong: set[Keys] = set()
-    few, left_out = _few_nodes(document.data, kind)
-    wrong.update(("nodes", name) for name in left_out)
+    few, left_out = _few(document.data, kind)
+    wrong.update((block, name) for block, names in left_out.items() for name in names)
+    templates = _unquoted_templates(document)
+    told = _Told()
+    explained = 0
     for error in _validator(kind).iter_errors(few):
+        if explained >= MOST_EXPLAINED:
+            wrong.update(_places(error))
+            continue
         for problem, keys in _explain(error, document, kind):
-            if problem is not None and not _lost(document, keys) and not _told(problem, problems):
-                problems.append(problem)
             wrong.add(keys)
-    if left_out:
-        message = f"{len(left_out):,} more nodes are wrong as well; mend these first"
-        problems.append(Problem(f"{kind}.more-problems", message, document.span("nodes")))
+            explained += 1
+            if problem is not None and not _lost(document, keys, templates) and told.is_new(problem):
+                problems.append(problem)
+            if explained >= MOST_EXPLAINED:
+                wrong.update(_places(error))
+                if not left_out:
+                    message = "more values are wrong as well; mend these first"
+                    problems.append(Problem(f"{kind}.more-problems", message, document.span()))
+                break
+    for block, names in left_out.items():
+        message = f"{len(names):,} more {block} are wrong as well; mend these first"
+        problems.append(Problem(f"{kind}.more-problems", message, document.span(block)))
     return Judged(problems, _without(document.data, wrong), wrong)
 
 
@@ -83,38 +100,70 @@ def _validator(kind: str) -> Draft202012Validator:
 
 
 @cache
-def _node_ok() -> Accepts:
+def _entry_ok(block: str) -> Callable[[str, object], bool]:
+    """Whether an entry of a block of an inventory, by its name and value, is sound."""
     root = schema("inventory")
-    return accepts(root["$defs"]["node"], root)
+    rules = root["properties"][block]
+    name_ok = accepts(rules.get("propertyNames", {}), root)
+    value_ok = accepts(rules["additionalProperties"], root)
+    return lambda name, value: value_ok(value) and name_ok(name)
 
 
-def _few_nodes(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], list[str]]:
-    """The document with only such nodes as need an explanation, and the names of more that are wrong."""
-    nodes = data.get("nodes")
-    if kind != "inventory" or not isinstance(nodes, dict) or not nodes:
-        return data, []
-    bad = [name for name, node in nodes.items() if not _node_ok()(node)]
-    kept = bad[:MOST_NODES_EXPLAINED] or [next(iter(nodes))]
-    return {**data, "nodes": {name: nodes[name] for name in kept}}, bad[MOST_NODES_EXPLAINED:]
+def _few(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The document with only such nodes and groups as need an explanation, and the names of more that are wrong."""
+    left_out: dict[str, list[str]] = {}
+    for block in ("nodes", "groups") if kind == "inventory" else ():
+        entries = data.get(block)
+        if not isinstance(entries, dict) or not entries:
+            continue
+        bad = [name for name, value in entries.items() if not _entry_ok(block)(name, value)]
+        kept = bad[:MOST_NODES_EXPLAINED] or [next(iter(entries))]
+        data = {**data, block: {name: entries[name] for name in kept}}
+        if len(bad) > MOST_NODES_EXPLAINED:
+            left_out[block] = bad[MOST_NODES_EXPLAINED:]
+    return data, left_out
 
 
-def _told(problem: Problem, problems: list[Problem]) -> bool:
-    """Whether it would only repeat one: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
-    return any(
-        one.span == problem.span and one.help == problem.help and one.help is not None for one in problems[-20:]
-    ) or (problem in problems)
+class _Told:
+    """Finds what would only repeat: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
+
+    def __init__(self) -> None:
+        self._problems: set[Problem] = set()
+        self._helps: set[tuple[Span | None, str]] = set()
+
+    def is_new(self, problem: Problem) -> bool:
+        helped = problem.help is not None and (problem.span, problem.help) in self._helps
+        if helped or problem in self._problems:
+            return False
+        self._problems.add(problem)
+        if problem.help is not None:
+            self._helps.add((problem.span, problem.help))
+        return True
 
 
-def _lost(document: Document, keys: Keys) -> bool:
-    """Whether the value is what YAML made of an unquoted `{{ template }}`: that is told by itself."""
-    extent = document.extent(*keys)
-    return extent is not None and any(
-        problem.id == "yaml.unquoted-template"
-        and problem.span is not None
-        # it begins with the second of the two braces
-        and (problem.span.line, problem.span.column - 1) == extent[0]
-        for problem in document.problems
-    )
+def _places(error: ValidationError) -> Iterator[Keys]:
+    """The keys of what to leave out of the data, as in `_explain`, at once and without an explanation."""
+    keys: Keys = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known: Any = error.schema
+        instance: Any = error.instance
+        yield from ((*keys, name) for name in instance if name not in known.get("properties", {}))
+    elif "propertyNames" in error.absolute_schema_path:
+        yield (*keys, str(error.instance))
+    else:
+        yield keys
+
+
+def _unquoted_templates(document: Document) -> set[Point]:
+    """Where the values begin that are what YAML made of an unquoted `{{ template }}`."""
+    spans = (problem.span for problem in document.problems if problem.id == "yaml.unquoted-template")
+    return {(span.line, span.column - 1) for span in spans if span is not None}  # it is the second of the two braces
+
+
+def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
+    """Whether the value is such a template: that is told by itself."""
+    extent = document.extent(*keys) if templates else None
+    return extent is not None and extent[0] in templates
 
 
 def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
@@ -238,7 +287,7 @@ def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
 
 def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kind: str) -> set[str | None]:
     """The known keys that the unknown ones of a mapping were meant to be."""
-    unknown = instance.keys() - rule.get("properties", {}).keys()
+    unknown = islice((name for name in instance if name not in rule.get("properties", {})), MOST_EXPLAINED)
     return {advise(name, instance[name], keys, kind, rule, schema(kind)).key for name in unknown} - {None}
 
 

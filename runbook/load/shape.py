@@ -25,7 +25,7 @@ _TASK = {
 }
 _OF_GROUP = {"hosts", "vars", "children"}
 _ANSIBLE_LINE = re.compile(r"\sansible_\w+ *=|\[\w*:\w+\]")
-_INI = re.compile(r"\A(?:\s*(?:[#;].*)?\n)*(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?\n|\S+.*\sansible_\w+ *=)")
+_INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w+ *=)")
 
 
 def shape_of(data: object) -> str | None:
@@ -81,11 +81,17 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
 
 
 def _shape(document: Document, wanted: Kind | None) -> str | None:
-    if _INI.match(document.text) and not isinstance(document.data, Mapping):
+    if not isinstance(document.data, Mapping) and _is_ini(document):
         return ANSIBLE_INVENTORY
     if isinstance(document.data, str) and wanted != "playbook":
         return _of_lines(document)
     return shape_of(document.data)
+
+
+def _is_ini(document: Document) -> bool:
+    """Whether the first line that says something is one of Ansible's own format: a section, or a host with settings."""
+    number = _first_line_that_says(document)
+    return number is not None and _INI_LINE.match(document.lines[number - 1]) is not None
 
 
 def _of_lines(document: Document) -> str | None:
@@ -104,8 +110,14 @@ def _first_line(document: Document) -> Span:
     span = document.span()
     if span is not None:
         return span
-    number = next((n for n, line in enumerate(document.lines, 1) if line.strip() and line.lstrip()[0] not in "#;"), 1)
+    number = _first_line_that_says(document) or 1
     return Span(document.path, number, 1, max(1, len(document.lines[number - 1].rstrip())))
+
+
+def _first_line_that_says(document: Document) -> int | None:
+    """The number of the first line that is neither blank nor a comment, from 1."""
+    words = enumerate(map(str.lstrip, document.lines), 1)
+    return next((number for number, line in words if line and line[0] not in "#;"), None)
 
 
 def _cure(what: str, file: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.visible import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SUFFIXES = (".yml", ".yaml")
@@ -66,7 +67,7 @@ def _missing(name: str, kind: str, word: str) -> Problem:
     near = nearest(typed.name, [path.name for path in beside]) or nearest(typed.stem, [path.stem for path in beside])
     there = next((path for path in beside if near in (path.name, path.stem)), None)
     if there is not None:
-        help = f"did you mean `{there}`?"
+        help = f"did you mean `{visible(str(there))}`?"
     elif typed.parent == Path() and (shipped_near := _begun(typed.stem, names) or nearest(typed.stem, names)):
         help = f"did you mean `{shipped_near}`?"
     else:

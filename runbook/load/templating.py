@@ -12,29 +12,14 @@ from types import GeneratorType
 from typing import Any
 
 import jinja2
-from jinja2 import meta
+from jinja2 import meta, pass_context
 from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context
 
 from runbook.load.didyoumean import did_you_mean
+from runbook.load.template_bounds import LONGEST_TEMPLATE, BoundedEnvironment, TooMuch, bounded_work, size_of, spend
 from runbook.model.errors import FilesWrong, Problem, Span
-
-_LARGEST_TEXT = 1_000_000  # characters; what `'a' * 10 ** 9` runs into
-_LARGEST_NUMBER = 10**18
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(["*", "**"])
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Refuse arithmetic that would take all memory or all day."""
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, str | list | tuple) and isinstance(other, int) and len(one) * other > _LARGEST_TEXT:
-                raise OverflowError("the result would be too long")
-        if operator == "**" and (abs(right) > 64 or abs(left) > _LARGEST_NUMBER):
-            raise OverflowError("the result would be too large")
-        return super().call_binop(context, operator, left, right)
 
 
 def as_text(value: object) -> object:
@@ -42,9 +27,15 @@ def as_text(value: object) -> object:
     return ("false", "true")[value] if isinstance(value, bool) else value
 
 
-def _environment() -> _Environment:
-    environment = _Environment(
-        undefined=jinja2.StrictUndefined, finalize=as_text, keep_trailing_newline=True, autoescape=False
+@pass_context
+def _written(_: Context, value: object) -> object:
+    spend(value)
+    return as_text(value)
+
+
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        undefined=jinja2.StrictUndefined, finalize=_written, keep_trailing_newline=True, autoescape=False
     )
     for name in set(environment.globals) - {"range"}:
         del environment.globals[name]
@@ -80,9 +71,11 @@ def truth(expression: str, variables: Mapping[str, object], span: Span | None = 
 def names_used(value: object) -> set[str]:
     """Every variable that the templates in `value` mention; nothing for a template that cannot be parsed."""
     if isinstance(value, str):
+        if not is_template(value) or len(value) > LONGEST_TEMPLATE:
+            return set()
         try:
             return meta.find_undeclared_variables(_ENVIRONMENT.parse(value))
-        except jinja2.TemplateSyntaxError:
+        except (jinja2.TemplateSyntaxError, RecursionError):
             return set()
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return set().union(*map(names_used, inner))
@@ -119,21 +112,30 @@ def _expression(text: str) -> TemplateExpression:
 def _fill_text(text: str, variables: Mapping[str, object], span: Span | None) -> object:
     if not is_template(text):
         return text
+    if len(text) > LONGEST_TEMPLATE:
+        message = f"a text with templates in it has more than {LONGEST_TEMPLATE:,} characters"
+        help = "put what has no templates into a file of its own"
+        raise FilesWrong([Problem("template.syntax", message, span, help)])
     inner = _single_expression(text)
     if inner is not None:
         return _evaluate(inner, variables, span)
     try:
-        return _template(text).render(variables)
+        template = _template(text)
+        with bounded_work():
+            return template.render(variables)
     except Exception as error:  # noqa: BLE001  (a template may raise whatever its operators raise)
         raise FilesWrong([_problem(error, text, variables, span)]) from None
 
 
 def _evaluate(expression: str, variables: Mapping[str, object], span: Span | None) -> object:
     try:
-        value = _expression(expression)(dict(variables))
-        if isinstance(value, jinja2.Undefined):
-            str(value)  # StrictUndefined says what is undefined
-        return _plain(value)
+        compiled = _expression(expression)
+        with bounded_work():
+            value = compiled(dict(variables))
+            if isinstance(value, jinja2.Undefined):
+                str(value)  # StrictUndefined says what is undefined
+            size_of(value)
+            return _plain(value)
     except Exception as error:  # noqa: BLE001
         raise FilesWrong([_problem(error, expression, variables, span)]) from None
 
@@ -177,6 +179,11 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
         return Problem("template.undefined", message, span, did_you_mean(name, sorted(variables)) if name else None)
     if isinstance(error, jinja2.TemplateSyntaxError):
         return Problem("template.syntax", f"`{shown}` is not a template: {error.message}", span)
+    if isinstance(error, TooMuch):
+        help = "compute it outside, and hand the result over: -e name=value"
+        return Problem("template.failed", f"`{shown}` is too much work: {error}", span, help)
+    if isinstance(error, RecursionError | MemoryError):
+        return Problem("template.syntax", f"`{shown}` is nested too deep", span)
     if isinstance(error, SecurityError):
         return Problem("template.forbidden", f"`{shown}` reaches for what templates may not use: {error}", span)
     return Problem("template.failed", f"`{shown}` cannot be computed: {error}", span)

@@ -10,6 +10,7 @@ from itertools import groupby
 from runbook.load.origins import DEEP
 from runbook.load.pairing import folded, folded_rows
 from runbook.load.scalars import flow, scalar
+from runbook.model.visible import visible
 
 Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
 Settings = Mapping[Setting, object]
@@ -197,7 +198,7 @@ def _sorted(settings: Settings) -> dict[Setting, object]:
 
 def _comments(text: str, indent: str = "") -> Iterator[str]:
     """A comment over as many lines as it needs; nothing in the text may end it or steer a terminal."""
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    shown = visible(text)
     inner = " " * (len(shown) - len(shown.lstrip()))
     lines = textwrap.wrap(
         shown.strip(),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runbook.model.commands import word
 from runbook.model.secret import Secret
 
 EnvValue = str | Secret
@@ -14,8 +14,7 @@ EnvValue = str | Secret
 
 def typed(program: str) -> str:
     """A program's path as one types it into a shell, which expands `~/`."""
-    home = "~/" if program.startswith("~/") else ""
-    return home + shlex.quote(program.removeprefix(home))
+    return word(program)
 
 
 @dataclass(frozen=True, slots=True)

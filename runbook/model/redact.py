@@ -1,39 +1,201 @@
-"""Secrets out of everything that is shown or kept: one redactor, given every secret of the run."""
+"""Secrets out of everything that is shown or kept: one redactor, given every secret of the run.
+
+A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms below,
+which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is linear in
+the text, whatever the number of secrets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from runbook.model.inventory import Inventory
 from runbook.model.secret import Secret
+from runbook.model.secret_formats import holds_secret, known_tokens
+from runbook.model.views import JOINTS, View, plainest, unquoted, views
 
 T = TypeVar("T")
+Place = tuple[int, int]
 
 SHORTEST = 4
 """Shorter values are not looked for in text: `1` or `on` would turn every other word into stars."""
 
+GONE = "***"
+
+_FEW = 200
+"""Forms that are looked for one by one, each as fast as memory is read; more of them by their beginnings."""
+
+_LONGEST_TOKEN = 4096
+_OF_TOKENS = string.ascii_letters + string.digits + "_.-"
+_WIDEST = 16
+"""Characters that one of a secret may take where it is written: `\\\\\\\\u00e9`, JSON in JSON."""
+
+_NO_JOINTS = {ord(char): None for char in JOINTS}
+_BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_")
+_SHORTEST_WRAPPED = 60
+_ONLY_BASE64 = re.compile(r"^[A-Za-z0-9+/_-]{4,}(?=={0,2}\r?$)", re.MULTILINE)
+"""A line of base64; those that are followed by another have at least `_SHORTEST_WRAPPED` characters."""
+_DOUBLED = ("'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e', "%", "`")
+_CARET = re.compile(r'([&|<>^"%!()])')
+
+
+def long_enough(text: str) -> bool:
+    """Whether a value can be told from ordinary words, and is looked for."""
+    return len(text.strip()) >= SHORTEST
+
+
+class Forms:
+    """Where known secrets stand in a view of a text: as they are, encoded as a whole, doubled for a shell, in pieces."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {text for text in secrets if long_enough(text)}
+        forms: dict[str, tuple[bool, bool]] = {}
+        for text in known:
+            for form, before, after in _forms(text):
+                if long_enough(form):
+                    forms.setdefault(form, (before, after))
+        self._forms = dict(sorted(forms.items(), key=lambda item: len(item[0]), reverse=True))
+        read = {view.text for text in known for view in views(text)}
+        bare = {text.translate(_NO_JOINTS) for text in read}
+        self._bare = {text: (False, False) for text in bare if long_enough(text)}
+        self._lengths: dict[str, set[int]] = {}  # of forms by their first characters, where there are many
+        for form in (*self._forms, *self._bare) if len(self._forms) > _FEW else ():
+            self._lengths.setdefault(form[:SHORTEST], set()).add(len(form))
+        self.longest = max(map(len, known), default=0)
+        # What a line of base64 ends or begins with where the secret goes over its end.
+        self._coded = [form for text in known for form, _, _ in _base64(text)]
+        self._heads = {form[:end] for form in self._coded for end in range(SHORTEST, len(form))}
+        self._tails = {form[start:] for form in self._coded for start in range(1, len(form) - SHORTEST + 1)}
+        self._longest_coded = max(map(len, self._coded), default=0)
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def find(self, view: View) -> Iterator[Place]:
+        """Places in the text that the view was read from."""
+        for start, end in self._in(view.text, self._forms):
+            yield view.raw(start, end)
+        for start, end in self._wrapped(view.text):
+            yield view.raw(start, end)
+        if self._bare and any(joint in view.text for joint in JOINTS):
+            bare = unquoted(view)
+            for start, end in self._in(bare.text, self._bare):
+                yield bare.raw(start, end)
+
+    def _wrapped(self, text: str) -> Iterator[Place]:
+        """Parts of a secret in base64 that is broken into lines, as programs write it."""
+        for line in _ONLY_BASE64.finditer(text):
+            word, (start, end) = line[0], line.span()
+            lengths = range(min(len(word), self._longest_coded), SHORTEST - 1, -1)
+            if tail := next((length for length in lengths if word[:length] in self._tails), 0):
+                yield start, start + tail
+            if len(word) < _SHORTEST_WRAPPED:
+                continue
+            if head := next((length for length in lengths if word[-length:] in self._heads), 0):
+                yield end - head, end
+            if any(word in form for form in self._coded):
+                yield start, end
+
+    def _in(self, text: str, forms: Mapping[str, tuple[bool, bool]]) -> Iterator[Place]:
+        for start, form in self._starts(text, forms):
+            before, after = forms[form]
+            end = start + len(form)
+            # The characters beside it that hold some of its bits as well.
+            start -= before and start > 0 and text[start - 1] in _BASE64
+            yield start, end + (after and end < len(text) and text[end] in _BASE64)
+
+    def _starts(self, text: str, forms: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+        if not self._lengths:
+            for form in forms:
+                at = text.find(form)
+                while at >= 0:
+                    yield at, form
+                    at = text.find(form, at + len(form))
+            return
+        for at in range(len(text) - SHORTEST + 1):
+            for length in self._lengths.get(text[at : at + SHORTEST], ()):
+                if (form := text[at : at + length]) in forms:
+                    yield at, form
+
+
+def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
+    """Each way in which no view shows the secret; and whether the character before and behind it is partly of it."""
+    plain = {text, plainest(text), *(view.text for view in views(text))}
+    plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED}
+    plain |= {_CARET.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
+    yield from ((form, False, False) for form in plain)
+    for data in _encoded(text):
+        for joint in ("", ":", " ", "-"):
+            digits = data.hex(joint) if joint else data.hex()
+            yield from ((form, False, False) for form in (digits, digits.upper()))
+    yield from _base64(text)
+
+
+def _base64(text: str) -> Iterator[tuple[str, bool, bool]]:
+    """The same for base64, in which a text may begin at any of three places."""
+    for data in _encoded(text):
+        for offset in range(3):
+            first, last = -(-8 * offset // 6), 8 * (offset + len(data)) // 6
+            coded = base64.b64encode(b"\0" * offset + data + b"\0" * 3).decode()[first:last]
+            for form in (coded, coded.replace("+", "-").replace("/", "_")):
+                yield form, offset > 0, (offset + len(data)) % 3 > 0
+
+
+def _encoded(text: str) -> tuple[bytes, bytes]:
+    return text.encode("utf-8", "surrogatepass"), text.encode("utf-16-le", "surrogatepass")
+
 
 class Redactor:
-    """Replaces each secret's text by `***`, in strings and in whatever holds strings."""
+    """Replaces each secret's text by `***`, in strings, in whatever holds strings, and in streams of them."""
 
     def __init__(self, values: Iterable[object]) -> None:
         texts = {value.reveal() for value in values if isinstance(value, Secret)}
-        # The longest first: one secret may be part of another.
-        self._texts = sorted((text for text in texts if len(text) >= SHORTEST), key=len, reverse=True)
+        self._forms = Forms(texts)
+        self.longest = _WIDEST * self._forms.longest
+        """Characters that a secret can take, however it is written."""
 
     def __bool__(self) -> bool:
-        return bool(self._texts)
+        return bool(self._forms)
 
     def text(self, text: str) -> str:
-        for secret in self._texts:
-            text = text.replace(secret, "***")
-        return text
+        parts: list[str] = []
+        at = 0
+        for start, end in self.places(text):
+            parts += [text[at:start], GONE]
+            at = end
+        return "".join([*parts, text[at:]]) if at else text
+
+    def places(self, text: str) -> list[Place]:
+        """Where secrets stand, in order; none overlaps another."""
+        found: list[Place] = []
+        for view in views(text):
+            if self._forms:
+                found += self._forms.find(view)
+            found += (view.raw(*match.span()) for _, match in known_tokens(view.text))
+        return joined(found)
+
+    def cut(self, text: str) -> int:
+        """How much of a text that goes on may be passed on by now: what is behind may be the beginning of a secret."""
+        last = text[-_LONGEST_TOKEN:]
+        safe = len(text) - max(self.longest, len(last) - len(last.rstrip(_OF_TOKENS)))
+        if safe <= 0:
+            return 0
+        across = next(((start, end) for start, end in self.places(text) if start < safe < end), None)
+        return safe if across is None else across[0] or across[1]
+
+    def stream(self) -> Stream:
+        return Stream(self)
 
     def anything(self, value: T) -> T:
         """The same value with every string in it redacted: dataclasses, mappings and sequences are gone through."""
-        return self._any(value) if self._texts else value
+        found: T = self._any(value)
+        return found
 
     def _any(self, value: Any) -> Any:
         if isinstance(value, Enum):
@@ -47,3 +209,57 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return type(value)(self._any(item) for item in value)
         return value
+
+
+class Stream:
+    """Text that comes in pieces, cut anywhere. Whole lines are passed on at once, of a line without an end all but the part
+    that may be the beginning of a secret."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+
+    def take(self, text: str) -> str:
+        text = self._held + text
+        told = text.rfind("\n") + 1
+        # Twice what may be held, so that nothing is looked at again and again.
+        if len(text) - told > 2 * max(self._redactor.longest, _LONGEST_TOKEN):
+            told += self._redactor.cut(text[told:])
+        self._held = text[told:]
+        return self._redactor.text(text[:told])
+
+    def end(self) -> str:
+        """What is left."""
+        text, self._held = self._held, ""
+        return self._redactor.text(text)
+
+
+def joined(places: Iterable[Place]) -> list[Place]:
+    """In order, and those that overlap as one."""
+    found: list[Place] = []
+    for start, end in sorted(places):
+        if start >= end:
+            continue
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def secrets_of(inventory: Inventory) -> list[Secret]:
+    """Every secret that an inventory names or holds, of which the value is known."""
+    given = (inventory.env, *(given for node in inventory.nodes for given in (node.env, node.vars)))
+    return [secret for secret in secrets_among(*given) if secret.reveal()]
+
+
+def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
+    """The secrets of environments: those from `{env: NAME}`, and what is written out under a name that says it is one."""
+    found: list[Secret] = []
+    for environment in environments:
+        for name, value in environment.items():
+            if isinstance(value, Secret):
+                found.append(value)
+            elif isinstance(value, str) and holds_secret(name, value):
+                found.append(Secret(value, f"the value of {name}"))
+    return list(dict.fromkeys(found))

@@ -40,8 +40,12 @@ FORMATS = (
 PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
 URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
 AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
-LOGIN_OF_CURL = re.compile(r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:([^\s\"'$]+)")
-TYPED_FOR_A_PROMPT = re.compile(r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s+([^|;&$]{1,200}?)\s*\|\s*sudo\s+-\w*S")
+LOGIN_OF_CURL = re.compile(
+    r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"'=][^\s:\"']*:([^\s\"'$]+)"
+)
+TYPED_FOR_A_PROMPT = re.compile(
+    r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
+)
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _PASSWORDS = {"password", "passwd", "passphrase", "pwd"}
@@ -61,7 +65,7 @@ _STANDS_FOR_ONE = re.compile(
     r"|change[-_ ]?me|your[-_ ].*|redacted|todo",
     re.IGNORECASE | re.DOTALL,
 )
-_TOKEN_LIKE = re.compile(r"(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_\-.=+/:~]{16,}")
+_TOKEN_LIKE = re.compile(r"\A(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_\-.=+/:~]{16,}")
 
 
 def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:

@@ -23,6 +23,8 @@ import time
 import types
 import zlib
 
+from owned import make, ours, safe
+
 MARK = b"\x1erunbook-agent "
 WINDOWS = os.name == "nt"
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
@@ -109,11 +111,15 @@ class Program:
             threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
         ]
         pipe.send({"id": self.id, "event": "started", "pid": self.process.pid})
-        for pump in self.pumps:
-            pump.start()
-        threading.Thread(target=self.wait, daemon=True).start()
+        threads = [*self.pumps, threading.Thread(target=self.wait, daemon=True)]
         if frame.get("timeout") is not None:
-            threading.Thread(target=self.limit, args=(frame["timeout"],), daemon=True).start()
+            threads.append(threading.Thread(target=self.limit, args=(frame["timeout"],), daemon=True))
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError:  # the login may start no more of them: nobody would mind this program
+            self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            raise
 
     def pump(self, number, stream):
         while True:
@@ -231,11 +237,16 @@ class Supervisor:
         }
         workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
         # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
-        folder = os.path.join(workdir, config["run_id"], config["node"])
+        above = os.path.join(workdir, config["run_id"])
+        folder = os.path.join(above, config["node"])
         try:
-            os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
+            safe(workdir)
+            make(above)
+            safe(above)  # in a folder like /tmp somebody may have been quicker
+            ours(above)
             if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost us, and is back
                 os.mkdir(folder, 0o700)
+            ours(folder)
             self.folder = hello["folder"] = folder
             if hasattr(os, "statvfs"):
                 room = os.statvfs(folder)
@@ -249,7 +260,6 @@ class Supervisor:
         self.pipe.send(hello)
 
     def serve(self):
-        threading.Thread(target=self.watch, daemon=True).start()
         while True:
             received = self.pipe.receive()
             if received is None:
@@ -461,6 +471,12 @@ def main():
     for name in ("SIGTERM", "SIGHUP", "SIGINT"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), stop)
+    try:
+        threading.Thread(target=supervisor.watch, daemon=True).start()
+    except RuntimeError as error:
+        # Not a Python that fails, of which the next one may do better: said before our mark, and in good order.
+        sys.stderr.write("%s\n" % error)
+        sys.exit(0)
     supervisor.pipe.sink.write(MARK)
     try:
         supervisor.serve()

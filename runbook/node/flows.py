@@ -54,7 +54,7 @@ def sockets_of(run_id):
     """inode -> pid of every socket that a process of this run holds."""
     mark = ("RUNBOOK_RUN_ID=" + run_id).encode()
     found = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit():
             continue
         try:

@@ -1,4 +1,5 @@
-"""Looks after the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end.
+"""Looks after the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only what is ours
+counts, in a workdir where nobody else could have put or changed it; a process is ours by its number and the time of its start.
 
 Argument: {"do": one of the orders below, ...}. A job's folder is `workdir/JOB/NODE`; in it lie `job.json`, a file KEPT
 that saves the folder from being removed with the run, and `attempt-NN/` with a journal, an `.out` and an `.err` for each
@@ -12,8 +13,10 @@ watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave la
 stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they keep;
          what has no keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
-list     {"workdir"}: the jobs of this workdir that this node knows: {"jobs": [{"about", "folder", "attempts": {name: [...]}}]}.
-clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": [...]}.
+list     {"workdir"}: the jobs of this workdir that this node knows: {"jobs": [{"about", "folder", "attempts": {name: [...]},
+         "damaged": [{"name", "why", "pids"}]}]}; `damaged` are files that cannot be read as what they should be, and what lives
+         that no journal tells of.
+clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what does}.
 """
 
 import base64
@@ -25,10 +28,11 @@ import signal
 import threading
 import time
 
+from journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
+from owned import document, is_ours, listed, opened, ours, safe, write
 from tool import find, run
 
 KEPT = "KEPT"
-ATTEMPT = "attempt-"
 KEEPER_S = 2.0  # what a keeper may take to end after it wrote down the end of its process
 
 
@@ -40,41 +44,45 @@ def look(arguments):
 
 
 def prepare(order):
-    folder = order["folder"]
-    os.makedirs(os.path.join(folder, order["attempt"]), 0o700, exist_ok=True)
-    with open(os.path.join(folder, KEPT), "w"):
-        pass
-    whole(os.path.join(folder, "job.json"), order["about"])
+    folder = in_ours(order["folder"], 2)
+    attempt = os.path.join(folder, order["attempt"])
+    try:
+        os.mkdir(attempt, 0o700)
+    except FileExistsError:
+        ours(attempt)
+    write(os.path.join(folder, KEPT), "")
+    write(os.path.join(folder, "job.json"), json.dumps(order["about"]))
     alive = living()
-    ours, theirs = [], []
-    mine = set(order["about"].get("gpus") or ())
+    mine, theirs = [], []
+    gpus = set(order["about"].get("gpus") or ())
     for other in folders_of_jobs(os.path.dirname(os.path.dirname(folder))):
-        for facts in all_journals(other, alive):
+        for facts in all_journals(other, alive)[0]:
             if facts["lives"] and other == folder:
-                ours.append(facts)
-            elif facts["lives"] and mine & set(facts.get("gpus") or ()):
+                mine.append(facts)
+            elif facts["lives"] and gpus & set(facts.get("gpus") or ()):
                 theirs.append(facts)
-    return {"alive": ours, "gpus": theirs, "sha256": {path: sha256(path) for path in order.get("hash", ())}}
+    return {"alive": mine, "gpus": theirs, "sha256": {path: sha256(path) for path in order.get("hash", ())}}
 
 
 def watch(order):
-    folder, offsets = order["folder"], order.get("at") or {}
+    folder, offsets = in_ours(order["folder"], 3), order.get("at") or {}
     deadline = time.monotonic() + order.get("wait_s", 0.0)
     while fingerprint(folder) == order.get("seen") and time.monotonic() < deadline:
         threading.Event().wait(0.03)
     seen = fingerprint(folder)
-    kept = journals(folder, living() if order.get("look") else None)
+    kept, _ = journals(folder, living() if order.get("look") else None)
     read, sizes = {}, {}
-    for name in entries(folder):
+    for name in listed(folder):
         try:
             if name.endswith((".out", ".err")):
-                sizes[name] = os.path.getsize(os.path.join(folder, name))
+                with log(folder, name) as file:
+                    sizes[name] = os.fstat(file.fileno()).st_size
         except OSError:
             continue
     longer = [name for name in sizes if sizes[name] > offsets.get(name, 0)]
     for name in longer:
         try:
-            with open(os.path.join(folder, name), "rb") as file:
+            with log(folder, name) as file:
                 file.seek(offsets.get(name, 0))
                 # An equal part for each: one that writes without end must not keep the others' lines back.
                 data = file.read(max(4096, order.get("most", 1 << 18) // len(longer)))
@@ -85,103 +93,216 @@ def watch(order):
 
 
 def stop(order):
+    folder = in_ours(order["folder"], 3)
     alive = living()
-    chosen = [f for f in journals(order["folder"], alive) if order.get("only") is None or f["name"] in order["only"]]
+    found, damaged = journals(folder, alive)
+    chosen = [facts for facts in found if order.get("only") is None or facts["name"] in order["only"]]
     for facts in chosen:
         for pid in [facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive):
             send(pid, signal.SIGTERM)
+    if order.get("only") is None:
+        end(damaged, signal.SIGTERM)
     return {"kept": chosen}
 
 
 def kill(order):
+    folder = in_ours(order["folder"], 3)
     deadline = time.monotonic() + 5.0
     while True:
         alive = living()
-        chosen = journals(order["folder"], alive)
+        chosen, damaged = journals(folder, alive)
         for facts in chosen:
             if facts["keeper_lives"]:
                 send(facts["keeper"], signal.SIGKILL)
             for pid in left_of(facts, alive):
                 send(pid, signal.SIGKILL)
-        if not any(facts["lives"] for facts in chosen) or time.monotonic() > deadline:
+        end(damaged, signal.SIGKILL)
+        lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
+        if not lives or time.monotonic() > deadline:
             return {"kept": chosen}
         threading.Event().wait(0.02)
 
 
 def known(order):
+    workdir = expanded(order["workdir"])
+    safe(workdir)
     alive, jobs = living(), []
-    for folder in folders_of_jobs(expanded(order["workdir"])):
-        attempts = {
-            name: journals(os.path.join(folder, name), alive) for name in entries(folder) if name.startswith(ATTEMPT)
-        }
-        jobs.append({"about": content(os.path.join(folder, "job.json")), "folder": folder, "attempts": attempts})
+    for folder in folders_of_jobs(workdir):
+        job, node = place_of(folder)
+        about, damaged = {"job": job, "node": node}, []
+        try:
+            found = checked(document(os.path.join(folder, "job.json")), ABOUT, ("job", "node"))
+            for field, here in about.items():
+                if found[field] != here:
+                    raise Odd(field, found[field], "`%s`" % here)
+            about = found
+        except (OSError, ValueError) as error:
+            damaged.append(damage("job.json", error))
+        attempts = {}
+        for name in attempts_of(folder):
+            attempts[name], bad = journals(os.path.join(folder, name), alive)
+            damaged += bad
+        jobs.append({"about": about, "folder": folder, "attempts": attempts, "damaged": damaged})
     return {"jobs": jobs, "time": time.time()}
 
 
 def clean(order):
-    folder = order["folder"]
+    folder = in_ours(order["folder"], 2)
     deadline = time.monotonic() + KEEPER_S
     while True:
-        left = [facts for facts in all_journals(folder, living()) if facts["lives"] or facts["keeper_lives"]]
-        going = all(facts["state"] == "ended" and not facts["lives"] for facts in left)
+        found, damaged = all_journals(folder, living())
+        left = [facts for facts in found if facts["lives"] or facts["keeper_lives"]]
+        unknown = [one["name"] for one in damaged if one["pids"]]
+        going = not unknown and all(facts["state"] == "ended" and not facts["lives"] for facts in left)
         if not (left and going) or time.monotonic() > deadline:
             break
         threading.Event().wait(0.02)
-    if left:
-        return {"removed": False, "alive": left}
-    for facts in all_journals(folder, None):
-        if facts.get("barrier"):  # where the nodes met: a folder of this attempt alone
-            shutil.rmtree(facts["barrier"], ignore_errors=True)
-            drop(os.path.dirname(facts["barrier"]), os.path.join(os.path.dirname(os.path.dirname(folder)), "barrier"))
-    for name in entries(folder):
-        if name.startswith(ATTEMPT):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        elif name in ("job.json", KEPT):
+    if left or unknown:
+        return {"removed": False, "alive": [facts["name"] for facts in left] + unknown}
+    for facts in found:
+        if facts.get("barrier"):
+            forget_barrier(facts["barrier"], facts["job"], os.path.dirname(os.path.dirname(folder)))
+    for name in attempts_of(folder):
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    for name in ("job.json", KEPT):
+        try:
             os.remove(os.path.join(folder, name))
+        except OSError:
+            pass
     if order.get("whole"):
         shutil.rmtree(folder, ignore_errors=True)
         drop(os.path.dirname(folder))
-    return {"removed": True, "alive": []}
+    return {"removed": not os.path.lexists(folder) if order.get("whole") else True, "alive": []}
+
+
+def forget_barrier(folder, job, workdir):
+    """Remove the folder of one attempt where the nodes met, and nothing else that a journal may name."""
+    name = os.path.basename(folder)
+    if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
+        return
+    for entry in listed(folder):
+        if entry in ("go", "abort") or entry.endswith(".ready") or entry.startswith("."):
+            try:
+                os.remove(os.path.join(folder, entry))
+            except OSError:
+                pass
+    drop(folder)
+    drop(os.path.dirname(folder), os.path.join(workdir, "barrier"))
 
 
 # Journals.
 
 
+def in_ours(folder, depth):
+    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what is not there is
+    nobody's. Raises NotSafe."""
+    above, inner = folder, []
+    for _ in range(depth):
+        inner.append(above)
+        above = os.path.dirname(above)
+    safe(above)
+    for one in reversed(inner):
+        try:
+            ours(one)
+        except FileNotFoundError:
+            break
+    return folder
+
+
 def folders_of_jobs(workdir):
-    """`workdir/JOB/NODE` of every job of this workdir."""
+    """`workdir/JOB/NODE` of every job of ours in this workdir."""
     found = []
-    for job in entries(workdir):
-        for node in entries(os.path.join(workdir, job)):
+    for job in listed(workdir):
+        if not PLAIN.match(job) or not is_ours(os.path.join(workdir, job)):
+            continue
+        for node in listed(os.path.join(workdir, job)):
             path = os.path.join(workdir, job, node)
-            if os.path.isfile(os.path.join(path, "job.json")):
+            if PLAIN.match(node) and is_ours(path) and os.path.lexists(os.path.join(path, "job.json")):
                 found.append(path)
     return found
 
 
+def place_of(folder):
+    """The job and the node of a job's folder."""
+    above, node = os.path.split(folder)
+    return os.path.basename(above), node
+
+
+def attempts_of(folder):
+    return [name for name in listed(folder) if ATTEMPT.match(name) and is_ours(os.path.join(folder, name))]
+
+
 def all_journals(folder, alive):
-    """Those of all attempts."""
-    attempts = [name for name in entries(folder) if name.startswith(ATTEMPT)]
-    return [facts for name in attempts for facts in journals(os.path.join(folder, name), alive)]
+    """Those of all attempts of a job, and what is damaged."""
+    found, damaged = [], []
+    for name in attempts_of(folder):
+        good, bad = journals(os.path.join(folder, name), alive)
+        found += good
+        damaged += bad
+    return found, damaged
 
 
 def journals(folder, alive=None):
-    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and what that uses."""
-    found = [content(os.path.join(folder, name)) for name in entries(folder) if name.endswith(".json")]
-    found = [facts for facts in found if facts.get("name") and facts.get("keeper")]
-    gpus = gpu_memory() if alive and any(facts.get("gpus") for facts in found) else {}
-    for facts in found if alive is not None else ():
+    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and what that uses. And what
+    is damaged: journals that cannot be believed, and what lives that none tells of."""
+    attempt = os.path.basename(folder)
+    job, node = place_of(os.path.dirname(folder))
+    found, damaged = [], []
+    for name in listed(folder):
+        if not name.endswith(".json"):
+            continue
+        try:
+            facts = belongs(checked(document(os.path.join(folder, name)), JOURNAL, WRITTEN), node, job, attempt)
+            if facts["name"] + ".json" != name:
+                raise Odd("name", facts["name"], "that of its file")
+            found.append(facts)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            damaged.append(damage(name, error, attempt))
+    if alive is None:
+        return found, damaged
+    gpus = gpu_memory() if any(facts.get("gpus") for facts in found) and alive else {}
+    for facts in found:
         pids = alive.get(key(facts), ())
         # By its number as well: a program may have written over its environment, as one does that changes its title.
         facts["lives"] = bool(pids) or same(facts.get("pid"), facts.get("born"))
         facts["keeper_lives"] = same(facts["keeper"], facts.get("keeper_born"))
         facts["use"] = use(pids, gpus)
-    return found
+    told, serial = {key(facts) for facts in found}, str(int(attempt.rpartition("-")[2]))
+    for kept, pids in alive.items():
+        name = kept[2]
+        if kept in told or kept[:2] != (job, serial) or node_of(name) != node or not PLAIN.match(name):
+            continue
+        pids = [pid for pid in pids if owner(pid) == os.getuid()]
+        mine = [one for one in damaged if one["name"] == os.path.join(attempt, name + ".json")]
+        if mine:
+            mine[0]["pids"] = pids
+        elif pids:
+            damaged.append(
+                {"name": os.path.join(attempt, name), "why": "it lives, and no journal tells of it", "pids": pids}
+            )
+    return found, damaged
+
+
+def damage(name, error, attempt=""):
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    shown = name.encode("utf-8", "replace").decode("utf-8", "replace")
+    return {"name": os.path.join(attempt, shown), "why": str(why or error)[:1000], "pids": []}
+
+
+def log(folder, name):
+    """A file of what a process wrote, open for reading; a link leads to what a launcher wrote, in the same folder."""
+    path = os.path.realpath(os.path.join(folder, name))
+    if not path.startswith(os.path.realpath(folder) + "/"):
+        raise OSError("it leads out of its folder")
+    return opened(path, strict=False)
 
 
 def fingerprint(folder):
     """Changes with every journal and every byte of output."""
     seen = []
-    for name in entries(folder):
+    for name in listed(folder):
         try:
             status = os.stat(os.path.join(folder, name))
             seen.append([name, status.st_size, status.st_mtime_ns])
@@ -200,7 +321,7 @@ def key(facts):
 def living():
     """Living processes of all jobs by (job, attempt, name): the kept ones, what they started, and what left their session."""
     found = {}
-    for name in entries("/proc"):
+    for name in listed("/proc"):
         if not name.isdigit():
             continue
         try:
@@ -211,7 +332,9 @@ def living():
         if b"RUNBOOK_KEPT=" not in words:
             continue
         tags = dict(word.partition(b"=")[::2] for word in words.split(b"\0"))
-        job, attempt, kept = (tags.get(b"RUNBOOK_" + word, b"").decode() for word in (b"JOB", b"ATTEMPT", b"KEPT"))
+        job, attempt, kept = (
+            tags.get(b"RUNBOOK_" + word, b"").decode("utf-8", "replace") for word in (b"JOB", b"ATTEMPT", b"KEPT")
+        )
         if born(int(name)) is not None:
             found.setdefault((job, attempt, kept), []).append(int(name))
     return found
@@ -224,8 +347,17 @@ def left_of(facts, alive):
 
 
 def same(pid, its_born):
-    """Whether the process of this number lives and is the one that was born then."""
-    return pid is not None and its_born is not None and born(pid) == its_born
+    """Whether the process of this number lives, is the one that was born then, and is ours."""
+    return pid is not None and its_born is not None and born(pid) == its_born and owner(pid) == os.getuid()
+
+
+def owner(pid):
+    """Whose process it is, None where there is none."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+    except (OSError, ValueError, StopIteration):
+        return None
 
 
 def gpu_memory():
@@ -277,29 +409,14 @@ def send(pid, number):
         pass
 
 
+def end(damaged, number):
+    """Signal what lives that no journal tells of."""
+    for one in damaged:
+        for pid in one["pids"]:
+            send(pid, number)
+
+
 # Files.
-
-
-def entries(folder):
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def content(path):
-    try:
-        with open(path) as file:
-            found = json.load(file)
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
-        return {}
-
-
-def whole(path, facts):
-    with open(path + ".partial", "w") as file:
-        json.dump(facts, file)
-    os.replace(path + ".partial", path)
 
 
 def drop(folder, only=None):

@@ -26,6 +26,8 @@ import sys
 import threading
 import time
 
+from owned import document, ours, safe, write
+
 MARK = "\x1erunbook "
 PROTOCOL = "RUNBOOK_"
 LATE_S = 0.005
@@ -57,11 +59,8 @@ class Journal:
     def write(self, state, **facts):
         with self.lock:
             self.facts.update(facts, state=state)
-            partial = self.path + ".partial"
             try:
-                with open(partial, "w") as file:
-                    json.dump(self.facts, file)
-                os.replace(partial, self.path)
+                write(self.path, json.dumps(self.facts))
             except OSError:
                 pass  # a full disk must not end the one who ends the rank
             say(dict(self.facts, event="kept"))
@@ -156,7 +155,7 @@ class Keeper:
         begun = time.time()
         path = os.path.join(order["folder"], order["name"])
         try:
-            with open(path + ".out", "ab", 0) as out, open(path + ".err", "ab", 0) as err:
+            with appended(path + ".out") as out, appended(path + ".err") as err:
                 self.process = subprocess.Popen(
                     order["argv"],
                     cwd=order.get("cwd"),
@@ -279,6 +278,7 @@ class Barrier:
         deadline = time.monotonic() + order["timeout_s"]
         try:
             os.makedirs(self.folder, 0o700, exist_ok=True)
+            ours(self.folder)
             if order["first"]:
                 self.put(order["node"] + ".ready")
             while True:
@@ -334,10 +334,15 @@ def listed(folder):
         return []
 
 
+def appended(path):
+    """A file that grows at its end, for us alone; no link is followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab", 0)
+
+
 def failed(path):
     try:
-        with open(path) as file:
-            facts = json.load(file)
+        facts = document(path)
         return facts["state"] == "ended" and facts["code"] != 0
     except (OSError, ValueError, KeyError):
         return False
@@ -417,4 +422,6 @@ def pause(seconds):
 
 
 if __name__ == "__main__":
-    Keeper(json.loads(sys.argv[1])).keep()
+    order = json.loads(sys.argv[1])
+    safe(order["folder"])
+    Keeper(order).keep()

@@ -135,7 +135,7 @@ def dial(target, run_id, open_s, reply_s, held):
             result["retransmitted"] = retransmitted(sock)
         finally:
             if not kept:
-                sock.close()
+                sock.close() if knock else forget(sock)
     except socket.gaierror as error:
         result["outcome"], result["errno"] = "unresolvable", error.strerror
     except (socket.timeout, TimeoutError) as error:
@@ -146,12 +146,34 @@ def dial(target, run_id, open_s, reply_s, held):
             result["outcome"] = "refused"
         elif error.errno in (errno.ECONNRESET, errno.EPIPE):
             result["outcome"] = "reset"
-        elif error.errno == errno.EADDRNOTAVAIL:
+        elif error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
             result["outcome"] = "unsent"
         else:
             result["outcome"] = "rejected"
     result["seconds"] = round(time.monotonic() - begun, 3)
     return result
+
+
+def forget(sock):
+    """Close what our own listener answered with a reset: else the port that it was dialled from stays taken for a minute
+    (TIME_WAIT), and few may be left to those who come after us."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    except OSError:
+        pass
+    sock.close()
+
+
+def has_source(address, port):
+    """Whether this machine has an address to dial this one from: without one of IPv6 the kernel says the same as without a
+    port. UDP has ports of its own."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, port))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def connect(result, seconds):
@@ -161,23 +183,27 @@ def connect(result, seconds):
     family, kind, protocol, _, where = found[0]
     result["remote"] = where[0]
     begun = time.monotonic()
-    pending = []
+    pending, starts = [], TRIES_S
     with selectors.DefaultSelector() as selector:
         try:
             while True:
                 waited = time.monotonic() - begun
                 if waited >= seconds:
                     raise TimeoutError(len(pending))
-                if len(pending) < len(TRIES_S) and waited >= TRIES_S[len(pending)]:
+                if len(pending) < len(starts) and waited >= starts[len(pending)]:
                     sock = socket.socket(family, kind, protocol)
                     pending.append(sock)
                     sock.setblocking(False)
                     error = sock.connect_ex(where)
+                    if error == errno.EADDRNOTAVAIL and len(pending) > 1:
+                        pending.pop().close()  # no port is left for another try: those under way have to do
+                        starts = TRIES_S[: len(pending)]
+                        continue
                     if error not in (0, errno.EINPROGRESS):
                         raise OSError(error, os.strerror(error))
                     result["local"] = sock.getsockname()[0]
                     selector.register(sock, selectors.EVENT_WRITE, len(pending))
-                following = TRIES_S[len(pending)] if len(pending) < len(TRIES_S) else seconds
+                following = starts[len(pending)] if len(pending) < len(starts) else seconds
                 ready = selector.select(max(0.0, min(following, seconds) - (time.monotonic() - begun)))
                 for key, _ in sorted(ready, key=lambda one: one[0].data):
                     error = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -291,7 +317,7 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(max(1, min(DIALLERS, len(targets)))) as pool:
             dials = [pool.submit(dial, target, run_id, order["open_s"], order["reply_s"], held) for target in targets]
         for sock in held:
-            sock.close()
+            forget(sock)
         say({"event": "dialled", "results": [one.result() for one in dials]})
     os._exit(0)
 

@@ -22,7 +22,7 @@ import time
 
 from tool import json_of, read, say, tool
 
-SUMMARY = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
+SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
 """Echoes a peer: with few peers many, since 20 of them miss a loss of 5 % every third time."""

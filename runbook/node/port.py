@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 
-from tool import endpoint, find, read, run, say
+from tool import account, command, endpoint, find, read, run, run_of, say
 
 USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
@@ -111,18 +111,9 @@ def written(address, port):
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
 
 
-def account(uid):
-    try:
-        import pwd
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError, TypeError):
-        return None
-
-
 def process_with(inodes):
     wanted = {"socket:[%s]" % inode for inode in inodes}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit():
             continue
         try:
@@ -141,26 +132,6 @@ def by_ss(port):
         return None
     match = USERS.search(run([sudo, "-n", ss, "-Htanp", "sport", "=", ":%d" % port], 3).get("out", ""))
     return int(match.group(2)) if match else None
-
-
-def command(pid):
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return " ".join(file.read().replace(b"\0", b" ").decode("utf-8", "replace").split())[:200]
-    except OSError:
-        return None
-
-
-def run_of(pid):
-    """The run a leftover of ours belongs to."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            for entry in file.read().split(b"\0"):
-                if entry.startswith(b"RUNBOOK_RUN_ID="):
-                    return entry.partition(b"=")[2].decode()
-    except OSError:
-        pass
-    return None
 
 
 def left_behind(pid):

@@ -11,12 +11,14 @@ and flight-RANK.json, its last collectives as torch's Flight Recorder has them, 
 """
 
 import datetime
+import errno
 import faulthandler
 import json
 import os
 import queue
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -279,7 +281,7 @@ class Worker:
         reason = None
         while True:
             try:
-                socket.create_connection((host, port), DIAL_S).close()
+                knock(host, port)
                 return
             except socket.gaierror as error:
                 seen = "unresolvable: %s" % (error.strerror or error)
@@ -289,6 +291,8 @@ class Worker:
                 seen = "no answer"
             except OSError as error:
                 seen = "unreachable: %s" % (error.strerror or error)
+                if error.errno == errno.EADDRNOTAVAIL:
+                    seen = "no local port: %s" % error.strerror
             if seen != reason:
                 reason = seen
                 self.step("dialling", reason=seen, address=host, port=port)
@@ -454,7 +458,7 @@ class Worker:
             wrong += int(places.numel())
             if first is None:
                 at = int(places[0])
-                first = {"element": start + at, "got": float(piece[at]), "expected": float(right[at])}
+                first = {"element": start + at, "got": in_json(float(piece[at])), "expected": float(right[at])}
         return {"count": wrong, "first": first}
 
     def locate(self, count):
@@ -480,6 +484,13 @@ class Worker:
             seen = self.agree(*(bad if rank == self.rank else 0.0 for rank in range(self.world_size)))
             blamed = [rank for rank, wrong in enumerate(seen) if wrong]
         say("located", ranks=blamed)
+
+
+def knock(host, port):
+    """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which torch
+    is to dial next (TIME_WAIT)."""
+    with socket.create_connection((host, port), DIAL_S) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def record_flights():
@@ -546,6 +557,11 @@ def kernel_kills():
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
     except (OSError, ValueError, StopIteration):
         return None
+
+
+def in_json(number):
+    """JSON has no infinity and no NaN, which wrong sums may well be: then the word."""
+    return number if abs(number) < float("inf") else str(number)
 
 
 def mean_of(numbers):

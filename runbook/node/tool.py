@@ -48,15 +48,16 @@ def run(argv, timeout):
         threading.Thread(target=keep, args=(stream, parts[name]), daemon=True)
         for name, stream in (("out", process.stdout), ("err", process.stderr))
     ]
-    for thread in [ended] + readers:
-        thread.start()
+    try:
+        for thread in [ended] + readers:
+            thread.start()
+    except RuntimeError:  # no more threads for us: nobody would wait for the tool
+        kill_group(process)
+        raise
     ended.join(timeout)
     if ended.is_alive():
         state = (read("/proc/%d/stat" % process.pid) or "").rpartition(") ")[2][:1]
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except OSError:
-            pass
+        kill_group(process)
         # A process in uninterruptible sleep does not even die of KILL: do not wait for it for ever.
         ended.join(1)
         return {"timed_out": True, "state": state, "code": None, "out": "", "err": ""}
@@ -64,6 +65,13 @@ def run(argv, timeout):
         reader.join(1)  # what it has left running may hold the pipes open for ever
     texts = {name: b"".join(pieces).decode("utf-8", "replace") for name, pieces in parts.items()}
     return dict(texts, code=process.returncode)
+
+
+def kill_group(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass
 
 
 def keep(stream, pieces):
@@ -107,3 +115,32 @@ def endpoint(text):
     if packed[:12] == b"\0" * 10 + b"\xff\xff":
         packed = packed[12:]  # IPv4 through a socket for both
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
+
+
+def account(uid):
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError, TypeError):
+        return None
+
+
+def command(pid):
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return " ".join(file.read().replace(b"\0", b" ").decode("utf-8", "replace").split())[:200]
+    except OSError:
+        return None
+
+
+def run_of(pid):
+    """The run that a process belongs to."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            for entry in file.read().split(b"\0"):
+                if entry.startswith(b"RUNBOOK_RUN_ID="):
+                    return entry.partition(b"=")[2].decode()
+    except OSError:
+        pass
+    return None

@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 from runbook.causes.logs.judge import HANGS, Cause
 from runbook.causes.page import CausePage
+from runbook.model.visible import visible
 from runbook.report.text import one_line
 
 VERSION = 1
 SET_UP = "nothing says that anything failed, and nothing after the setup shows that it went on or ended"
+MOST_TOLD = 1000  # files of a kind, in the document
+LISTED = 8  # files that are named in the text
 QUOTED = 4  # lines of proof in the text
 WIDE = 160  # columns of a quoted line
 SURE = {"high": "", "medium": " (likely)", "low": " (possible)"}
 
 
-def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage]) -> str:
-    """The document of `-o json`."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file, or a part of one, that was not read or not understood, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read otherwise
+    than it stands there; `aside` are files that are no logs by their names. Beyond MOST_TOLD they are only counted."""
+
+    unread: list[Unread] = field(default_factory=list)
+    notes: list[Unread] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    files: int = 0
+    lines: int = 0
+    more: int = 0  # of what was not read
+
+    def miss(self, file: str, why: str) -> None:
+        """`file` was not read, or not all of it."""
+        if len(self.unread) < MOST_TOLD:
+            self.unread.append(Unread(file, why))
+        else:
+            self.more += 1
+
+    def note(self, file: str, says: str) -> None:
+        if len(self.notes) < MOST_TOLD:
+            self.notes.append(Unread(file, says))
+
+    def leave(self, files: Iterable[str]) -> None:
+        self.aside += islice(files, MOST_TOLD - len(self.aside))
+
+
+def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
+    """The document of `-o json`; `unread`, `notes` and `aside` are in it where there are any."""
     told = [
         {
             "cause": cause.cause,
@@ -32,18 +72,28 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage]) -> str:
         }
         for cause in causes
     ]
-    return json.dumps({"version": VERSION, "causes": told}, indent=2, ensure_ascii=False) + "\n"
+    unread = [{"file": one.file, "why": one.why} for one in coverage.unread]
+    if coverage.more:
+        unread.append({"file": "", "why": f"and {coverage.more} more"})
+    also = {
+        "unread": unread,
+        "notes": [{"file": one.file, "says": one.why} for one in coverage.notes],
+        "aside": coverage.aside,
+    }
+    document = {"version": VERSION, "causes": told, **{key: value for key, value in also.items() if value}}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_text(
-    causes: Sequence[Cause], pages: Mapping[str, CausePage], *, files: int, lines: int, went_on: bool = True
+    causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage, *, went_on: bool = True
 ) -> str:
     """The page that a person reads. `went_on`: some line shows more than how a run is set up."""
-    read = f"{lines} line{'s' * (lines != 1)} of {files} file{'s' * (files != 1)} read"
+    read = _count(coverage.lines, "line") + f" of {_count(coverage.files, 'file')} read"
+    also = "".join(f"{line}\n" for line in _told(coverage))
     if not causes:
         if went_on:
-            return f"healthy: nothing in these logs says that anything failed ({read})\n"
-        return f"no failure so far: {SET_UP} ({read})\n  next       {HANGS}\n"
+            return f"healthy: nothing in these logs says that anything failed ({read})\n{also}"
+        return f"no failure so far: {SET_UP} ({read})\n  next       {HANGS}\n{also}"
     root, *rest = causes
     out = list(_block(root, pages))
     out += [line for cause in rest if cause.follows for line in _folded(cause)]
@@ -53,7 +103,24 @@ def as_text(
     for cause in rest:
         if not cause.follows:
             out += ["", *_block(cause, pages), f"  more       runbook explain {cause.cause}"]
-    return "\n".join([*out, "", read]) + "\n"
+    return "\n".join([*out, "", read]) + f"\n{also}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _told(coverage: Coverage) -> Iterator[str]:
+    """What was not read, what was read otherwise than it stands there, what was left aside."""
+    for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
+        for at, one in enumerate(those[:LISTED]):
+            yield f"  {label if at == 0 else '':<9}  {one_line(one.file)}: {one_line(one.why)}"
+        if left := more + max(0, len(those) - LISTED):
+            yield f"  {'':<9}  and {left} more (`-o json` lists them)"
+    if coverage.aside:
+        names = ", ".join(one_line(name) for name in coverage.aside[:LISTED])
+        rest = f" and {len(coverage.aside) - LISTED} more" if len(coverage.aside) > LISTED else ""
+        yield f"  no logs    left aside by their names: {names}{rest}"
 
 
 def remedy(cause: Cause, pages: Mapping[str, CausePage]) -> str:
@@ -63,22 +130,22 @@ def remedy(cause: Cause, pages: Mapping[str, CausePage]) -> str:
 
 def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
     where = ", ".join(
-        part for part in (f"rank {cause.rank}" if cause.rank is not None else "", cause.node or "") if part
+        part for part in (f"rank {cause.rank}" if cause.rank is not None else "", visible(cause.node or "")) if part
     )
     yield f"{cause.cause}{SURE[cause.confidence]}" + (f" · {where}" if where else "")
     yield f"  {one_line(cause.says)}"
     label = "proof"
     for hit in cause.evidence[:QUOTED]:
         text = one_line(hit.line.shown)
-        yield f"  {label:<9}  {hit.line.source}:{hit.line.number}: {text[:WIDE] + '…' if len(text) > WIDE else text}"
+        yield f"  {label:<9}  {visible(hit.line.source)}:{hit.line.number}: {text[:WIDE] + '…' if len(text) > WIDE else text}"
         label = ""
     if page := pages.get(cause.cause):
         yield f"  why        {page.why}"
         yield f"  confirm    {page.confirm}"
-    yield f"  fix        {remedy(cause, pages)}"
+    yield f"  fix        {visible(remedy(cause, pages))}"
 
 
 def _folded(cause: Cause) -> Iterator[str]:
-    where = f"{cause.evidence[0].line.source}:{cause.evidence[0].line.number}: " if cause.evidence else ""
+    where = f"{visible(cause.evidence[0].line.source)}:{cause.evidence[0].line.number}: " if cause.evidence else ""
     says = one_line(cause.says)
     yield f"  follows    {cause.cause}: {where}{says[:WIDE] + '…' if len(says) > WIDE else says}"

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.model.units import bytes_text, seconds_text
+from runbook.model.visible import visible
 from runbook.report.fold import fold
-from runbook.report.text import cells, pad
+from runbook.report.text import cells, one_line, pad
 
 Row = Sequence[str]
 
@@ -20,11 +21,17 @@ def as_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *, 
     rows += [_row(job) for job in jobs]
     lines = _table(rows) if jobs else ["no job on these nodes"]
     for job in jobs if ranks else ():
-        lines += ["", f"{job['job']}, {job['attempt']}:", *_table([RANK_HEAD, *(_rank(one) for one in job["ranks"])])]
+        lines += [
+            "",
+            visible(f"{job['job']}, {job['attempt']}:"),
+            *_table([RANK_HEAD, *(_rank(one) for one in job["ranks"])]),
+        ]
     for job in jobs:
         if job["absent"]:
-            lines.append(f"{job['job']}: {fold(job['absent'])} of it tells nothing")
-    lines += [f"{name} was not asked: {why}" for name, why in unreached.items()]
+            lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it tells nothing"))
+        for node, damaged in job["damaged"].items():
+            lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
+    lines += [visible(f"{name} told nothing: {one_line(why)}") for name, why in unreached.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -45,7 +52,7 @@ def _row(job: Mapping[str, Any]) -> Row:
     where = fold(job["nodes"])
     return (
         job["job"],
-        job["stage"],
+        job["stage"] or "?",
         job["state"],
         count,
         where,
@@ -73,5 +80,6 @@ def _rank(one: Mapping[str, Any]) -> Row:
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
+    rows = [[visible(text) for text in row] for row in rows]
     widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(pad(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

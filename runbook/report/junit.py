@@ -9,10 +9,12 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from runbook.model.events import Event
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.model.visible import visible
 from runbook.report.record import Record, StageRecord, record
 from runbook.report.text import ESCAPES
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2: Char
+SHOWN = re.compile(r"[^\t\n]+")
 DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 TAGS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "error"}
 
@@ -119,4 +121,6 @@ def _attributes(**values: str | float) -> dict[str, str]:
 
 
 def _valid(text: str) -> str:
-    return INVALID.sub("\ufffd", ESCAPES.sub("", text))
+    """What XML can carry. Escape sequences go, as on the page; what else would act or hide is shown escaped."""
+    text = ESCAPES.sub("", text).replace("\r\n", "\n")
+    return INVALID.sub("\ufffd", SHOWN.sub(lambda found: visible(found[0]), text))

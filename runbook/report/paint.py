@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runbook.model.visible import visible
 from runbook.report.page import Line, Style
 from runbook.report.text import ascii_only
 
@@ -21,8 +22,8 @@ SGR: Mapping[Style, str] = {
 
 
 def paint(line: Line, *, colour: bool, ascii: bool) -> str:
-    """The line as a stream gets it, without the newline and without blanks at its end."""
-    spans = [(ascii_only(text) if ascii else text, style) for text, style in line]
+    """The line as a stream gets it, without the newline and without blanks at its end: the only escapes in it are ours."""
+    spans = [(ascii_only(visible(text)) if ascii else visible(text), style) for text, style in line]
     while spans and not spans[-1][0].rstrip():
         spans.pop()
     if spans:

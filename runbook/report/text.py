@@ -1,19 +1,20 @@
-"""Text from nodes made safe and measurable: no control character of theirs ever reaches a terminal."""
+"""Text from nodes made readable and measurable: on lines, without colours, what would act or hide escaped."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
+from runbook.model.visible import visible
+
 # Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
 LINE_ENDS = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
-NOT_PLAIN = re.compile(r"[^ -~]")
-JOINERS = "\u200c\u200d"  # they hold scripts and emoji together, and hide nothing
+JOINERS = "\u200c\u200d"
 ASCII = str.maketrans(
     {"·": "-", "–": "-", "—": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "‘": "'",
      "’": "'", "“": '"', "”": '"', "\u00a0": " "}
@@ -22,7 +23,7 @@ ASCII = str.maketrans(
 
 def lines(text: str) -> list[str]:
     """The text's lines, each safe to print; empty ones at the end are dropped."""
-    safe = [_safe(line).rstrip() for line in LINE_ENDS.split(ESCAPES.sub("", text))]
+    safe = [visible(line.expandtabs(4)).rstrip() for line in LINE_ENDS.split(ESCAPES.sub("", text))]
     while safe and not safe[-1]:
         safe.pop()
     return safe
@@ -61,19 +62,6 @@ def wrap(text: str, width: int | None) -> list[str]:
         else:
             broken.append(word)
     return broken
-
-
-def _safe(line: str) -> str:
-    if line.isascii() and line.isprintable():
-        return line
-    return NOT_PLAIN.sub(lambda found: _visible(found[0]), line.expandtabs(4))
-
-
-def _visible(character: str) -> str:
-    """Show what would act or hide (controls, direction marks, halves of surrogates) as an escape."""
-    if character in JOINERS or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def _cells(character: str) -> int:

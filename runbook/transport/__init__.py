@@ -1,7 +1,18 @@
 """How to reach a node: a byte stream (local or SSH) with a supervisor at the far end, and what is done through it."""
 
+from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.session import SILENCE_S, NoPython, Session
 from runbook.transport.site import Site
 
-__all__ = ["SILENCE_S", "Answer", "Message", "NoPython", "ProgramNotStarted", "Remote", "Session", "Site"]
+__all__ = [
+    "SILENCE_S",
+    "Answer",
+    "Message",
+    "NoPython",
+    "ProgramNotStarted",
+    "Remote",
+    "Session",
+    "Site",
+    "UnexpectedAnswer",
+]

@@ -52,7 +52,7 @@ _SHELL = (
 
 _NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-agent none 98\\n"; exit 96;; esac;'
 
-_HARMLESS = re.compile(r"[A-Za-z0-9_./+~-]+\Z")
+_HARMLESS = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 
 TOO_OLD = 97
 EATEN = 98
@@ -75,4 +75,11 @@ def first_input(python: str) -> bytes:
 
 @functools.cache
 def _supervisor() -> bytes:
-    return zlib.compress(resources.files("runbook.node").joinpath("agent.py").read_bytes(), 9)
+    """The supervisor's source, behind that of the module which it imports and nobody has put on its disk."""
+    owned, agent = (
+        resources.files("runbook.node").joinpath(f"{name}.py").read_text("utf-8") for name in ("owned", "agent")
+    )
+    module = (
+        f"import sys, types; owned = sys.modules['owned'] = types.ModuleType('owned'); exec({owned!r}, owned.__dict__)"
+    )
+    return zlib.compress(f"{module}\n{agent}".encode(), 9)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json
 import queue
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runbook.model.errors import Unreachable
+from runbook.transport import answers
+from runbook.transport.frames import LONGEST_LINE as LONGEST_MESSAGE
+from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -26,48 +27,81 @@ MARK = b"\x1erunbook "
 LONGEST_LINE = 64 * 1024
 STDERR_LIMIT = 64 * 1024
 
+MOST_MESSAGES = LONGEST_MESSAGE
+"""Bytes of messages that one program may say in all. Those of a rank grow by some hundred bytes a second."""
 
-def from_json(data: bytes) -> Any:
-    """What a node says. A name there may be of bytes that are no text, and JSON can say even that; nobody could print it."""
-    said = json.loads(data)
-    return _as_text(said) if re.search(rb"\\u[dD][89a-fA-F]", data) else said
+MOST_OUTPUT = 256 << 20
+"""Bytes that one program may print: then it is stopped. What is meant to be kept for longer is written to files there."""
 
-
-def _as_text(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, list):
-        return [_as_text(item) for item in value]
-    if isinstance(value, dict):
-        return {_as_text(key): _as_text(item) for key, item in value.items()}
-    return value
+HEAD, TAIL = 1 << 20, 1 << 20
+"""Characters of a program's output that are kept in memory: how it began, and how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a program ended. `code` is negative for a signal, as in `subprocess`; `None` when the node was lost."""
+    """How a program ended. `code` is negative for a signal, as in `subprocess`; `None` when the node was lost.
+
+    `left_out`: characters between the beginning and the end of `stdout` that are not in it. `flooded`: it was stopped
+    because it printed more than MOST_OUTPUT.
+    """
 
     code: int | None
-    messages: tuple[Message, ...]
+    message: Message | None  # the last one
     stdout: str
     stderr: str
     timed_out: bool
     seconds: float
+    left_out: int = 0
+    flooded: bool = False
 
-    @property
-    def message(self) -> Message | None:
-        """The last thing the program said, for programs that say one thing."""
-        return self.messages[-1] if self.messages else None
+
+class _Output:
+    """The beginning and the end of a long text."""
+
+    def __init__(self) -> None:
+        self._head: list[str] = []
+        self._room = HEAD
+        self._tail: list[str] = []
+        self._tail_size = 0
+        self.left_out = 0
+
+    def add(self, text: str) -> None:
+        if self._room:
+            self._head.append(text[: self._room])
+            text = text[self._room :]
+            self._room -= len(self._head[-1])
+        if text:
+            self._tail.append(text)
+            self._tail_size += len(text)
+            if self._tail_size > 2 * TAIL:
+                self._trim()
+
+    def _trim(self) -> None:
+        whole = "".join(self._tail)
+        self.left_out += max(0, len(whole) - TAIL)
+        self._tail = [whole[-TAIL:]]
+        self._tail_size = len(self._tail[0])
+
+    def text(self) -> str:
+        self._trim()
+        between = f"\n[{self.left_out} characters are left out here]\n" if self.left_out else ""
+        return "".join((*self._head, between, *self._tail))
 
 
 @dataclass
 class _Text:
-    """Decodes a byte stream into lines: JSON messages behind the mark, everything else as log text."""
+    """Decodes a byte stream into lines: messages behind the mark, everything else as log text.
 
-    on_message: Callable[[Message], None]
+    `on_message` gets the JSON of one message; it tells whether it was one.
+    """
+
+    on_message: Callable[[bytes], bool]
     on_log: Callable[[str], None]
     marked: bool
-    pending: bytes = b""
+    pending: list[bytes] = field(default_factory=list)
+    size: int = 0  # bytes that are pending
+    message: bool = False  # the pending line has a mark in it
+    edge: bytes = b""  # its last bytes: a mark may have begun there
     held: str = ""
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
@@ -80,22 +114,44 @@ class _Text:
             if whole:
                 self.on_log(text[:whole])
             return
-        *lines, self.pending = (self.pending + data).split(b"\n")
-        if final and self.pending:
-            lines.append(self.pending)
-            self.pending = b""
-        if len(self.pending) > LONGEST_LINE and MARK not in self.pending:
-            kept = len(self.pending) - len(MARK)  # a mark may have begun to arrive
-            self.on_log(self.pending[:kept].decode(errors="replace"))
-            self.pending = self.pending[kept:]
-        for line in lines:
-            _, mark, body = line.partition(MARK)
-            if mark:
-                with contextlib.suppress(ValueError):
-                    message = from_json(body)
-                    if isinstance(message, dict):
-                        self.on_message(message)
-                        continue
+        first, newline, rest = data.partition(b"\n")
+        self._hold(first)
+        if newline:
+            self._line(self._release())
+            lines, newline, last = rest.rpartition(b"\n")
+            if newline and MARK not in lines:  # by far the most common, and quick: all of it is log
+                self.on_log((lines + newline).decode(errors="replace"))
+            elif newline:
+                for line in lines.split(b"\n"):
+                    self._line(line)
+            self._hold(last)
+        if final and self.size:
+            self._line(self._release())
+        elif self.size > LONGEST_LINE and not self.message:
+            whole_line = self._release()
+            kept = len(whole_line) - len(MARK)  # a mark may have begun to arrive
+            self.on_log(whole_line[:kept].decode(errors="replace"))
+            self._hold(whole_line[kept:])
+        elif self.size > LONGEST_MESSAGE:
+            raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
+
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece of a line that has not ended, and know whether the mark is in it, also over two pieces."""
+        if not piece:
+            return
+        self.message = self.message or MARK in self.edge + piece
+        self.edge = (self.edge + piece[-len(MARK) :])[-len(MARK) :]
+        self.pending.append(piece)
+        self.size += len(piece)
+
+    def _release(self) -> bytes:
+        line = b"".join(self.pending)
+        self.pending, self.size, self.message, self.edge = [], 0, False, b""
+        return line
+
+    def _line(self, line: bytes) -> None:
+        _, mark, body = line.partition(MARK)
+        if not (mark and self.on_message(body)):
             self.on_log(line.decode(errors="replace") + "\n")
 
 
@@ -106,74 +162,114 @@ class Remote:
         self,
         session: Session,
         number: int,
+        says: answers.Descriptions,
         on_message: Callable[[Message], None] | None,
         on_log: Callable[[str], None] | None,
         on_end: Callable[[], None] | None,
+        on_output: Callable[[str], None] | None = None,
     ) -> None:
         self._session = session
         self.number = number
         self.pid: int | None = None
         self.over = threading.Event()
         self.started = threading.Event()
-        self.error: Mapping[str, str] | None = None
+        self.error: Failure | None = None
         self.lost: Unreachable | None = None
         self.code: int | None = None
         self.timed_out = False
+        self.flooded = False
+        self._says = says
         self._on_message = on_message
         self._on_log = on_log
         self._on_end = on_end
-        self._messages: list[Message] = []
+        self._on_output = on_output
+        self._last: Message | None = None
         self._arrived: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._out: list[str] = []
+        self._room = MOST_MESSAGES
+        self._printed = 0
+        self._out = _Output()
         self._err: list[str] = []
         self._err_size = 0
         self._begun = time.monotonic()
         self._ended = self._begun
-        self._texts = {1: _Text(self._said, self._logged, True), 2: _Text(self._said, self._complained, False)}
+        self._texts = {1: _Text(self._said, self._logged, bool(says)), 2: _Text(self._said, self._complained, False)}
 
     # What the reader thread calls.
 
-    def _said(self, message: Message) -> None:
-        self._messages.append(message)
-        self._arrived.put(message)
+    def _said(self, body: bytes) -> bool:
+        message = answers.message(self._says, body)
+        if message is None:
+            return False
+        self._room -= len(body)
+        if self._room < 0:
+            raise UnexpectedAnswer(f"messages of more than {MOST_MESSAGES >> 20} MiB")
+        self._last = message
         if self._on_message:
             self._on_message(message)
+        else:
+            self._arrived.put(message)
+        return True
 
     def _logged(self, text: str) -> None:
+        if self._on_output:
+            self._on_output(text)
         if self._on_log:
             self._on_log(text)
         else:
-            self._out.append(text)
+            self._out.add(text)
 
     def _complained(self, text: str) -> None:
+        if self._on_output:
+            self._on_output(text)
         if self._on_log:
             self._on_log(text)
         if self._err_size < STDERR_LIMIT:
-            self._err.append(text)
+            self._err.append(text[:STDERR_LIMIT])
             self._err_size += len(text)
 
-    def handle(self, frame: Message, payload: bytes) -> None:
-        event = frame["event"]
-        if event == "started":
-            self.pid = frame["pid"]
+    def handle(self, frame: Frame, payload: bytes) -> None:
+        if frame.event == "started":
+            self.pid = frame.pid
             self.started.set()
-        elif event == "output":
-            self._texts[frame["stream"]].feed(payload)
-        elif event == "failed":
-            self.error = frame["error"]
+        elif frame.event == "output":
+            self._take(frame.stream, payload)
+        elif frame.event == "failed":
+            self.error = frame.error
             self._end()
-        elif event == "exit":
-            self.code = frame["code"]
-            self.timed_out = frame["timed_out"]
+        elif frame.event == "exit":
+            self.code = frame.code
+            self.timed_out = frame.timed_out
             self._end()
 
+    def _take(self, stream: int, payload: bytes) -> None:
+        self._printed += len(payload)
+        if self.flooded:
+            if self._printed > 2 * MOST_OUTPUT:
+                raise UnexpectedAnswer(f"more than {2 * MOST_OUTPUT >> 20} MiB of a program that was to be stopped")
+            return
+        self._texts[stream].feed(payload)
+        if self._printed > MOST_OUTPUT:
+            self.flooded = True
+            # Not by this thread: it reads, and must not wait for a pipe that is full.
+            threading.Thread(target=self._stop_flood, daemon=True).start()
+
+    def _stop_flood(self) -> None:
+        try:
+            self.stop(0.0)
+        except Unreachable:
+            return
+
     def lose(self, reason: Unreachable) -> None:
-        self.lost = reason
-        self._end()
+        if not self.over.is_set():
+            self.lost = reason
+            self._end()
 
     def _end(self) -> None:
         for text in self._texts.values():
-            text.feed(b"", final=True)
+            try:
+                text.feed(b"", final=True)
+            except UnexpectedAnswer as error:
+                self.lost = self.lost or self._session.unexpected("a program that we started there", error)
         self._ended = time.monotonic()
         self.started.set()
         self.over.set()
@@ -216,20 +312,26 @@ class Remote:
         if self.lost:
             raise self.lost
         if self.error:
-            raise ProgramNotStarted(dict(self.error))
+            raise ProgramNotStarted.of(self.error)
         return Answer(
             self.code,
-            tuple(self._messages),
-            "".join(self._out),
+            self._last,
+            self._out.text(),
             "".join(self._err),
             timed_out or self.timed_out,
             self._ended - self._begun,
+            self._out.left_out,
+            self.flooded,
         )
 
 
 class ProgramNotStarted(RuntimeError):
     """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
 
-    def __init__(self, error: dict[str, str]) -> None:
+    def __init__(self, error: dict[str, Any]) -> None:
         self.error = error
         super().__init__(f"{error.get('path', '')}: {error.get('text', '')}".strip(": "))
+
+    @classmethod
+    def of(cls, failure: Failure) -> ProgramNotStarted:
+        return cls({"type": failure.type, "errno": failure.errno, "text": failure.text, "path": failure.path})

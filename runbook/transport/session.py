@@ -20,8 +20,9 @@ from importlib import resources
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
-from runbook.transport import bootstrap
-from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote, from_json
+from runbook.transport import answers, bootstrap
+from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
+from runbook.transport.remote import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 
 SILENCE_S = 6.0
@@ -29,6 +30,15 @@ SILENCE_S = 6.0
 
 NOISE = 1 << 16
 """Bytes kept of what a login prints before our supervisor speaks."""
+
+MOST_NOISE = 16 << 20
+"""Bytes that a login may print before that: one that prints for ever is not waited for."""
+
+UNASKED = 1_000
+"""So many answers beyond two for each order are no answers any more. (A program that is started gives two.)"""
+
+FRAMES_A_SECOND = 5_000
+"""More are read later: a node that floods us is held back by its own full pipe, and costs us no more than this."""
 
 PASSWORD_DUE = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
@@ -45,13 +55,18 @@ class Session:
         self._numbers = itertools.count(1)
         self._write_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._replies: dict[int, queue.SimpleQueue[tuple[Message, bytes] | None]] = {}
+        self._replies: dict[int, queue.SimpleQueue[tuple[Frame, bytes] | None]] = {}
         self._remotes: dict[int, Remote] = {}
-        self._beats: queue.SimpleQueue[tuple[float, Message]] = queue.SimpleQueue()
+        self._echo: str | None = None  # the beat that is waited for
+        self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._noise = b""
         self._last_heard = time.monotonic()
         self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
+        self._greeted = False
+        self._for_nobody = 0
+        self._sent = 0
+        self._answered = 0
         self._pushed: set[str] = set()
         self._push_lock = threading.Lock()
         threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
@@ -88,6 +103,7 @@ class Session:
 
     def _write(self, data: bytes) -> None:
         with self._write_lock:
+            self._sent += 1
             self._stream.write(data)
 
     def order(self, frame: Message, payload: bytes = b"") -> None:
@@ -97,12 +113,12 @@ class Session:
         try:
             self._write(_frame(frame, payload))
         except OSError as error:
-            raise self._lose(f"writing to {self.node} failed: {error}") from None
+            raise self._lose(self._broken(f"writing to {self.node} failed: {error}")) from None
 
-    def ask(self, frame: Message, payload: bytes = b"", *, timeout_s: float) -> tuple[Message, bytes]:
+    def ask(self, frame: Message, payload: bytes = b"", *, timeout_s: float) -> tuple[Frame, bytes]:
         """Send, and wait for the one answer. Raises Unreachable, or ProgramNotStarted with what the node said."""
         number = next(self._numbers)
-        replies: queue.SimpleQueue[tuple[Message, bytes] | None] = queue.SimpleQueue()
+        replies: queue.SimpleQueue[tuple[Frame, bytes] | None] = queue.SimpleQueue()
         with self._lock:
             self._replies[number] = replies
         try:
@@ -119,8 +135,8 @@ class Session:
                 self._replies.pop(number, None)
         if reply is None:
             raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
-        if reply[0]["event"] == "failed":
-            raise ProgramNotStarted(reply[0]["error"])
+        if reply[0].event == "failed":
+            raise ProgramNotStarted.of(reply[0].error)
         return reply
 
     # Doing.
@@ -148,18 +164,22 @@ class Session:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        says: answers.Descriptions | None = None,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
+        on_output: Callable[[str], None] | None = None,
         grace_s: float = 0.0,
         spared: bool = False,
     ) -> Remote:
         """Start a program in a session of its own on the node. `timeout_s` is kept by the node itself as well.
 
+        `says` describes its messages; without it, it has none, and all that it prints is output. `on_log` gets what it
+        prints besides; `on_output` as well, and the answer still has the beginning and the end of it.
         `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
         """
         number = next(self._numbers)
-        remote = Remote(self, number, on_message, on_log, on_end)
+        remote = Remote(self, number, says or {}, on_message, on_log, on_end, on_output)
         with self._lock:
             self._remotes[number] = remote
         frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
@@ -177,15 +197,17 @@ class Session:
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message:
         """What `look(arguments)` of a node program gives, run inside the supervisor itself.
 
-        Raises Unreachable, ProgramNotStarted when the program raised, or TimeoutError.
+        Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised; TimeoutError.
         """
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
         try:
             reply, _ = self.ask(frame, _sources(name), timeout_s=timeout_s)
         except NoReply as late:
             raise TimeoutError(str(late)) from None
-        answer: Message = reply["answer"]
-        return answer
+        try:
+            return answers.answer(name, arguments, bytes(reply.answer))
+        except UnexpectedAnswer as error:
+            raise self.unexpected(f"the program `{name}`", error) from None
 
     def program(
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
@@ -193,7 +215,8 @@ class Session:
         """Start one of the programs in `runbook/node/` with the supervisor's own interpreter."""
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
-        return self.start([*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)], timeout_s=timeout_s)
+        argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
+        return self.start(argv, timeout_s=timeout_s, says=answers.PROGRAMS[name])
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
@@ -203,11 +226,10 @@ class Session:
                     self.push(f"{wanted}.py", source)
                     self._pushed.add(wanted)
 
-    def shell(self, command: str, *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
+    def shell(self, command: str, *, timeout_s: float, on_output: Callable[[str], None] | None = None) -> Answer:
         """Run one line under /bin/sh in the run's folder."""
-        return self.start(["/bin/sh", "-c", command], timeout_s=timeout_s, env=env, cwd=self.folder).wait(
-            timeout_s + 5.0
-        )
+        program = self.start(["/bin/sh", "-c", command], timeout_s=timeout_s, cwd=self.folder, on_output=on_output)
+        return program.wait(timeout_s + 5.0)
 
     def read_file(self, path: str, *, timeout_s: float = 5.0) -> bytes:
         """A file below the run's folder, its first MiB."""
@@ -216,9 +238,10 @@ class Session:
     def clock(self, *, rounds: int = 3, timeout_s: float = 3.0) -> tuple[float, float]:
         """The node's clock minus ours, in seconds, and the uncertainty of that (half the quickest round trip)."""
         best: tuple[float, float] | None = None
-        for echo in range(rounds):
+        for _ in range(rounds):
+            self._echo = f"clock-{next(self._numbers)}"
             before = time.time()
-            self.order({"do": "beat", "echo": f"clock-{echo}"})
+            self.order({"do": "beat", "echo": self._echo})
             deadline = time.monotonic() + timeout_s
             while True:
                 try:
@@ -227,9 +250,9 @@ class Session:
                     raise Unreachable(
                         "ssh-unreachable", f"{self.node} stopped answering", f"check the network to {self.node}"
                     ) from None
-                if beat.get("echo") == f"clock-{echo}":
+                if beat.echo == self._echo:
                     break
-            offset, doubt = beat["time"] - (before + after) / 2, (after - before) / 2
+            offset, doubt = beat.time - (before + after) / 2, (after - before) / 2
             if best is None or doubt < best[1]:
                 best = (offset, doubt)
         assert best is not None
@@ -245,15 +268,20 @@ class Session:
         # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
         if self._write_lock.acquire(blocking=False):
             try:
+                self._sent += 1
                 self._stream.write(_frame({"do": "beat"}))
             except OSError as error:
-                self._lose(f"writing to {self.node} failed: {error}")
+                self._lose(self._broken(f"writing to {self.node} failed: {error}"))
             finally:
                 self._write_lock.release()
 
     def give_up(self, why: str) -> None:
         """Take the node for lost: whoever waits for it is told why."""
-        self._lose(why)
+        self.disbelieve(self._broken(why))
+
+    def disbelieve(self, reason: Unreachable) -> None:
+        """Hear nothing more from the node, for this reason."""
+        self._lose(reason)
         threading.Thread(target=self._stream.close, daemon=True).start()
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
@@ -262,7 +290,8 @@ class Session:
         Raises Unreachable when nobody answers: the node's supervisor then cleans up by itself after SILENCE_S.
         """
         try:
-            return self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
+            bye = self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
+            return {"stopped": bye.stopped, "swept": bye.swept, "left": bye.left}
         finally:
             self._stream.close()
 
@@ -278,8 +307,9 @@ class Session:
     # Listening.
 
     def _read(self) -> None:
-        buffer = b""
-        greeted = False
+        opening = _Opening()
+        frames = FrameReader()
+        pace = _Pace(FRAMES_A_SECOND)
         while True:
             try:
                 data = self._stream.read()
@@ -288,68 +318,77 @@ class Session:
             if not data:
                 break
             self._last_heard = time.monotonic()
-            buffer += data
-            if not greeted:
-                noise, mark, rest = buffer.partition(bootstrap.MARK)
-                if not mark:
-                    self._noise, buffer = buffer[-4096:], buffer[-NOISE:]  # a mark may have begun to arrive
-                    continue
-                if rest.startswith(b"none"):
-                    if b"\n" in rest:
-                        break
-                    continue
-                greeted, buffer, self._noise = True, rest, noise[-4096:]
+            if not opening.over:
+                data = opening.feed(data)
+                self._noise = opening.noise
+                if opening.refused:
+                    break
             try:
-                buffer = self._frames(buffer)
-            except (ValueError, KeyError):
-                self._lose(f"what comes from {self.node} is not our supervisor's any more: {buffer[:80]!r}")
-                break
-        self._ended(greeted, buffer)
+                for frame, payload in frames.feed(data):
+                    self._dispatch(frame, payload, frames.line)
+                    pace.keep()
+            except UnexpectedAnswer as error:
+                reason = self.unexpected("it", error)
+                self._hello.put(reason)
+                self.disbelieve(reason)
+                return
+        self._ended(opening)
 
-    def _frames(self, buffer: bytes) -> bytes:
-        at = 0
-        while (line_end := buffer.find(b"\n", at)) >= 0:
-            frame = from_json(buffer[at:line_end])
-            payload_end = line_end + 1 + frame.get("bytes", 0)
-            if len(buffer) < payload_end:
-                break
-            self._dispatch(frame, buffer[line_end + 1 : payload_end])
-            at = payload_end
-        return buffer[at:]
-
-    def _dispatch(self, frame: Message, payload: bytes) -> None:
-        event = frame["event"]
-        if event == "hello":
-            self._hello.put(frame)
-        elif event == "beat":
-            if frame.get("echo"):
+    def _dispatch(self, frame: Frame, payload: bytes, line: bytes) -> None:
+        if frame.event != "output":
+            self._answered += 1
+            if self._answered > UNASKED + 2 * self._sent:
+                raise UnexpectedAnswer(f"{self._answered} answers to {self._sent} orders")
+        if frame.event == "hello":
+            if not self._greeted:
+                self._greeted = True
+                self._hello.put(decoded(line, answers.Hello))
+        elif frame.event == "beat":
+            if frame.echo is not None and frame.echo == self._echo:
                 self._beats.put((time.time(), frame))
-        else:
+        elif frame.id is not None:
             with self._lock:
-                remote = self._remotes.get(frame["id"])
-                replies = self._replies.get(frame["id"])
-                if remote and event in ("exit", "failed"):
-                    del self._remotes[frame["id"]]
+                remote = self._remotes.get(frame.id)
+                replies = self._replies.pop(frame.id, None) if remote is None else None
+                if remote and frame.event in ("exit", "failed"):
+                    del self._remotes[frame.id]
             if remote:
                 remote.handle(frame, payload)
             elif replies:
                 replies.put((frame, payload))
+            else:
+                self._for_nobody += len(payload)  # a program may have left something running that still prints
+                if self._for_nobody > MOST_OUTPUT:
+                    raise UnexpectedAnswer(f"more than {MOST_OUTPUT >> 20} MiB of programs that have ended")
 
-    def _ended(self, greeted: bool, rest: bytes) -> None:
-        if greeted:
-            self._lose(f"the connection to {self.node} was closed")
+    def _ended(self, opening: _Opening) -> None:
+        if opening.over:
+            self._lose(self._broken(f"the connection to {self.node} was closed"))
             return
-        self._hello.put(_no_supervisor(self.node, rest, self._noise, self._stream.complaint()))
+        self._hello.put(_no_supervisor(self.node, opening, self._stream.complaint()))
 
-    def _lose(self, says: str) -> Unreachable:
+    def _broken(self, says: str) -> Unreachable:
+        return Unreachable(
+            "ssh-unreachable",
+            says,
+            f"check that {self.node} is up and that the network between it and this machine holds",
+            _evidence(self._stream.complaint()),
+        )
+
+    def unexpected(self, who: str, error: UnexpectedAnswer) -> Unreachable:
+        """A node that says what none of our programs says: nothing more of it is believed."""
+        return Unreachable(
+            "tool-output-unknown",
+            f"{self.node}: what {who} said is not what our programs say: {error}",
+            f"look at {self.node}: is its Python what it seems, and is anybody else at work there? If nothing is wrong with "
+            "it, please report this",
+            _evidence(self._stream.complaint()),
+        )
+
+    def _lose(self, reason: Unreachable) -> Unreachable:
         with self._lock:
             if self._lost is None:
-                self._lost = Unreachable(
-                    "ssh-unreachable",
-                    says,
-                    f"check that {self.node} is up and that the network between it and this machine holds",
-                    _evidence(self._stream.complaint()),
-                )
+                self._lost = reason
             remotes, self._remotes = list(self._remotes.values()), {}
             replies = list(self._replies.values())
         for remote in remotes:
@@ -357,6 +396,52 @@ class Session:
         for waiting in replies:
             waiting.put(None)
         return self._lost
+
+
+class _Opening:
+    """What comes before the supervisor's first frame: whatever a login prints, then a mark."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.refused = False  # the bootstrap says that there is nothing to run us with, or it prints for ever
+        self.noise = b""
+        self.codes: tuple[int, ...] | None = None
+        self._held = b""
+        self._seen = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that follow the mark; none before it has come."""
+        self._seen += len(data)
+        self._held += data
+        noise, mark, rest = self._held.partition(bootstrap.MARK)
+        if not mark:
+            self.noise, self._held = self._held[-4096:], self._held[-NOISE:]  # a mark may have begun to arrive
+            self.refused = self._seen > MOST_NOISE
+            return b""
+        self.noise = noise[-4096:]
+        if not rest.startswith(b"none"[: len(rest)]):
+            self.over = True
+            return rest
+        if b"\n" in rest or len(rest) > NOISE:
+            self.codes = tuple(int(code) for code in re.findall(rb"\b[0-9]{1,3}\b", rest[:NOISE]))
+            self.refused = True
+        return b""
+
+
+class _Pace:
+    """Holds a reader back to so many frames a second."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._since = time.monotonic()
+
+    def keep(self) -> None:
+        self._count += 1
+        if self._count < self._most:
+            return
+        time.sleep(max(0.0, self._since + 1.0 - time.monotonic()))
+        self._count, self._since = 0, time.monotonic()
 
 
 def _frame(frame: Message, payload: bytes = b"") -> bytes:
@@ -381,10 +466,9 @@ def _evidence(*texts: str | bytes) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unreachable:
+def _no_supervisor(node: str, opening: _Opening, complaint: str) -> Unreachable:
     """Why the login gave us a shell and still no supervisor."""
-    _, mark, tail = rest.partition(bootstrap.MARK)
-    codes = [int(code) for code in tail.removeprefix(b"none").split()] if mark else []
+    noise, codes = opening.noise, opening.codes or ()
     if bootstrap.EATEN in codes:
         return Unreachable(
             "login-shell-failed",
@@ -393,7 +477,7 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
             "or give that line `</dev/null`",
             _evidence(noise, complaint),
         )
-    if mark:
+    if opening.codes is not None:
         if bootstrap.TOO_OLD in codes and all(code in (bootstrap.TOO_OLD, bootstrap.MISSING, 2) for code in codes):
             return NoPython(
                 "python-too-old",
@@ -409,6 +493,13 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
             _evidence(complaint),
         )
     said = _evidence(noise, complaint)
+    if opening.refused:
+        return Unreachable(
+            "login-shell-failed",
+            f"the login shell of {node} printed more than {MOST_NOISE >> 20} MiB and did not start our program",
+            f"on {node}: look for a loop that prints in ~/.bashrc, ~/.profile, ~/.ssh/rc or the banner of sshd",
+            said,
+        )
     if any(PASSWORD_DUE.search(line) for line in said):
         return Unreachable(
             "ssh-auth-failed",
@@ -432,9 +523,9 @@ def _no_supervisor(node: str, rest: bytes, noise: bytes, complaint: str) -> Unre
 @functools.cache
 def _sources(name: str) -> bytes:
     """A node program and what it imports of ours, by name."""
-    files = resources.files("runbook.node")
+    files, beside = resources.files("runbook.node"), ("journal",) if name == "job" else ()
     return json.dumps(
-        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in ("tool", name)}
+        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in ("tool", *beside, name)}
     ).encode()
 
 

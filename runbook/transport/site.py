@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.local import LocalStream
@@ -46,7 +47,7 @@ class Site:
                 self.failures[name] = Unreachable(
                     "ssh-timeout",
                     f"logging in to {name} did not come to an end within {OPEN_S:g} s",
-                    f"try `ssh {name}` by hand; more nodes at once with -f, if there are very many",
+                    f"try `ssh {word(name)}` by hand; more nodes at once with -f, if there are very many",
                 )
             elif isinstance(result, BaseException):
                 raise result

@@ -9,8 +9,10 @@ and `ProxyJump none` of ssh_config are not understood. So the TCP connection, th
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401 - else the first name that is looked up wants a file opened for it
 import functools
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -19,13 +21,22 @@ from pathlib import Path
 import fabric
 import paramiko
 
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.known_hosts import Known, KnownHosts
 from runbook.transport.ssh_config import Target, host_port, resolve
-from runbook.transport.ssh_dial import Transport, dial, through
-from runbook.transport.ssh_errors import ChangedKey, RevokedKey, TurnedAway, UnknownKey, key_unusable, why
+from runbook.transport.ssh_dial import NO_FILES, Transport, dial, through
+from runbook.transport.ssh_errors import (
+    ChangedKey,
+    NotRemembered,
+    RevokedKey,
+    TurnedAway,
+    UnknownKey,
+    key_unusable,
+    why,
+)
 from runbook.transport.ssh_keys import Keys
 
 AUTH_TIMEOUT_S = 15.0
@@ -52,6 +63,23 @@ class Logins:
 
     def connect(self, node: Node) -> SshStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
+        try:
+            return self._connect(node)
+        except Unreachable:
+            raise
+        except (
+            Exception
+        ) as error:  # met anywhere on the way, and not always told as that: configuration, accounts, sockets
+            if not (getattr(error, "errno", None) in NO_FILES or _no_file_can_be_opened()):
+                raise
+            raise Unreachable(
+                "open-files-limit",
+                f"{node.name}: runbook may have no more files open on this machine, and cannot dial",
+                "in the shell that starts runbook: `ulimit -n 65536`; or fewer logins at once: -f 4",
+                (f"{type(error).__name__}: {error}",),
+            ) from error
+
+    def _connect(self, node: Node) -> SshStream:
         target = resolve(node.ssh.host or node.address, node.ssh)
         gateway = self._gateway(target, node) if target.jump else None
         return SshStream(self._login(target, node.name, gateway), node, target)
@@ -128,7 +156,8 @@ class Logins:
         if target.explicit_key and keys[0].wrong:
             raise key_unusable(keys[0], name)
         usable = [key for key in keys if not key.wrong]
-        known = self._known(target.known_hosts).of(*target.entries)
+        known_hosts = self._known(target.known_hosts)
+        known = known_hosts.of(*target.entries)
         wire = through(gateway, target, name) if gateway else dial(target, name)
         kwargs: dict[str, object] = {
             "sock": wire,
@@ -137,7 +166,7 @@ class Logins:
             "banner_timeout": target.banner_s,
             "auth_timeout": AUTH_TIMEOUT_S,
             "channel_timeout": CHANNEL_TIMEOUT_S,
-            "transport_factory": functools.partial(Transport, kinds=[entry.kind for entry in known.keys]),
+            "transport_factory": functools.partial(Transport, kinds=known.kinds),
         }
         if len(usable) == 1 and usable[0].key is not None:
             kwargs["pkey"] = usable[0].key
@@ -153,11 +182,15 @@ class Logins:
         )
         client = connection.client
         # paramiko is told of no known key: so it asks the policy about every one.
-        client.set_missing_host_key_policy(_Verify(target, known, self._lock))
+        client.set_missing_host_key_policy(_Verify(target, known_hosts, known))
         try:
             connection.open()
             connection.transport.set_keepalive(5)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in NO_FILES:
+                wire.close()
+                connection.close()
+                raise
             found = why(error, target, name, wire, client.get_transport(), keys)
             wire.close()
             connection.close()
@@ -167,8 +200,16 @@ class Logins:
     def _known(self, files: tuple[str, ...]) -> KnownHosts:
         with self._lock:
             if files not in self._known_hosts:
-                self._known_hosts[files] = KnownHosts.read(files)
+                self._known_hosts[files] = KnownHosts(files)
             return self._known_hosts[files]
+
+
+def _no_file_can_be_opened() -> bool:
+    try:
+        with Path(os.devnull).open():
+            return False
+    except OSError as error:
+        return error.errno in NO_FILES
 
 
 def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
@@ -209,7 +250,7 @@ class SshStream:
                 "login-shell-failed",
                 f"{node.name}: logged in as {target.label}, but the server starts no shell for us: {error}",
                 f"on {node.name}: `sudo journalctl -u ssh -n 20` says why; if it cannot fork, {target.user} has reached its "
-                f"limit of processes: `ps -L -u {target.user} | wc -l` against `ulimit -u`, raised by `nproc` in "
+                f"limit of processes: `ps -L -u {word(target.user)} | wc -l` against `ulimit -u`, raised by `nproc` in "
                 "/etc/security/limits.d/; or the machine has no memory left: `free -m`",
             ) from error
         self._news = threading.Event()
@@ -251,26 +292,30 @@ class SshStream:
 
 
 class _Verify(paramiko.MissingHostKeyPolicy):
-    """Takes a host key that is known; an unknown one only on first use, when so told, and into the first known_hosts file."""
+    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the user's
+    own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another key."""
 
-    def __init__(self, target: Target, known: Known, lock: threading.Lock) -> None:
+    def __init__(self, target: Target, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target
+        self._known_hosts = known_hosts
         self._known = known
-        self._lock = lock
 
     def missing_host_key(self, _client: object, _hostname: str, key: paramiko.PKey) -> None:
         shown = key.asbytes()
         if revoked := self._known.revokes(shown):
             raise RevokedKey(key, revoked)
-        alike = [entry for entry in self._known.keys if entry.kind == key.get_name()]
-        if any(entry.key == shown for entry in alike):
+        if self._known.has(shown):
             return
-        if alike:
-            raise ChangedKey(key, alike[0])
-        if not self._target.accept_new:
+        if self._known.keys:
+            raise ChangedKey(key, self._known.keys)
+        if not self._target.accept_new or self._known.unread:
             raise UnknownKey(key, self._known)
-        file = Path(self._target.known_hosts[0])
-        with self._lock:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with file.open("a") as out:
-                out.write(f"{self._target.entry} {key.get_name()} {key.get_base64()}\n")
+        file = self._target.new_keys_file
+        if file is None:
+            raise NotRemembered(key, "no known_hosts file", "ssh_config names none of the user's own")
+        try:
+            other = self._known_hosts.learn(file, self._target.entry, key.get_name(), shown)
+        except OSError as error:
+            raise NotRemembered(key, file, error.strerror or str(error)) from error
+        if other is not None:
+            raise ChangedKey(key, (other,))

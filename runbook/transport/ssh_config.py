@@ -14,6 +14,7 @@ from typing import Any
 
 import paramiko
 
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Ssh
 
@@ -35,6 +36,7 @@ class Target:
     timeout_s: float
     identities_only: bool = False
     aliased: bool = False
+    new_keys_file: str | None = None  # the first of `known_hosts` that is the user's own
 
     @property
     def banner_s(self) -> float:
@@ -53,7 +55,7 @@ class Target:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """As `entry`, and where OpenSSH looks when it finds no key there."""
+        """As `entry`, and where OpenSSH looks for a key that it takes as well."""
         return (self.entry,) if self.entry == self.known_as else (self.entry, self.known_as)
 
 
@@ -65,8 +67,8 @@ def resolve(host: str, ssh: Ssh) -> Target:
         values = options.get(name)
         return None if not values or values[0] == "none" else values[0]
 
-    home = str(Path.home())
-    account_home = pwd.getpwuid(os.getuid()).pw_dir
+    home = str(_home())
+    account_home = str(_account_home())
 
     def path(text: str) -> str:
         text = text.replace("%d", home)
@@ -77,21 +79,21 @@ def resolve(host: str, ssh: Ssh) -> Target:
             return home + text[len(account_home) :]
         return text
 
-    known = [path(word) for line in options.get("userknownhostsfile", ["~/.ssh/known_hosts"]) for word in line.split()]
-    known += [
-        word for line in options.get("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"]) for word in line.split()
-    ]
-    known = [file for file in known if file != "none"] or [f"{home}/.ssh/known_hosts"]
+    def files(name: str, default: str) -> list[str]:
+        return [word for line in options.get(name, [default]) for word in line.split() if word != "none"]
+
+    own = [path(word) for word in files("userknownhostsfile", "~/.ssh/known_hosts")]
+    known = own + files("globalknownhostsfile", "/etc/ssh/ssh_known_hosts") or [f"{home}/.ssh/known_hosts"]
     if ssh.key:
         keys: tuple[str, ...] = (path(ssh.key),)
     else:
         candidates = [path(name) for name in options.get("identityfile", [])]
-        keys = tuple(name for name in candidates if Path(name).exists())
+        keys = tuple(name for name in candidates if _is_there(Path(name)))
     real = one("hostname") or host
     return Target(
         host=real.strip("[]"),
         port=ssh.port or int(one("port") or 22),
-        user=ssh.user or one("user") or pwd.getpwuid(os.getuid()).pw_name,
+        user=ssh.user or one("user") or _login(),
         keys=keys,
         jump=one("proxyjump") if ssh.jump is None else ssh.jump if ssh.jump != "none" else None,
         proxy_command=None if ssh.jump else one("proxycommand"),
@@ -102,6 +104,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
         timeout_s=ssh.connect_timeout_s,
         identities_only=one("identitiesonly") == "yes",
         aliased=one("hostkeyalias") is not None,
+        new_keys_file=own[0] if own else None,
     )
 
 
@@ -110,12 +113,12 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
     """What `ssh -G` says of this host; where the configuration is simple, or without OpenSSH, what paramiko reads."""
-    user_config = Path.home() / ".ssh" / "config"
+    user_config = _home() / ".ssh" / "config"
     defaults = {"identityfile": [f"~/.ssh/{name}" for name in DEFAULT_KEYS]}
     program = shutil.which("ssh") if _wants_openssh(user_config) else None
     if program:
         command = [program, "-G"]
-        if str(Path.home()) != pwd.getpwuid(os.getuid()).pw_dir and user_config.exists():
+        if _home() != _account_home() and _is_there(user_config):
             command += ["-F", str(user_config)]
         if ssh.user:
             command += ["-l", ssh.user]
@@ -129,15 +132,15 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             if done.returncode != 0:
                 raise Unreachable(
                     "ssh-handshake-failed",
-                    f"ssh refuses its own configuration for {host}: {done.stderr.strip()}",
-                    f"mend ~/.ssh/config until `ssh -G {host}` succeeds",
+                    f"ssh refuses its own configuration for {word(host)}: {done.stderr.strip()}",
+                    f"mend ~/.ssh/config until `ssh -G {word(host)}` succeeds",
                 )
             options: dict[str, list[str]] = {}
             for line in done.stdout.splitlines():
                 name, _, value = line.partition(" ")
                 options.setdefault(name, []).append(value)
             return options
-    if not user_config.exists():
+    if not _is_there(user_config):
         return defaults
     found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
     return defaults | {
@@ -177,6 +180,39 @@ SIMPLE = frozenset(
 )
 """Keywords that paramiko reads as OpenSSH does, or that do not matter to us. Any other has `ssh -G` decide, which
 costs a process a node."""
+
+
+def _account_home() -> Path:
+    """The home folder of whoever runs this; the root where this user id has no account, as in a container."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path("/")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither $HOME nor an account
+        return _account_home()
+
+
+def _login() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise Unreachable(
+            "ssh-auth-failed",
+            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no user",
+            "name one in the inventory, `ssh: {user: NAME}` (`inventory init`: --user NAME)",
+        ) from None
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # its folder is another user's
+        return False
 
 
 def _wants_openssh(user_config: Path) -> bool:

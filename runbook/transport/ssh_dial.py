@@ -19,6 +19,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import Target
 from runbook.transport.ssh_wire import Wire
@@ -31,6 +32,9 @@ RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
 """The ways in which one and the same RSA key may sign."""
 
 TCP_THIN_LINEAR_TIMEOUTS = 16  # linux/tcp.h: what was lost is sent again every 0.2 s, not after 0.2, 0.4, 0.8, … s
+
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+"""What this process, or this machine, may have no more of: nothing that concerns a node."""
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
 
@@ -197,10 +201,12 @@ def dial(target: Target, name: str) -> Wire:
             "ssh-unreachable",
             f"{name}: nothing answers at {where} within {target.timeout_s:g} s",
             f"check that {name} is up, that its address is right, and that no firewall drops TCP {target.port} from "
-            f"here: `ping -c 3 {target.host}`, and `sudo nft list ruleset` on its console",
+            f"here: `ping -c 3 {word(target.host)}`, and `sudo nft list ruleset` on its console",
             (f"connect({where}): no answer within {target.timeout_s:g} s",),
         ) from error
     except OSError as error:
+        if error.errno in NO_FILES:
+            raise
         raise _no_way(target, name, error) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Wire(sock)
@@ -214,11 +220,19 @@ def _filled_in(target: Target) -> str:
 def _no_way(target: Target, name: str, error: OSError) -> Unreachable:
     code = errno.errorcode.get(error.errno or 0, "")
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
-    remedy = f"check the route to {target.host} (`ip route get {target.host}`), and that {name} is up"
+    if error.errno == errno.EADDRNOTAVAIL and ":" not in target.host:
+        return Unreachable(
+            "ephemeral-ports-exhausted",
+            f"{name}: this machine has no local port left to dial {where} from",
+            "here: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -s` and `sudo ss -Htanp` show who holds them; "
+            "or fewer logins at once: -f 4",
+            (f"connect({where}): {code} {text}",),
+        )
+    remedy = f"check the route to {target.host} (`ip route get {word(target.host)}`), and that {name} is up"
     if error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
         # The same error for a neighbour that does not answer, a router's word, and iptables' `icmp-host-prohibited`.
         text += ": it is off, a router has no way to it, or a firewall rejects us"
-        remedy += f"; if `ping -c 3 {target.host}` is answered, a firewall rejects TCP {target.port}: look at "
+        remedy += f"; if `ping -c 3 {word(target.host)}` is answered, a firewall rejects TCP {target.port}: look at "
         remedy += f"`sudo nft list ruleset` on {name}'s console"
     return Unreachable(
         "ssh-unreachable",
@@ -285,7 +299,7 @@ def through(gateway: fabric.Connection, target: Target, name: str) -> Wire:
             "ssh-refused" if refused else "ssh-unreachable",
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
-            f"on {jump}: `nc -zv -w 5 {target.host} {target.port}`; start sshd on {name} (`sudo systemctl enable --now "
+            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable --now "
             "ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
             seen,
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import paramiko
 
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.transport.known_hosts import Entry, Known
 from runbook.transport.ssh_config import Target
@@ -22,15 +23,29 @@ class UnknownKey(Exception):
 
 
 class ChangedKey(Exception):
-    """Another host key of the same kind than the one that `entry` gives."""
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as OpenSSH
+    has it: who stands in between has only to make one of a type that is not known."""
+
+    def __init__(self, key: paramiko.PKey, known: Sequence[Entry]) -> None:
+        self.key = key
+        self.entry = next((entry for entry in known if entry.kind == key.get_name()), known[0])
+
+
+class RevokedKey(Exception):
+    """A host key that `entry` says is not to be trusted any more."""
 
     def __init__(self, key: paramiko.PKey, entry: Entry) -> None:
         self.key = key
         self.entry = entry
 
 
-class RevokedKey(ChangedKey):
-    """A host key that `entry` says is not to be trusted any more."""
+class NotRemembered(Exception):
+    """A new host key that may be trusted on first use, and cannot be written down: there would be no second use."""
+
+    def __init__(self, key: paramiko.PKey, file: str, reason: str) -> None:
+        self.key = key
+        self.file = file
+        self.reason = reason
 
 
 class TurnedAway(Unreachable):
@@ -64,7 +79,11 @@ def why(
     if isinstance(error, UnknownKey):
         return _unknown(error, target, name)
     if isinstance(error, ChangedKey):
-        return _distrusted(error, target, name)
+        return _changed(error, target, name)
+    if isinstance(error, RevokedKey):
+        return _revoked(error, target, name)
+    if isinstance(error, NotRemembered):
+        return _not_remembered(error, target, name)
     if "Too many authentication failures" in said:
         return _too_many_keys(target, name, keys, seen)
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
@@ -116,47 +135,74 @@ def why(
 
 def _unknown(error: UnknownKey, target: Target, name: str) -> Unreachable:
     kind, known = error.key.get_name(), error.known
-    others = sorted({entry.kind for entry in known.keys})
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
     says = f"{name}: {target.entry} shows a {kind} host key that no known_hosts file has"
-    if others:
-        says += f"; of that host they have only {', '.join(others)}"
-    elif signed:
+    if signed:
         says += ": they trust a certificate authority for it, and runbook cannot verify host certificates"
+    remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
+    if known.unread:
+        says += f", as far as they can be read: {known.unread[0]}"
+        remedy = "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still unknown, "
+        remedy += f"compare the fingerprint with the machine's own and add it: `{_learn(target, '~/.ssh/known_hosts')}`"
+    elif not target.accept_new:
+        remedy += "; or trust on first use with `ssh: {host_keys: accept-new}` in the inventory"
     return Unreachable(
         "ssh-host-key-unknown",
         says,
-        f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`; or trust on first use with `ssh: {{host_keys: accept-new}}` in the inventory",
-        (f"offered: {error.key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread),
+        remedy,
+        (f"offered: {error.key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread[:8]),
     )
+
+
+def _not_remembered(error: NotRemembered, target: Target, name: str) -> Unreachable:
+    return Unreachable(
+        "ssh-host-key-unknown",
+        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in {error.file}: "
+        f"{error.reason}",
+        "let the user who starts runbook write that file, or name another in ~/.ssh/config (`UserKnownHostsFile`): a key that is "
+        "trusted on first use has to be kept for the second",
+        (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
+    )
+
+
+def _quoted(entry: str) -> str:
+    """`[host]:port` has brackets, which a shell reads, more often than not: between quotes in any case."""
+    return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
 
 
 def _learn(target: Target, file: str) -> str:
     """The command that writes the host's present key into a known_hosts file."""
     if target.jump or target.proxy_command:  # no way there for ssh-keyscan
-        jump = f"-J {target.jump} " if target.jump else ""
-        trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={file}"
-        return f"ssh {jump}-p {target.port} {trust} {target.user}@{target.host} true"
-    rename = f" | sed 's/^[^ ]*/{target.entry}/'" if target.aliased else ""
-    return f"ssh-keyscan -p {target.port} {target.host}{rename} >> {file}"
+        jump = f"-J {word(target.jump)} " if target.jump else ""
+        trust = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={word(file)}"
+        return f"ssh {jump}-p {target.port} {trust} {word(target.user)}@{word(target.host)} true"
+    rename = f" | sed {word(f's/^[^ ]*/{target.entry}/')}" if target.aliased else ""
+    return f"ssh-keyscan -p {target.port} {word(target.host)}{rename} >> {word(file)}"
 
 
-def _distrusted(error: ChangedKey, target: Target, name: str) -> Unreachable:
-    file = error.entry.place.rpartition(":")[0]
-    if isinstance(error, RevokedKey):
-        return Unreachable(
-            "ssh-host-key-changed",
-            f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
-            f"give {name} new host keys, on its console: `sudo rm /etc/ssh/ssh_host_*_key* && sudo ssh-keygen -A && sudo "
-            f"systemctl restart ssh`, then `{_learn(target, target.known_hosts[0])}`",
-            (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
-        )
+def _revoked(error: RevokedKey, target: Target, name: str) -> Unreachable:
     return Unreachable(
         "ssh-host-key-changed",
-        f"{name}: the host key of {target.entry} is not the one in known_hosts: a reinstalled machine, another "
-        "machine at this address, or somebody in between",
-        f"only if {name} was reinstalled: `ssh-keygen -f {file} -R '{target.entry}'`, then `{_learn(target, file)}`",
-        (f"offered: {error.key.fingerprint}", f"expected: {error.entry.fingerprint} ({error.entry.place})"),
+        f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
+        f"give {name} new host keys, on its console: `sudo rm /etc/ssh/ssh_host_*_key* && sudo ssh-keygen -A && sudo "
+        f"systemctl restart ssh`, then `{_learn(target, target.known_hosts[0])}`",
+        (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
+    )
+
+
+def _changed(error: ChangedKey, target: Target, name: str) -> Unreachable:
+    file = error.entry.place.rpartition(":")[0]
+    shown, known = error.key.get_name(), error.entry.kind
+    return Unreachable(
+        "ssh-host-key-changed",
+        f"{name}: the host key of {target.entry} is not the one in known_hosts"
+        + (f" ({shown}, and known is one of type {known})" if shown != known else "")
+        + ": a reinstalled machine, another machine at this address, or somebody in between",
+        f"only if {name} was reinstalled: `ssh-keygen -f {word(file)} -R {_quoted(target.entry)}`, then `{_learn(target, file)}`",
+        (
+            f"offered: {error.key.fingerprint} ({shown})",
+            f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
+        ),
     )
 
 
@@ -208,8 +254,8 @@ def _refused(
             "ssh-auth-failed",
             f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the account, "
             "which has expired or is kept out by a PAM rule",
-            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l {target.user}` shows the "
-            f"day it expires, and `sudo chage -E -1 {target.user}` takes that back; who may log in is in /etc/security/access.conf "
+            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l {word(target.user)}` shows the "
+            f"day it expires, and `sudo chage -E -1 {word(target.user)}` takes that back; who may log in is in /etc/security/access.conf "
             "and /etc/pam.d/sshd",
             seen,
         )
@@ -218,7 +264,7 @@ def _refused(
     return Unreachable(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        f"`ssh-copy-id -i {file}.pub -p {target.port} {target.user}@{target.known_as}`, if {target.user} is the right user "
+        f"`ssh-copy-id -i {word(file)}.pub -p {target.port} {word(target.user)}@{word(target.known_as)}`, if {target.user} is the right user "
         "(else `ssh: {user: …}`)",
         (
             *seen,
@@ -288,7 +334,7 @@ def _nothing_in_common(
         "ssh-handshake-failed",
         f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: it "
         f"offers only {have}",
-        f"on {name}: `sudo grep -rin {option} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` shows what "
+        f"on {name}: `sudo grep -rin {word(option)} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` shows what "
         f"narrows it; take that line out, or add one of {want}; then `sudo systemctl reload ssh`; an OpenSSH too old "
         "to have them wants an update",
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),

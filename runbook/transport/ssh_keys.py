@@ -13,6 +13,8 @@ from pathlib import Path
 
 import paramiko
 
+from runbook.model.commands import word
+
 
 @dataclass(frozen=True)
 class KeyFile:
@@ -52,19 +54,19 @@ def _look(path: str) -> KeyFile:
     except OSError as error:
         remedy = "name the right file in the inventory: `ssh: {key: ~/.ssh/id_ed25519}`"
         if isinstance(error, PermissionError):
-            remedy = f"run as the user whose key it is, or `sudo chown $USER {path}`"
+            remedy = f"run as the user whose key it is, or `sudo chown $USER {word(path)}`"
         return KeyFile(path, wrong=error.strerror or str(error), remedy=remedy)
     if text.startswith((b"ssh-", b"ecdsa-", b"sk-", b"---- BEGIN SSH2 PUBLIC", b"-----BEGIN PUBLIC")):
         private = path.removesuffix(".pub")
         other = f": `ssh: {{key: {private}}}`" if private != path else ""
         return KeyFile(path, wrong="it is the public half of a key", remedy=f"name the private half{other}")
     if text.startswith(b"PuTTY-User-Key-File"):
-        remedy = f"convert it: `puttygen {path} -O private-openssh -o {path}.openssh`, and name that file"
+        remedy = f"convert it: `puttygen {word(path)} -O private-openssh -o {word(path)}.openssh`, and name that file"
         return KeyFile(path, wrong="it is a key of PuTTY's", remedy=remedy)
     # As OpenSSH judges it: a key of ours that others may read is no secret, and is not offered.
     if os.name != "nt" and status.st_uid == os.getuid() and status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
-        return KeyFile(path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {path}`")
+        return KeyFile(path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {word(path)}`")
     if Path(f"{path}-cert.pub").exists():
         return KeyFile(path)
     try:
@@ -73,7 +75,9 @@ def _look(path: str) -> KeyFile:
         locked = isinstance(error, paramiko.PasswordRequiredException) or "password" in str(error).lower()
         if locked:
             key = _in_agent(path, text)
-            remedy = f"`ssh-add {path}`, in the shell that starts runbook (first `eval $(ssh-agent)` if no agent runs)"
+            remedy = (
+                f"`ssh-add {word(path)}`, in the shell that starts runbook (first `eval $(ssh-agent)` if no agent runs)"
+            )
             return KeyFile(
                 path, key, None if key else "it has a passphrase, and no agent holds it", "" if key else remedy
             )

@@ -241,7 +241,7 @@ def test_a_controller_whose_clock_is_wrong_blames_nobody() -> None:
 
 
 def answer(**options: Any) -> Answer:
-    fields = {"code": 0, "messages": (), "stdout": "", "stderr": "", "timed_out": False, "seconds": 0.1}
+    fields = {"code": 0, "message": None, "stdout": "", "stderr": "", "timed_out": False, "seconds": 0.1}
     return Answer(**{**fields, **options})
 
 
@@ -263,9 +263,15 @@ def test_a_program_that_said_nothing_is_never_a_pass(got: object, verdict: Verdi
     assert (outcome.verdict, [f.cause for f in outcome.findings]) == (verdict, [cause])
 
 
-def test_a_bug_of_ours_is_not_dressed_up() -> None:
-    with pytest.raises(ZeroDivisionError):
-        no_answer("node-a", "reach", ZeroDivisionError())
+def test_what_cannot_be_judged_of_one_node_is_told_of_that_node_and_where_it_happened() -> None:
+    try:
+        1 // 0  # noqa: B018
+    except ZeroDivisionError as error:
+        outcome = no_answer("node-a", "reach", error)
+    assert outcome.verdict is Verdict.UNKNOWN
+    (finding,) = outcome.findings
+    assert (finding.cause, "ZeroDivisionError" in finding.says) == ("tool-output-unknown", True)
+    assert finding.evidence[0].startswith("test_reach.py:")
 
 
 def imported(gang: Gang, **versions: str) -> None:

@@ -131,6 +131,7 @@ def heard(folder: Path, *secrets: str) -> tuple[RankLogs, list[tuple[str, list[s
     stops: list[Facts] = []
     logs = RankLogs(
         folder,
+        "attempt-01",
         Redactor([Secret(text, "TOKEN") for text in secrets]),
         lambda _, stream, lines: said.append((stream, lines)),
         lambda _, event: stops.append(dict(event)),
@@ -147,21 +148,21 @@ def test_a_line_is_told_once_it_is_whole_and_no_byte_is_lost(tmp_path: Path) -> 
     assert logs.at("rank-00000.node-a.l0.out") == len(text)
     logs.close()
     assert said[-1] == ("out", ["without an end"])
-    assert (tmp_path / "rank-00000.node-a.l0.out").read_bytes() == text
+    assert (logs.folder / "rank-00000.node-a.l0.out").read_bytes() == text
 
 
 def test_bytes_that_come_twice_count_once(tmp_path: Path) -> None:
     logs, said, _ = heard(tmp_path)
     for begin, data in ((0, b"one\ntw"), (0, b"one\ntwo\n"), (4, b"two\nthree\n"), (0, b"one\n")):
         logs.take(place(0), "x.out", data, begin)
-    assert (tmp_path / "x.out").read_text() == "one\ntwo\nthree\n"
+    assert (logs.folder / "x.out").read_text() == "one\ntwo\nthree\n"
     assert [line for _, lines in said for line in lines] == ["one", "two", "three"]
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are(tmp_path: Path) -> None:
     logs, _, _ = heard(tmp_path)
     come(logs, "x.err", b"\xff\xfe\x00broken\n")
-    assert (tmp_path / "x.err").read_bytes() == b"\xff\xfe\x00broken\n"
+    assert (logs.folder / "x.err").read_bytes() == b"\xff\xfe\x00broken\n"
 
 
 def test_a_line_that_never_ends_is_passed_on_in_pieces(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_secret_is_masked_on_screen_and_in_the_file(tmp_path: Path) -> None:
     come(logs, "x.out", b"token=hunter")
     come(logs, "x.out", b"22-long and hunter22\n")
     assert said == [("out", ["token=*** and ***"])]
-    assert (tmp_path / "x.out").read_text() == "token=*** and ***\n"
+    assert (logs.folder / "x.out").read_text() == "token=*** and ***\n"
     assert logs.at("x.out") == len(b"token=hunter22-long and hunter22\n"), "offsets are those of the node's file"
 
 
@@ -272,7 +273,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
         "node-a",
         {
             "seen": [1],
-            "read": {f"{name}.out": "aGkK", "stranger.out": "aGkK"},
+            "read": {f"{name}.out": b"hi\n", "stranger.out": b"hi\n"},
             "size": {f"{name}.out": 10},
             "kept": [{"name": name, "state": "running", "started": 100.0, "use": {"rss": 5}}, {"name": "stranger"}],
         },

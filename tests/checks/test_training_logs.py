@@ -21,7 +21,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def logs(tmp_path: Path, told: list[str]) -> RankLogs:
-    return RankLogs(tmp_path / "logs", Redactor(()), lambda place, stream, lines: told.extend(lines))
+    return RankLogs(tmp_path, "attempt-01", Redactor(()), lambda place, stream, lines: told.extend(lines))
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 15, 1 << 20])

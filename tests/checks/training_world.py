@@ -41,7 +41,7 @@ def crew(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] =
     site = cast(Site, SimpleNamespace(sessions={}, failures={}))
     run = Run("job-1", folder, site, redactor=redactor)
     at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_: None)
-    made = Crew(at, tried.folder, tried.places, RankLogs(folder / "logs" / tried.folder, redactor, lambda *_: None))
+    made = Crew(at, tried.folder, tried.places, RankLogs(folder, tried.folder, redactor, lambda *_: None))
     made.folders = {name: f"/work/job-1/{name}/{tried.folder}" for name in made.nodes}
     return made
 

@@ -20,7 +20,7 @@ import yaml
 
 from runbook.cli.main import main
 from runbook.engine.collect.entries import Entry, decoded, read_entry
-from runbook.engine.collect.views import views
+from runbook.model.views import views
 
 INVENTORY = """\
 name: mine
@@ -41,6 +41,7 @@ PLANTED_LOG = (
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "inventory.yml").write_text(INVENTORY)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where others may have left runs
     monkeypatch.setenv("SECRET_OF_MINE", SECRET)
     return tmp_path
 

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 INVENTORY = """\
+rendezvous: {port: PORT}
 network: {interface: lo}
 defaults: {connection: local, workdir: WORKDIR, env: {TOKEN: {env: SECRET_OF_MINE}}}
 nodes:
@@ -21,7 +23,9 @@ JOBS = ("ps", "logs", "attach", "stop", "clean")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "inventory.yml").write_text(INVENTORY.replace("WORKDIR", str(tmp_path / "work")))
+    (tmp_path / "inventory.yml").write_text(
+        INVENTORY.replace("WORKDIR", str(tmp_path / "work")).replace("PORT", str(free_port()))
+    )
     return tmp_path
 
 
@@ -119,5 +123,5 @@ def test_help_has_an_example_and_what_the_exit_code_means(folder: Path, command:
 def test_commands_on_jobs_are_completed(folder: Path) -> None:
     (folder / "c.bash").write_text(runbook(folder, "completion", "bash").stdout)
     line = 'source c.bash; COMP_WORDS=(runbook ""); COMP_CWORD=1; _runbook_complete; printf "%s\\n" "${COMPREPLY[@]}"'
-    offered = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+    offered = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=True)
     assert {"run", *JOBS} <= set(offered.stdout.split())

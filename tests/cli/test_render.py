@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from runbook.cli.main import main
 from runbook.node import __file__ as node_room
@@ -19,7 +20,7 @@ SECRET = "s3cr3t 'quoted' $0815"
 
 INVENTORY = """\
 name: here
-rendezvous: {port: 29511, backend: gloo}
+rendezvous: {port: PORT, backend: gloo}
 network: {interface: lo}
 defaults: {connection: local, workdir: WORKDIR, env: {TOKEN: {env: SECRET_OF_MINE}}}
 nodes:
@@ -51,7 +52,9 @@ nodes: {"pc[1-2]": {address: "10.0.0.[1-2]"}}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "inventory.yml").write_text(INVENTORY.replace("WORKDIR", str(tmp_path / "work")))
+    (tmp_path / "inventory.yml").write_text(
+        INVENTORY.replace("WORKDIR", str(tmp_path / "work")).replace("PORT", str(free_port()))
+    )
     (tmp_path / "playbook.yml").write_text(PLAYBOOK.replace("TRAIN", "train.py"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SECRET_OF_MINE", SECRET)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -39,8 +41,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "runbook", "run", "playbook.yml", "-i", "inventory.yml", *arguments],
         cwd=folder,
@@ -80,11 +80,17 @@ def test_a_run_folder_that_somebody_removes_is_made_again(folder: Path) -> None:
     assert json.loads((folder / "out" / "result.json").read_text())["verdict"] == "pass"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_for_its_files_changes_no_verdict(folder: Path) -> None:
-    (folder / "out").mkdir()
-    (folder / "out" / "events.jsonl").symlink_to("/dev/full")
-    done = run(folder, "--run-dir", "out")
+    script = (
+        f"ulimit -f 1; exec {shlex.quote(sys.executable)} -m runbook run playbook.yml -i inventory.yml --run-dir out"
+    )
+    (folder / "playbook.yml").write_text(
+        PLAYBOOK + "".join(f"  - {{name: more {n}, shell: 'true'}}\n" for n in range(9))
+    )
+    environment = {**os.environ, "SECRET_OF_MINE": "s3cr3t-0815", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done
     assert "warning: a report cannot be written" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.engine.collect.scrub import Scrubber
 
@@ -32,7 +33,7 @@ private = st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 255
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(addresses=st.lists(private, min_size=2, max_size=12, unique=True))
 def test_two_addresses_share_the_prefix_they_shared(addresses: list[str]) -> None:
     mapped = hidden(*addresses)

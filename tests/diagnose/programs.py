@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,13 +32,6 @@ def script(folder: Path, *, before: str = "", after: str = "", backend: str = "g
     file = folder / "train.py"
     file.write_text(TRAIN.format(before=before, after=after, backend=backend, timeout=timeout))
     return file
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment(**given: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from runbook.cli.main import main
 class Told:
     exit_code: int
     causes: list[dict[str, Any]]
+    unread: list[dict[str, str]] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> str | None:
@@ -33,9 +36,9 @@ def diagnose(*logs: Path | str) -> Told:
     with contextlib.redirect_stdout(out):
         code = main(["diagnose", "-o", "json", *map(str, logs)])
     document = json.loads(out.getvalue())
-    assert set(document) == {"version", "causes"}
-    assert document["version"] == 1
-    return Told(code, document["causes"])
+    assert set(document) - {"unread", "notes", "aside"} == {"version", "causes"}
+    assert document.pop("version") == 1
+    return Told(code, **document)
 
 
 def causes_in(**logs: str | bytes) -> list[Cause]:

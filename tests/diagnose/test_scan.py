@@ -6,8 +6,9 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.causes.logs.index import Index
 from runbook.causes.logs.line import read_line, section_of, section_of_path, when
@@ -77,13 +78,13 @@ def test_the_names_of_our_own_logs_name_rank_and_node() -> None:
     assert section_of_path("slurm-123.out") == (None, None)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.binary(max_size=400))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     causes_in(job=data, other=data + KILLED)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.lists(st.binary(max_size=60), max_size=20), st.integers(1, 50))
 def test_chunks_may_end_anywhere(lines: list[bytes], size: int) -> None:
     data = b"\n".join([*lines, KILLED.strip(), *lines])
@@ -132,7 +133,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
     assert peak(400) < 1.3 * peak(100) + 200_000
 
 
-@settings(deadline=None)
+@examples()
 @given(
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=8, unique=True), st.text("abc ", max_size=30)
 )

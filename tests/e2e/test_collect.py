@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from lab import Lab, runbook_cli, runbook_finish, runbook_start
 
-from runbook.engine.collect.views import views
+from runbook.model.views import views
 
 from .e2e_types import Ran
 
@@ -151,4 +151,4 @@ def test_interrupted_nothing_is_left(two_hosts: Lab) -> None:
     assert (done.returncode, done.stdout) == (130, ""), done
     assert sorted(path.name for path in two_hosts.tmp.iterdir()) == before
     for host in two_hosts:
-        host.wait_empty(user=two_hosts.user, timeout=20)
+        host.wait_empty(user=two_hosts.user)

@@ -36,7 +36,7 @@ def test_every_stage_passes_and_nothing_is_left(two_hosts: Lab, run_in: Callable
         assert [outcome["node"] for outcome in stage["outcomes"]] == ["node-a", "node-b"]
         assert all(outcome["proof"] for outcome in stage["outcomes"])
     for host in two_hosts.hosts:
-        host.wait_empty(user=two_hosts.user, timeout=10)
+        host.wait_empty(user=two_hosts.user)
         assert host.run("ls -A ~/.runbook").stdout.strip() == ""
     assert sorted(path.name for path in (ran.folder / "logs").iterdir()) == [
         "rank-00000.node-a.log",
@@ -55,10 +55,13 @@ def test_a_slow_link_gives_its_own_bandwidth_and_fails_a_gate_above_it(
     (stage,) = [stage for stage in ran.document["stages"] if stage["name"] == "full"]
     metrics = stage["outcomes"][0]["metrics"]
     assert metrics["size"] == 16 << 20
-    assert 0.8 * 23.5 < metrics["busbw_gbytes"] * 1000 < 1.05 * 23.5  # a busy machine only takes from it
+    assert 0.5 * 23.5 < metrics["busbw_gbytes"] * 1000 < 1.05 * 23.5  # a busy machine only takes from it
 
 
-@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/zsh", "/bin/dash"])
+@pytest.mark.parametrize(
+    "shell",
+    ["/usr/bin/fish", *(pytest.param(shell, marks=pytest.mark.thorough) for shell in ("/usr/bin/zsh", "/bin/dash"))],
+)
 def test_any_login_shell_will_do(two_hosts: Lab, run_in: Callable[..., Ran], shell: str) -> None:
     two_hosts["node-b"].login_shell(shell)
     ran = run_in(two_hosts, "-t", "small")

@@ -86,7 +86,7 @@ def test_a_node_that_never_comes_is_named(lab: Lab) -> None:
     cause, node, says = blamed(done)
     assert (cause, node) == ("ranks-missing", "node-b"), done
     assert "node-b" in says
-    lab["node-b"].wait_empty(lab.user, timeout=30)
+    lab["node-b"].wait_empty(lab.user)
     assert stopped
 
 

@@ -215,7 +215,7 @@ def test_one_fault(name: str) -> None:
         Chaos(lab, 5).inject(1, name)
 
 
-@pytest.mark.every_fault
+@pytest.mark.thorough
 def test_24_faults_in_a_row() -> None:
     seed = int(os.environ.get("RUNBOOK_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"RUNBOOK_CHAOS_SEED={seed}")

@@ -29,7 +29,7 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize("ranks", [(1, 1), (1, 3)])
+@pytest.mark.parametrize("ranks", [(1, 1), pytest.param((1, 3), marks=pytest.mark.thorough)])
 def test_jax_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> None:
     alone = lab["node-a"].run(f"cd ~/work && {lab.python} train.py --steps 6", lab.user)
     done = launch(lab, playbook(lab, more=JAX), node_a=ranks[0], node_b=ranks[1])
@@ -54,6 +54,7 @@ def test_a_killed_process_is_the_cause_and_not_what_jax_says_of_it_elsewhere(lab
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_taken_coordinator_port_is_another_one_at_the_second_attempt(lab: Lab) -> None:
     bind = 'import socket, time; s = socket.create_server(("", 29500)); print("up", flush=True); time.sleep(90)'
     with lab["node-a"].popen([lab.python, "-c", bind], "root") as holder:
@@ -68,6 +69,7 @@ def test_a_taken_coordinator_port_is_another_one_at_the_second_attempt(lab: Lab)
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_process_that_never_comes_is_named(lab: Lab) -> None:
     """JAX aborts those who wait, with a line that names nobody."""
     join = "    jax.distributed.initialize("

@@ -58,7 +58,7 @@ def wait_for(lab: Lab, names: list[str]) -> None:
 
 def nothing_left(lab: Lab) -> None:
     for host in lab:
-        host.wait_empty(lab.user, timeout=30)
+        host.wait_empty(lab.user)
 
 
 def test_every_rank_has_its_own_files(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -19,6 +20,9 @@ from runbook.model.events import Event, OutcomeReached, RunFinished
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Playbook
 from runbook.model.verdict import Finding, Outcome
+
+RUN_ID = f"run-{os.getpid()}"
+"""Of this process alone: at its end a run ends whatever bears its name, wherever that is on the machine."""
 
 NODES = """
     rendezvous: {master: node-a}
@@ -103,5 +107,5 @@ def execute_stages(folder: Path, *stages: PlannedStage) -> Told:
     events: list[Event] = []
     whole = stages[0].inventory
     plan = Plan(Playbook("made up", (), source="playbook.yml"), whole, stages)
-    code = execute(plan, Settings("run-1", folder), events.append)
+    code = execute(plan, Settings(RUN_ID, folder), events.append)
     return Told(code, events)

@@ -64,6 +64,19 @@ done <<EOF
 $LAB_SITES
 EOF
 
+# Accounts are those of a fresh system: who else may log in to this machine, and with which rights, is no matter of a test.
+for file in passwd group shadow; do
+  # Nobody but the system's own; a group has no members, an account no password.
+  awk -F: -v OFS=: -v file="$file" -v kept="$LAB_ACCOUNTS" '
+    BEGIN { count = split(kept, names, " "); for (n = 1; n <= count; n++) keep[names[n]] }
+    file == "group" { $4 = "" }
+    file == "shadow" { $2 = "*" }
+    $1 in keep' "/etc/$file" >"$root/etc/$file"
+done
+rm -rf "$root/etc/sudoers.d"
+cp "$LAB_FILES/sudoers" "$root/etc/sudoers"
+chmod 440 "$root/etc/sudoers"
+
 # The user exists on this host only.
 echo "$LAB_USER:x:$LAB_UID:$LAB_UID::/home/$LAB_USER:/bin/bash" >>"$root/etc/passwd"
 echo "$LAB_USER:x:$LAB_UID:" >>"$root/etc/group"
@@ -75,7 +88,7 @@ chmod 600 "$root/home/$LAB_USER/.ssh/authorized_keys"
 chown -R "$LAB_UID:$LAB_UID" "$root/home/$LAB_USER"
 
 mkdir -p "$root/etc/sudoers.d" "$root/etc/ssh"
-cp "$LAB_FILES/sudoers" "$root/etc/sudoers.d/$LAB_USER"
+cp "$LAB_FILES/sudo_of_user" "$root/etc/sudoers.d/$LAB_USER"
 chmod 440 "$root/etc/sudoers.d/$LAB_USER"
 cp "$LAB_FILES/sshd_config" "$root/etc/ssh/lab_sshd_config"
 cp "$LAB_FILES/host_key" "$root/etc/ssh/lab_host_key"

@@ -59,7 +59,7 @@ def runbook_start(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = N
     return process
 
 
-def runbook_finish(process: subprocess.Popen[str], *, timeout: float = 60.0) -> CliResult:
+def runbook_finish(process: subprocess.Popen[str], *, timeout: float = 120.0) -> CliResult:
     """Wait for a started runbook; past the deadline its whole process group is killed."""
     begin = time.monotonic()
     args = tuple(str(word) for word in process.args[3:]) if isinstance(process.args, list) else ()
@@ -76,6 +76,6 @@ def runbook_finish(process: subprocess.Popen[str], *, timeout: float = 60.0) -> 
     return CliResult(args, process.returncode, stdout, stderr, time.monotonic() - begin)
 
 
-def runbook_cli(lab: Lab, *args: str | Path, timeout: float = 60.0, env: Mapping[str, str] | None = None) -> CliResult:
+def runbook_cli(lab: Lab, *args: str | Path, timeout: float = 120.0, env: Mapping[str, str] | None = None) -> CliResult:
     """Run runbook to its end, with the lab's HOME, in the lab's folder."""
     return runbook_finish(runbook_start(lab, *args, env=env), timeout=timeout)

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ stages:
       budget: "{{ budget }}"
       min_busbw_gbytes: "{{ gate }}"
 """
+
+BEFORE_RANKS = ("reach", "ping", "port", "firewall", "ibstat")
+"""The stages that start no rank, in their order; `reach` is always there."""
 
 LONG = ("-e", "max_bytes=256M", "-e", "budget=40s", "-e", "iterations=2000")
 """A full AllReduce that is still under way when something strikes it."""
@@ -95,8 +98,9 @@ class Fault:
     true as well. `says` are regular expressions to be found in what is printed: the rule, the process, the number.
     `mends`: the printed remedy, run as root on the blamed node, makes the same run pass. `within_s`, from the start of
     the run (or from the strike) to its end, is looked at by `make bench` only. `torchrun`: bare torchrun can be tried
-    on the same fault. `quick`: belongs to `make test`, every other one to `make test-all`. `needs`: programs beyond the
-    lab's own (`needs.PROGRAMS`); where one is not installed the fault is not tried, see `missing`.
+    on the same fault. `quick`: stands for its family in `make test`; `make test-all` tries every one. `needs`: programs
+    beyond the lab's own (`needs.PROGRAMS`); where one is not installed the fault is not tried, see `missing`. `ranks`:
+    it is told before any rank starts, and only because some will be.
 
     Without a `cause` it looks like a fault and is none: the run passes.
     """
@@ -117,6 +121,7 @@ class Fault:
     torchrun: bool = False
     quick: bool = False
     needs: tuple[str, ...] = ()
+    ranks: bool = False
     playbook: str = EVERY_CHECK
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,6 +130,18 @@ class Fault:
         if self.cause is None:
             return 0
         return 3 if self.unreachable else 1
+
+    def shortened(self, *, mended: bool = False) -> Fault:
+        """The same without what takes the time: the stages with ranks where the fault is told before them; `mended`: what
+        comes after the stage that failed, since that one is to pass now.
+
+        A node whose playbook has no rank is not asked for its torch, which takes seconds to import."""
+        if self.playbook is not EVERY_CHECK or self.stage not in BEFORE_RANKS or self.ranks:
+            return self
+        last = max(1, BEFORE_RANKS.index(self.stage)) if mended else len(BEFORE_RANKS) - 1
+        stages = "".join(f"  - check: {name}\n" for name in BEFORE_RANKS[1 : last + 1])
+        variables = next(line for line in EVERY_CHECK.splitlines() if line.startswith("vars:"))
+        return replace(self, playbook=f"name: no ranks\n{variables}\nstages:\n{stages}")
 
     def blamed(self, lab: Lab) -> set[str]:
         if self.nodes == EVERY:

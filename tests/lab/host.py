@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 USER_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/games"
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# The accounts of a host, as far as this machine has them: those of a fresh Debian, and of the services that tests start.
+ACCOUNTS = (
+    "root daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats nobody _apt sshd messagebus "
+    "polkitd systemd-network systemd-timesync adm tty disk kmem sudo shadow utmp staff users nogroup _ssh"
+)
+SUDOERS = """\
+Defaults env_reset, mail_badpass
+Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+root ALL=(ALL:ALL) ALL
+#includedir /etc/sudoers.d
+"""
 SUDO = {
     "nopasswd": "{user} ALL=(ALL:ALL) NOPASSWD: ALL\n",
     "password": "{user} ALL=(ALL:ALL) ALL\n",
@@ -196,7 +207,7 @@ class Host:
         user: str | None = None,
         *,
         check: bool = True,
-        timeout: float = 30.0,
+        timeout: float = 60.0,
         input: str = "",
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
@@ -405,7 +416,7 @@ class Host:
             raise LabError(f"{self.name}: no process {pid} here")
         os.kill(pid, number)
 
-    def wait_empty(self, user: str | None = None, *, timeout: float = 10.0) -> float:
+    def wait_empty(self, user: str | None = None, *, timeout: float = 40.0) -> float:
         """Wait until `processes(user)` is empty; how long it took. Says what stayed when it does not."""
         begin = time.monotonic()
         while left := self.processes(user):

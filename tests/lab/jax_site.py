@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import subprocess
 import sys
@@ -23,9 +24,15 @@ class NoJax(Exception):
 def jax_site() -> Path:
     """A folder of packages with JAX, for `Lab(sites=[...])`: made once, below the project's .venv. Raises NoJax."""
     kept = CHECKOUT / ".venv" / f"{PINNED[0].replace('==', '-')}-py{sys.version_info.major}.{sys.version_info.minor}"
-    if kept.is_dir():
-        return kept
     kept.parent.mkdir(exist_ok=True)
+    with (kept.parent / "jax.lock").open("w") as lock:  # of tests beside each other one fetches it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.is_dir():
+            _fetch(kept)
+    return kept
+
+
+def _fetch(kept: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="jax.", dir=kept.parent) as folder:
         made = Path(folder, "site")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]
@@ -43,6 +50,4 @@ def jax_site() -> Path:
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
             raise NoJax((errors or done.stderr.splitlines() or ["pip said nothing"])[-1])
-        if not kept.is_dir():  # another run of the tests may have been quicker
-            made.rename(kept)
-    return kept
+        made.rename(kept)

@@ -27,7 +27,7 @@ import yaml
 
 from . import keys, sweep
 from .fabric import Fabric
-from .host import SUDO, Host, hosts_file, sshd_config
+from .host import ACCOUNTS, SUDO, SUDOERS, Host, hosts_file, sshd_config
 from .needs import SEARCH_PATH, find_program, lab_missing
 from .proc import LabError, call, wait_until
 
@@ -68,7 +68,8 @@ def _free_subnet() -> ipaddress.IPv4Network:
 
 
 def _free_uid() -> int:
-    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    """Of no account of this machine and of no other lab: the kernel counts processes and files by the number alone."""
+    taken = {entry.pw_uid for entry in pwd.getpwall()} | sweep.registered_uids()
     return next(uid for uid in range(61200, 65000) if uid not in taken)
 
 
@@ -162,11 +163,11 @@ class Lab:
         return self
 
     def _start(self) -> None:
-        self.uid = _free_uid()
         self._login = keys.generate("lab")
         with sweep.one_at_a_time():
             sweep.sweep()
-            sweep.register(self.id, self.tmp)
+            self.uid = _free_uid()
+            sweep.register(self.id, self.tmp, self.uid)
             self.subnet = _free_subnet()
             self.bridge_address = str(self.subnet[254])
             self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
@@ -177,7 +178,7 @@ class Lab:
         self.shared.chmod(0o1777)
         for host in self.hosts:
             self._launch(host)
-        deadline = time.monotonic() + 30 + len(self.hosts)
+        deadline = time.monotonic() + 60 + len(self.hosts)
         for host, anchor in zip(self.hosts, self._anchors, strict=True):
             self._await(host, anchor, deadline)
         self.await_links(*self.hosts)
@@ -219,7 +220,7 @@ class Lab:
                 if stream is not None:
                     with contextlib.suppress(OSError):  # unsent input of a program that is gone
                         stream.close()
-            ended.wait(timeout=10)
+            ended.wait(timeout=60)
 
     def _make_network(self) -> None:
         segments = 65535 if self.offload else 1
@@ -250,7 +251,8 @@ class Lab:
         scratch = files / "scratch"
         scratch.mkdir(parents=True)
         (files / "authorized_keys").write_text(f"{self._login.public} lab\n")
-        (files / "sudoers").write_text(SUDO["nopasswd"].format(user=self.user))
+        (files / "sudoers").write_text(SUDOERS)
+        (files / "sudo_of_user").write_text(SUDO["nopasswd"].format(user=self.user))
         (files / "sshd_config").write_text(sshd_config(host.address, {}))
         (files / "host_key").write_text(host.key.private)
         (files / "hosts").write_text(hosts_file("\n".join(f"{each.address} {each.name}" for each in self.hosts)))
@@ -276,6 +278,7 @@ class Lab:
                         "LAB_FILES": str(files),
                         "LAB_SCRATCH": str(scratch),
                         "LAB_SHARED": str(self.shared),
+                        "LAB_ACCOUNTS": ACCOUNTS,
                         "LAB_USER": self.user,
                         "LAB_UID": str(self.uid),
                         "LAB_SSHD": find_program("sshd"),

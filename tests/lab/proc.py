@@ -17,7 +17,7 @@ class LabError(RuntimeError):
     """The lab itself failed; what it was meant to test is not to blame."""
 
 
-def call(argv: Sequence[str], *, stdin: str = "", timeout: float = 30.0, check: bool = True) -> str:
+def call(argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0, check: bool = True) -> str:
     """Run a program of this machine and give its stdout."""
     done = subprocess.run(
         argv,
@@ -33,7 +33,7 @@ def call(argv: Sequence[str], *, stdin: str = "", timeout: float = 30.0, check: 
     return done.stdout
 
 
-def wait_until(what: str, ready: Callable[[], bool], *, timeout: float = 10.0, pause: float = 0.005) -> None:
+def wait_until(what: str, ready: Callable[[], bool], *, timeout: float = 60.0, pause: float = 0.005) -> None:
     """Poll `ready` until it holds; a wait without an end is how a broken lab would look like a broken product."""
     deadline = time.monotonic() + timeout
     while not ready():
@@ -87,7 +87,7 @@ def processes_in(kind: str, inode: int) -> list[Process]:
     return [process for process in found if process is not None]
 
 
-def kill_network(inodes: set[int], *, timeout: float = 10.0) -> None:
+def kill_network(inodes: set[int], *, timeout: float = 60.0) -> None:
     """Kill whatever lives in these network namespaces, and see it gone. Only they are touched: killing is by inode."""
 
     def empty() -> bool:

@@ -34,7 +34,7 @@ def started(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Held while a subnet is chosen and while leftovers are taken apart, so that two labs do not meet there."""
+    """Held while a subnet and a uid are chosen and while leftovers are taken apart, so that two labs do not meet there."""
     REGISTER.mkdir(mode=0o700, exist_ok=True)
     with (REGISTER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,9 +50,18 @@ def link_name(lab: str) -> str:
     return f"rb{lab}"
 
 
-def register(lab: str, tmp: Path) -> None:
-    record = {"pid": os.getpid(), "started": started(os.getpid()), "tmp": str(tmp)}
+def register(lab: str, tmp: Path, uid: int) -> None:
+    record = {"pid": os.getpid(), "started": started(os.getpid()), "tmp": str(tmp), "uid": uid}
     (REGISTER / f"{lab}.json").write_text(json.dumps(record))
+
+
+def registered_uids() -> set[int]:
+    """The ordinary users of all labs that stand. Called with `one_at_a_time` held."""
+    uids = set()
+    for record in REGISTER.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # one that is being taken down
+            uids.add(int(json.loads(record.read_text())["uid"]))
+    return uids
 
 
 def namespaces(lab: str) -> list[str]:

@@ -19,3 +19,11 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wine]:
         yield windows
     finally:
         windows.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """To start a Windows takes longer than most tests in it: of pytest-xdist's workers one has it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "wine" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("wine"))

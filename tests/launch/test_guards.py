@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.launch.activation import Activation, read_activation
 from runbook.launch.recipe import Guards
@@ -317,7 +318,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
 
 
 @given(st.lists(TEXT, min_size=60, max_size=60))
-@settings(max_examples=6, deadline=None, phases=[Phase.generate])  # to shrink takes minutes
+@examples(6, phases=[Phase.generate])  # to shrink takes minutes
 def test_shellcheck_has_nothing_to_say_whatever_the_values(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
 ) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from runbook.launch.job import Job, Program, make_job
 from runbook.launch.launchers import CannotLaunch, program_words
@@ -257,12 +257,6 @@ INVENTORY = """
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def run_on_both(folder: Path, launch: str, stale: Mapping[str, str]) -> tuple[list[int], list[dict[str, Any]], str]:
     """Exit codes of the two nodes' scripts, what every rank said, and what they printed."""
     text = INVENTORY.replace("PORT", str(free_port())).replace("rendezvous: {", "rendezvous: {master: node-a, ")
@@ -312,8 +306,10 @@ STALE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "old", "
     [
         ("direct", "[train.py, a b, 0]", ()),
         ("torchrun", "[python, train.py, a b, 0]", ()),
-        ("torchrun", "[python, -m, train, a b, 0]", ()),
-        ("torchrun", '[sh, -c, \'exec "$0" train.py "$@"\', PYTHON, a b, 0]', ()),
+        pytest.param("torchrun", "[python, -m, train, a b, 0]", (), marks=pytest.mark.thorough),
+        pytest.param(
+            *("torchrun", '[sh, -c, \'exec "$0" train.py "$@"\', PYTHON, a b, 0]', ()), marks=pytest.mark.thorough
+        ),
         ("torch.distributed.launch", "[train.py, a b, 0]", ("--local-rank={}",)),
     ],
 )
@@ -327,7 +323,7 @@ def test_four_uneven_ranks_meet_in_order_whoever_starts_them(
     assert said == [told(r, [*(p.format(local_ranks[r]) for p in passed), "a b", "0"]) for r in range(4)]
 
 
-@pytest.mark.parametrize(("launcher", "code"), [("direct", 7), ("torchrun", 1)])
+@pytest.mark.parametrize(("launcher", "code"), [("direct", 7), pytest.param("torchrun", 1, marks=pytest.mark.thorough)])
 def test_the_exit_code_of_a_failed_rank_comes_back(launcher: str, code: int, tmp_path: Path) -> None:
     codes, said, printed = run_on_both(tmp_path, f"{{launcher: {launcher}, command: [train.py, 7]}}", {})
     assert len(said) == 4

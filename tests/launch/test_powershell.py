@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import tree_sitter
 import tree_sitter_powershell
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, ps1
@@ -100,7 +101,7 @@ def carried(texts: list[str]) -> list[str]:
 
 
 @given(values=st.lists(TEXT, min_size=120, max_size=120))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_value_is_one_literal_with_the_right_content(values: list[str]) -> None:
     kept = carried(values)
     argv = [Word(text) for text in kept[::2]]
@@ -218,7 +219,7 @@ def taken_apart(line: str) -> list[str]:
 
 
 @given(st.lists(TEXT, min_size=60, max_size=60))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_program_takes_the_command_line_apart_into_the_same_words(texts: list[str]) -> None:
     words = [text for text in texts if "\0" not in text]
     assert taken_apart(joined(words)) == words

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from runbook.launch.probe import PROBE
 
@@ -38,12 +39,6 @@ def listening(stack: ExitStack, address: str = "", family: int = socket.AF_INET)
     door.bind((address, 0))
     door.listen()
     return int(door.getsockname()[1])
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("", 0))
-        return int(door.getsockname()[1])
 
 
 def test_no_shell_finds_anything_special_in_it() -> None:

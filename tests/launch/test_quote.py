@@ -11,8 +11,9 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.launch import script
 from runbook.launch.quote import CannotQuote, Literal, bat, ps1, sh
@@ -20,13 +21,13 @@ from runbook.launch.quote import CannotQuote, Literal, bat, ps1, sh
 from .recipes import TEXT
 
 SHELLS = [shell for shell in ("sh", "dash", "bash", "ksh", "mksh") if shutil.which(shell)]
-AT_ONCE = settings(max_examples=40, deadline=None)  # of sixty texts each: a shell for every text would take minutes
+AT_ONCE = examples(40)  # of sixty texts each: a shell for every text would take minutes
 TEMPLATES = Path(script.__file__).with_name("templates")
 
 
 def arguments(shell: str, text: str) -> list[bytes]:
     """What a program started by this script gets."""
-    done = subprocess.run([shell], input=text.encode(), capture_output=True, check=True, timeout=20)
+    done = subprocess.run([shell], input=text.encode(), capture_output=True, check=True, timeout=120)
     return done.stdout.split(b"\0")[:-1]
 
 
@@ -75,7 +76,7 @@ def test_what_no_shell_carries_is_refused(module: Any, value: str) -> None:
 
 
 @given(TEXT)
-@settings(max_examples=500)
+@examples(500)
 def test_a_literal_is_one_line_of_what_its_file_can_hold(text: str) -> None:
     for module, dialect in ((sh, sh.DIALECT), (bat, bat.DIALECT), (ps1, ps1.DIALECT)):
         for name in ("word", "argument", "place", "folder"):
@@ -89,7 +90,7 @@ def test_a_literal_is_one_line_of_what_its_file_can_hold(text: str) -> None:
 
 
 @given(TEXT)
-@settings(max_examples=500)
+@examples(500)
 def test_in_a_batch_file_no_quote_closes_before_its_end(text: str) -> None:
     for filter_ in (bat.word, bat.argument, bat.place, bat.folder):
         try:

@@ -92,6 +92,6 @@ def test_the_script_runs_from_any_folder(tmp_path: Path) -> None:
     for start, path in ((tmp_path, "small.sh"), (tmp_path.parent, f"./{tmp_path.name}/small.sh")):
         environ = {"PATH": os.environ["PATH"], "HOME": "/", "CDPATH": "/tmp:/"}
         done = subprocess.run(
-            ["sh", path], cwd=start, env=environ, capture_output=True, text=True, timeout=20, check=False
+            ["sh", path], cwd=start, env=environ, capture_output=True, text=True, timeout=120, check=False
         )
         assert (done.stdout, done.stderr) == (f"{tmp_path}\n", "")

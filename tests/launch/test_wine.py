@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, bat
@@ -51,7 +52,7 @@ def carried(texts: list[str]) -> list[str]:
 
 
 @given(values=st.lists(st.one_of(ASCII_TEXT, ASCII_TEXT, TEXT), min_size=120, max_size=120), words=st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 def test_environment_and_arguments_arrive(wine: Wine, values: list[str], words: st.DataObject) -> None:
     kept = carried(values)
     argv = [Word(text) for text in kept[::2]]  # a variable cannot be empty
@@ -373,7 +374,7 @@ def test_a_batch_file_is_the_program_where_there_is_no_other(wine: Wine, tmp_pat
 
 
 @given(st.lists(ASCII_TEXT, min_size=20, max_size=20))
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_not_read_again_comes_through_a_batch_file(wine: Wine, texts: list[str]) -> None:
     words = [text for text in carried(texts) if not text.startswith(("./", "~/")) and not bat.read_again((text,))]
     with tempfile.TemporaryDirectory() as name:

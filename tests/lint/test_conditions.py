@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.load.templating import truth
 from runbook.model.errors import FilesWrong
@@ -38,7 +39,7 @@ def clusters(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(CONDITIONS, st.lists(clusters(), min_size=40, max_size=40))
 def test_what_never_runs_runs_on_no_cluster(condition: str, some: list[dict[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

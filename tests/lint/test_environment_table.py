@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
+from cases import try_each
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import value_faults
@@ -44,8 +44,11 @@ def understood(variable: Variable) -> list[str]:
     return words[variable.kind]
 
 
-@pytest.mark.parametrize("variable", known().values(), ids=known())
-def test_an_entry_is_sound(variable: Variable) -> None:
+def test_every_entry_is_sound() -> None:
+    try_each(known().items(), is_sound)
+
+
+def is_sound(variable: Variable) -> None:
     assert re.fullmatch("[A-Z][A-Z0-9_]*", variable.name)
     assert variable.kind in KINDS
     assert variable.source.startswith("https://")
@@ -58,15 +61,21 @@ def test_an_entry_is_sound(variable: Variable) -> None:
     assert not variable.never or variable.use
 
 
-@pytest.mark.parametrize("variable", known().values(), ids=known())
-def test_what_its_reader_takes_is_not_complained_about(variable: Variable) -> None:
+def test_what_its_reader_takes_is_not_complained_about() -> None:
+    try_each(known().items(), takes_what_is_understood)
+
+
+def takes_what_is_understood(variable: Variable) -> None:
     if not variable.never and not variable.set_by_runbook:
         found = {(text, fault.id) for text in understood(variable) for fault in value_faults(variable.name, text)}
         assert {one for one in found if one[1] not in A_MATTER_OF_TASTE} == set()
 
 
-@pytest.mark.parametrize("variable", known().values(), ids=known())
-def test_a_name_is_only_complained_about_for_a_reason(variable: Variable) -> None:
+def test_a_name_is_only_complained_about_for_a_reason() -> None:
+    try_each(known().items(), is_complained_about_for_a_reason)
+
+
+def is_complained_about_for_a_reason(variable: Variable) -> None:
     found = [fault.id for fault in name_faults(variable.name)]
     if variable.set_by_runbook:
         assert found == ["set-by-runbook"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_numbers import number_read
@@ -28,14 +29,14 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(NAMES, TEXTS)
 def test_no_name_and_no_value_is_too_strange(name: str, text: str) -> None:
     faults = [*name_faults(name), *value_faults(name, text)]
     assert all(fault.id and fault.message for fault in faults)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.sampled_from(["NCCL_BUFFSIZE", "NCCL_IB_TIMEOUT", "NCCL_IB_GID_INDEX", "TORCH_FR_BUFFER_SIZE"]), TEXTS)
 def test_a_number_that_is_passed_over_in_silence_is_read_as_it_is_written(name: str, text: str) -> None:
     if text.strip() and not list(value_faults(name, text)):
@@ -167,7 +168,7 @@ def test_values(name: str, text: str, expected: list[str]) -> None:
     assert [fault.id for fault in value_faults(name, text)] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.text("^=abm5_1,0", max_size=8), st.text("abm5_10", min_size=1, max_size=4))
 def test_a_selection_takes_what_nccl_takes(text: str, device: str) -> None:
     """NCCL's own way (`parseStringList` and `matchIfList`), written down once more."""
@@ -186,7 +187,7 @@ def test_many_unknown_names_are_all_reported(tmp_path: Path) -> None:
     assert ids(findings(tmp_path, text)) == ["unknown-variable"] * 200
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(sorted(known())), st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=30))
 def test_no_value_in_a_file_makes_a_rule_fail(tmp_path_factory: pytest.TempPathFactory, name: str, text: str) -> None:
     findings(tmp_path_factory.mktemp("any"), with_variable(name, text))

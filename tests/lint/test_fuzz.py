@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.lint.engine import lint
 from runbook.lint.formats import FORMATS
 from runbook.load.document import read_document
 
-HARD = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+HARD = examples(200, suppress_health_check=[HealthCheck.data_too_large])
 
 INVENTORY: dict[str, Any] = {
     "name": "fuzz",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.lint import rules
 from runbook.lint.engine import lint
@@ -300,13 +301,13 @@ DRAFTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(DRAFTS)
 def test_no_draft_makes_a_rule_fail(draft: dict[str, Any]) -> None:
     found(yaml.safe_dump(draft, sort_keys=False))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(
         st.sampled_from(

@@ -20,12 +20,17 @@ from runbook.load.shape import (
     wrong_kind,
 )
 
+HEAD = "# A paragraph.\n#  of two lines\n\n; another\n   \n\n" * 200
+"""What a careful person writes above a file: its length must not matter."""
 OTHERS = {
     "all: {hosts: {a: {ansible_host: 10.0.0.1}}}": ANSIBLE_INVENTORY,
     "gpu:\n  hosts:\n    a:\n    b:\n  vars: {x: 1}\ncpu:\n  children:\n    gpu:\n": ANSIBLE_INVENTORY,
     '{"_meta": {"hostvars": {}}, "gpu": {"hosts": ["a"]}}': ANSIBLE_INVENTORY,
     "# ours\n\n[gpu]\nnode-a ansible_host=10.0.0.1\n": ANSIBLE_INVENTORY,
     "node-a ansible_host=10.0.0.1\n": ANSIBLE_INVENTORY,
+    f"{HEAD}[gpu]  # ours\nnode-a\n": ANSIBLE_INVENTORY,
+    f"{HEAD}node-a ansible_host=10.0.0.1\n": ANSIBLE_INVENTORY,
+    f"{HEAD.replace(';', '#')}- hosts: all\n": ANSIBLE_PLAYBOOK,
     "- hosts: all\n  tasks:\n  - shell: echo\n": ANSIBLE_PLAYBOOK,
     "- import_playbook: other.yml\n": ANSIBLE_PLAYBOOK,
     "hosts: all\ntasks: []\n": ANSIBLE_PLAYBOOK,
@@ -33,7 +38,12 @@ OTHERS = {
     "- name: x\n  ansible.builtin.shell: echo\n": ANSIBLE_TASKS,
     "- shell: echo\n  register: out\n": ANSIBLE_TASKS,
 }
-OURS = {"nodes: {a: {}}": INVENTORY, "stages: [{check: ping}]": PLAYBOOK, "nodes: all\nstages: []": PLAYBOOK}
+OURS = {
+    f"{HEAD.replace(';', '#')}nodes: {{a: {{}}}}": INVENTORY,
+    "nodes: {a: {}}": INVENTORY,
+    "stages: [{check: ping}]": PLAYBOOK,
+    "nodes: all\nstages: []": PLAYBOOK,
+}
 MISSPELT = [
     "nodes: {a: {}}\nstages: []",
     "hosts: {a: {ip: 10.0.0.1}}",

@@ -28,6 +28,8 @@ CLIENT6, SERVER6 = "fd77::1", "fd77::2"
 PROGRAM = Path(__file__).resolve().parents[2] / "runbook" / "node" / "rules.py"
 TOOLS = ("ip", "nft", "iptables", "iptables-legacy")
 CLONE_NEWNET = 0x40000000
+SHORT, LONG = 0.25, 10.0
+"""Patience, in seconds, where nothing is expected to come back, and where something is: a busy machine is no firewall."""
 _numbers = itertools.count()
 
 
@@ -114,7 +116,7 @@ ip -n {c} addr add {CLIENT6}/64 dev eth0 nodad; ip -n {s} addr add {SERVER6}/64 
         words = [*self.enter(where), "nft", "-f", "-"]
         return subprocess.run(words, input=ruleset, capture_output=True, text=True, timeout=60).returncode == 0
 
-    def connect(self, port: int, version: int = 4, patience: float = 0.25) -> Seen:
+    def connect(self, port: int, version: int = 4, patience: float = SHORT) -> Seen:
         """What a client sees that dials a port on which the server listens.
 
         On so short a wire an ICMPv6 error comes back while the dialer still holds its socket, and the kernel heeds
@@ -142,7 +144,7 @@ ip -n {c} addr add {CLIENT6}/64 dev eth0 nodad; ip -n {s} addr add {SERVER6}/64 
     def evidence(self, where: str, *peers: str) -> Evidence:
         """By the real node program."""
         words = [sys.executable, "-I", str(PROGRAM), json.dumps({"peers": peers})]
-        done = subprocess.run([*self.enter(where), *words], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run([*self.enter(where), *words], capture_output=True, text=True, timeout=120, check=True)
         return Evidence.from_stdout(done.stdout)
 
     def flow(self, port: int, version: int = 4) -> Flow:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from netfilter.pair import CLIENT, CLIENT6, SERVER, SERVER6, Pair, Seen
+from netfilter.pair import CLIENT, CLIENT6, LONG, SERVER, SERVER6, SHORT, Pair, Seen
 from runbook.causes.netfilter import Evidence, Explanation, explain, explain_blocked
 from runbook.causes.netfilter.blocked import Seen as SeenBlocked
 
@@ -160,7 +160,7 @@ def both(pair: Pair) -> tuple[Evidence, Evidence]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_says_what_the_kernel_does_and_the_remedy_opens_it(pair: Pair, case: Case) -> None:
     where = prepare(pair, case)
-    seen = pair.connect(PORT, case.version)
+    seen = pair.connect(PORT, case.version, patience=SHORT if case.seen == "dropped" else LONG)
     assert seen == case.seen
     client, server = both(pair)
     observed: SeenBlocked = "dropped" if seen != "rejected" else "rejected"
@@ -178,7 +178,7 @@ def test_says_what_the_kernel_does_and_the_remedy_opens_it(pair: Pair, case: Cas
     assert fits(first, seen)
     assert "flush" not in told.remedy
     pair.allow(where, told.remedy)
-    assert pair.connect(PORT, case.version, patience=2) == "open", told.remedy
+    assert pair.connect(PORT, case.version, patience=LONG) == "open", told.remedy
 
 
 def fits(one: Explanation, seen: Seen) -> bool:
@@ -198,14 +198,14 @@ def test_one_command_opens_all_ports_and_peers_that_are_asked_for(pair: Pair) ->
         ),
     )
     ports = (29500, 40005, 50000)
-    assert [pair.connect(port) for port in ports] == ["dropped", "rejected", "dropped"]
+    assert [pair.connect(port, patience=1) for port in ports] == ["dropped", "rejected", "dropped"]
     evidence = pair.evidence(pair.server, CLIENT)
     told = explain(evidence, pair.flow(29500), ports=[(29000, 30000), (1024, 65535)], peers=["10.77.0.9", "10.9.0.1"])
     assert "1024-65535" in told.allow
     assert "10.9.0.1" in told.allow
     assert "&&" not in told.allow
     pair.allow(pair.server, told.allow)
-    assert [pair.connect(port, patience=2) for port in ports] == ["open", "open", "open"]
+    assert [pair.connect(port, patience=LONG) for port in ports] == ["open", "open", "open"]
     assert pair.connect(1000) == "dropped"
 
 
@@ -221,8 +221,8 @@ def test_one_iptables_command_opens_all_ports_and_peers(pair: Pair, program: str
         pair.evidence(pair.server, CLIENT), pair.flow(29500), ports=[(40000, 40010), (50000, 50000)], peers=["10.9.0.1"]
     )
     pair.allow(pair.server, told.allow)
-    assert [pair.connect(port, patience=2) for port in (29500, 40005, 50000)] == ["open", "open", "open"]
-    assert pair.connect(40011) == "rejected"
+    assert [pair.connect(port, patience=LONG) for port in (29500, 40005, 50000)] == ["open", "open", "open"]
+    assert pair.connect(40011, patience=LONG) == "rejected"
 
 
 def test_both_ends_block_and_both_are_told(pair: Pair) -> None:
@@ -235,7 +235,7 @@ def test_both_ends_block_and_both_are_told(pair: Pair) -> None:
     assert any(line.startswith("node-b blocks it too") for line in told.evidence)
     for name, command in told.remedies:
         pair.allow(pair.client if name == "node-a" else pair.server, command)
-    assert pair.connect(PORT, patience=2) == "open"
+    assert pair.connect(PORT, patience=LONG) == "open"
 
 
 def test_large_packets_that_vanish_are_explained_by_their_length(pair: Pair) -> None:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from netfilter.pair import CLIENT, SERVER, Pair
+from netfilter.pair import CLIENT, LONG, SERVER, SHORT, Pair
 from runbook.causes.netfilter import explain, explain_blocked
 from runbook.causes.netfilter.ufw import RuleLine
 
@@ -53,22 +53,24 @@ def test_ufw_by_default_denies_what_comes_in(ufw: Pair) -> None:
     assert told.rule == "Default: deny (incoming)"
     assert told.allow == f"sudo ufw allow from {CLIENT} to any port 29500:29510,32768:60999 proto tcp"
     ufw.allow(ufw.server, told.allow)
-    assert [ufw.connect(port, patience=2) for port in (29500, 29510, 40000)] == ["open"] * 3
+    assert [ufw.connect(port, patience=LONG) for port in (29500, 29510, 40000)] == ["open"] * 3
     assert ufw.connect(29511) == "dropped"
 
 
 @pytest.mark.parametrize("verb", ["deny", "reject"])
 def test_a_deny_rule_of_ufw_is_named_and_overruled(ufw: Pair, verb: str) -> None:
     ufw.sh(ufw.server, f"ufw allow 22/tcp; ufw {verb} 29500/tcp; ufw default allow incoming")
-    assert ufw.connect(29501) == "open"
-    assert ufw.connect(29500) == ("dropped" if verb == "deny" else "rejected")
+    assert ufw.connect(29501, patience=LONG) == "open"
+    assert ufw.connect(29500, patience=SHORT if verb == "deny" else LONG) == (
+        "dropped" if verb == "deny" else "rejected"
+    )
     told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.blocks
     assert told.tool == "ufw"
     assert told.rule == str(RuleLine("29500/tcp", verb.upper(), "IN", "Anywhere"))
     assert told.allow.startswith("sudo ufw insert 1 allow from")
     ufw.allow(ufw.server, told.allow)
-    assert ufw.connect(29500, patience=2) == "open"
+    assert ufw.connect(29500, patience=LONG) == "open"
 
 
 def test_ufw_on_the_way_out(pair: Pair) -> None:
@@ -82,7 +84,7 @@ def test_ufw_on_the_way_out(pair: Pair) -> None:
     assert told.node == "node-a"
     assert told.remedy == f"sudo ufw allow out to {SERVER} port 29500 proto tcp"
     pair.allow(pair.client, told.remedy)
-    assert pair.connect(29500, patience=2) == "open"
+    assert pair.connect(29500, patience=LONG) == "open"
 
 
 def test_ufw_cannot_overrule_what_stands_before_its_own_rules(ufw: Pair) -> None:
@@ -91,19 +93,19 @@ def test_ufw_cannot_overrule_what_stands_before_its_own_rules(ufw: Pair) -> None
     told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.allow.startswith("sudo iptables -I ufw-before-input 1 ")
     ufw.allow(ufw.server, told.allow)
-    assert ufw.connect(29500, patience=2) == "open"
+    assert ufw.connect(29500, patience=LONG) == "open"
 
 
 def test_a_firewalld_zone_rejects(firewalld: Pair) -> None:
-    assert firewalld.connect(29500) == "rejected"
+    assert firewalld.connect(29500, patience=LONG) == "rejected"
     told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500), ports=[(40000, 40100)])
     assert told.blocks
     assert (told.tool, told.action) == ("firewalld", "reject-icmp")
     assert told.where.startswith("firewalld zone public (nft rule inet firewalld filter_IN_public handle ")
     assert told.allow.startswith('sudo firewall-cmd --permanent --zone=public --add-rich-rule=\'rule family="ipv4"')
     firewalld.allow(firewalld.server, told.allow)
-    assert [firewalld.connect(port, patience=2) for port in (29500, 40050)] == ["open", "open"]
-    assert firewalld.connect(40101) == "rejected"
+    assert [firewalld.connect(port, patience=LONG) for port in (29500, 40050)] == ["open", "open"]
+    assert firewalld.connect(40101, patience=LONG) == "rejected"
 
 
 def test_a_rich_rule_of_firewalld_is_overruled(firewalld: Pair) -> None:
@@ -114,7 +116,7 @@ def test_a_rich_rule_of_firewalld_is_overruled(firewalld: Pair) -> None:
     assert told.action == "drop"
     assert 'priority="-1"' in told.allow
     firewalld.allow(firewalld.server, told.allow)
-    assert firewalld.connect(29500, patience=2) == "open"
+    assert firewalld.connect(29500, patience=LONG) == "open"
 
 
 def test_the_zone_of_a_source_wins_over_the_zone_of_the_interface(firewalld: Pair) -> None:
@@ -126,4 +128,4 @@ def test_the_zone_of_a_source_wins_over_the_zone_of_the_interface(firewalld: Pai
     assert told.where.startswith("firewalld zone drop")
     assert told.action == "drop"
     firewalld.allow(firewalld.server, told.allow)
-    assert firewalld.connect(29500, patience=2) == "open"
+    assert firewalld.connect(29500, patience=LONG) == "open"

@@ -24,7 +24,7 @@ def run(path: str = os.environ["PATH"], before: tuple[str, ...] = (sys.executabl
     words = [*before, "-", "{}"]
     environment = {**os.environ, "PATH": path}
     source = PROGRAM.read_text()
-    done = subprocess.run(words, input=source, capture_output=True, text=True, timeout=30, check=True, env=environment)
+    done = subprocess.run(words, input=source, capture_output=True, text=True, timeout=120, check=True, env=environment)
     return done.stdout
 
 
@@ -73,10 +73,20 @@ def gone(pid: int) -> bool:
     return False
 
 
+NO_SUDO = """
+mount -t tmpfs tmpfs /mnt
+echo 'root ALL=(ALL:ALL) ALL' >/mnt/sudoers; chmod 440 /mnt/sudoers
+mount --bind /mnt/sudoers /etc/sudoers
+"""
+"""Whatever /etc/sudoers and /etc/sudoers.d of this machine allow to whom."""
+
+
 @pytest.mark.lab
 def test_an_ordinary_user_without_sudo_says_that_it_could_not_look(pair: Pair) -> None:
     if not Path("/usr/bin/python3").exists() or shutil.which("setpriv") is None:
         pytest.skip("no Python or setpriv for an ordinary user")
+    if Path("/etc/sudoers").exists():
+        pair.keep(pair.server, NO_SUDO)
     pair.load(pair.server, "table inet t { chain c { type filter hook input priority 0; policy drop; }; }")
     user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
     node = Evidence.from_stdout(run(before=(*pair.enter(pair.server), *user, "/usr/bin/python3")))

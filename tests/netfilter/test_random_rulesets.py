@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from netfilter.grammar import iptables_ruleset, nft_ruleset
-from netfilter.pair import CLIENT, Pair
+from netfilter.pair import CLIENT, LONG, Pair
 from runbook.causes.netfilter import Evidence, Explanation, explain
 
 pytestmark = pytest.mark.lab
@@ -32,13 +32,13 @@ def agrees(pair: Pair, told: Explanation, rules: str) -> bool:
     assert told.decided, f"{rules}\n{told}"
     seen = pair.connect(PORT, patience=0.08)
     if seen == "dropped" and told.action != "drop":
-        seen = pair.connect(PORT, patience=2)  # a busy machine is no firewall
+        seen = pair.connect(PORT, patience=LONG)  # a busy machine is no firewall
     expected = {"accept": "open", "drop": "dropped"}.get(told.action, "rejected")
     assert told.action != "unknown", f"{rules}\n{told}"
     assert seen == expected, f"{rules}\n{told}"
     if told.blocks:
         pair.allow(pair.server, told.allow)
-        assert pair.connect(PORT, patience=1.5) == "open", f"{rules}\n{told}"
+        assert pair.connect(PORT, patience=LONG) == "open", f"{rules}\n{told}"
     return bool(told.blocks)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.causes.tools.paste import read_paste
 from runbook.causes.tools.reading import Reading
@@ -44,7 +45,7 @@ def test_without_one_of_its_lines_it_is_not_healthy(name: str) -> None:
         assert not any(reading.healthy for reading in readings(output, text)), f"healthy without {lines[at]!r}"
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(name=st.sampled_from(sorted(OUTPUTS)), seed=st.integers(0, 2**32), times=st.integers(1, 30), typed=st.booleans())
 def test_no_text_breaks_a_reader(name: str, seed: int, times: int, typed: bool) -> None:
     chance = random.Random(seed)
@@ -67,7 +68,7 @@ def test_no_text_breaks_a_reader(name: str, seed: int, times: int, typed: bool) 
         read_paste("".join(text))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(name=st.sampled_from(sorted(FAULTY)), seed=st.integers(0, 2**32))
 def test_one_wrong_character_in_the_proof_makes_nothing_healthy(name: str, seed: int) -> None:
     chance = random.Random(seed)
@@ -84,7 +85,7 @@ def test_one_wrong_character_in_the_proof_makes_nothing_healthy(name: str, seed:
     assert not any(reading.healthy for reading in told), f"healthy with {lines[at]!r}"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(max_size=300))
 def test_any_text(text: str) -> None:
     read_paste(text)

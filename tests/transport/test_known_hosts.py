@@ -44,13 +44,13 @@ def hashed(host: str) -> str:
 def test_whom_a_line_is_for(hosts: str, known: bool, tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(line(hosts))
-    assert bool(KnownHosts.read([str(file)]).of("10.0.0.2").keys) is known
+    assert bool(KnownHosts([str(file)]).of("10.0.0.2").keys) is known
 
 
 def test_lines_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text("# a comment\n\njunk\nhost ssh-ed25519 not!base64\n" + line("host"))
-    (entry,) = KnownHosts.read([str(tmp_path / "none"), str(file)]).of("host").keys
+    (entry,) = KnownHosts([str(tmp_path / "none"), str(file)]).of("host").keys
     assert (entry.place, entry.key) == (f"{file}:5", KEY)
     assert entry.fingerprint == "SHA256:" + base64.b64encode(hashlib.sha256(KEY).digest()).decode().rstrip("=")
 
@@ -58,7 +58,7 @@ def test_lines_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
 def test_markers(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(line("host") + line("*", OTHER, "@revoked ") + line("*", KEY, "@cert-authority "))
-    known = KnownHosts.read([str(file)]).of("host")
+    known = KnownHosts([str(file)]).of("host")
     assert [entry.key for entry in known.keys] == [KEY]
     assert known.revokes(KEY) is None
     assert known.revokes(OTHER) is not None
@@ -68,12 +68,13 @@ def test_markers(tmp_path: Path) -> None:
 def test_without_a_line_for_the_port_the_one_without_it_counts(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(line("host", OTHER))
-    assert [entry.key for entry in KnownHosts.read([str(file)]).of("[host]:2222", "host").keys] == [OTHER]
+    known = KnownHosts([str(file)]).of("[host]:2222", "host")
+    assert (known.has(OTHER), known.has(KEY), known.keys) == (True, False, ())
     file.write_text(line("host", OTHER) + line("[host]:2222", KEY))
-    assert [entry.key for entry in KnownHosts.read([str(file)]).of("[host]:2222", "host").keys] == [KEY]
+    assert [entry.key for entry in KnownHosts([str(file)]).of("[host]:2222", "host").keys] == [KEY]
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    known = KnownHosts.read([str(tmp_path)]).of("host")
+    known = KnownHosts([str(tmp_path)]).of("host")
     assert known.keys == ()
     assert str(tmp_path) in known.unread[0]

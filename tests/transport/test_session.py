@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, Session
+from runbook.transport import ProgramNotStarted, Session, answers
 
-from .world import alive, eventually, gone, opened, session
+from .world import RUN_ID, alive, eventually, gone, opened, session
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.xdist_group("session"),
+]
 
 PYTHON = [sys.executable, "-S", "-E", "-s", "-u", "-c"]
 
@@ -35,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 def test_hello(tmp_path: Path) -> None:
     with session(tmp_path) as node:
-        folder = tmp_path / "run-1" / "node-a"
+        folder = tmp_path / RUN_ID / "node-a"
         assert node.folder == str(folder)
         assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
         assert node.hello["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -57,7 +60,7 @@ def test_a_workdir_that_cannot_be_made_is_told_and_the_session_lives(tmp_path: P
 def test_a_home_folder_is_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with session(Path("~/.runbook")) as node:
-        assert node.folder == str(tmp_path / ".runbook" / "run-1" / "node-a")
+        assert node.folder == str(tmp_path / ".runbook" / RUN_ID / "node-a")
 
 
 # Files.
@@ -110,12 +113,12 @@ def test_a_push_where_nothing_can_be_written(node: Session) -> None:
         ("true", 0, "", ""),
         ("kill -9 $$", -9, "", ""),
         ("kill -s SEGV $$", -11, "", ""),
-        ("printf 'no end'", 0, "no end\n", ""),
+        ("printf 'no end'", 0, "no end", ""),
         ("pwd -P | sed 's,.*/,,'", 0, "node-a\n", ""),
     ],
 )
 def test_how_a_command_ends(node: Session, command: str, code: int, out: str, err: str) -> None:
-    answer = node.shell(command, timeout_s=10)
+    answer = node.shell(command, timeout_s=60)
     assert (answer.code, answer.stdout, answer.stderr, answer.timed_out) == (code, out, err, False)
 
 
@@ -123,41 +126,47 @@ def test_arguments_and_environment_arrive_as_they_are(node: Session) -> None:
     values = ["", "a b", "'\"$`\\", "line\nbreak", "\x1b[0m", "é漢🚀", "*"]
     dump = "import sys, os, json; print(json.dumps([sys.argv[1:], [os.environ['V%d' % i] for i in range(7)]]))"
     env = {f"V{i}": value for i, value in enumerate(values)}
-    answer = node.start([*PYTHON, dump, *values], timeout_s=10, env=env).wait(15)
+    answer = node.start([*PYTHON, dump, *values], timeout_s=60, env=env).wait(60)
     assert json.loads(answer.stdout) == [values, values]
 
 
 def test_every_program_knows_its_run_and_node(node: Session) -> None:
-    assert node.shell("echo $RUNBOOK_RUN_ID $RUNBOOK_NODE", timeout_s=10).stdout == "run-1 node-a\n"
+    assert node.shell("echo $RUNBOOK_RUN_ID $RUNBOOK_NODE", timeout_s=60).stdout == f"{RUN_ID} node-a\n"
 
 
 def test_a_program_that_is_not_there(node: Session) -> None:
     with pytest.raises(ProgramNotStarted) as caught:
-        node.start(["/no/such/program"]).wait(10)
+        node.start(["/no/such/program"]).wait(60)
     assert caught.value.error["errno"] == "ENOENT"
     with pytest.raises(ProgramNotStarted):
-        node.start(["true"], cwd="/no/such/folder").wait(10)
-    assert node.shell("echo still here", timeout_s=10).stdout == "still here\n"
+        node.start(["true"], cwd="/no/such/folder").wait(60)
+    assert node.shell("echo still here", timeout_s=60).stdout == "still here\n"
 
 
 TALK = r"""
 import sys
 out = sys.stdout.buffer
-out.write(b'\x1erunbook {"n": 1}\n')
+out.write(b'\x1erunbook {"event": "finished", "size": 1}\n')
 out.write(b'log line\n')
-out.write(b'a log line without an end \x1erunbook {"n": 2}\n')
+out.write(b'a log line without an end \x1erunbook {"event": "finished", "size": 2}\n')
+out.write(b'\x1erunbook {"event": "unheard of"}\n')
 out.write(b'\x1erunbook not json\n')
 out.write(b'\xff\xfe broken\n')
-out.write(b'\x1erunbook {"n": ')
+out.write(b'\x1erunbook {"event": "finished", "size": ')
 out.flush()
-out.write(b'3}\n\x1erunbook {"last": true}')
+out.write(b'3}\n\x1erunbook {"event": "finished", "size": 4}')
 """
 
 
+SAYS = {"finished": answers.Finished}
+
+
 def test_messages_and_the_log_are_told_apart(node: Session) -> None:
-    answer = node.start([*PYTHON, TALK], timeout_s=10).wait(15)
-    assert answer.messages == ({"n": 1}, {"n": 2}, {"n": 3}, {"last": True})
-    assert answer.message == {"last": True}
+    heard: list[dict[str, object]] = []
+    answer = node.start([*PYTHON, TALK], timeout_s=60, says=SAYS, on_message=heard.append).wait(60)
+    assert heard == [{"event": "finished", "size": number} for number in (1, 2, 3, 4)]
+    assert answer.message == {"event": "finished", "size": 4}
+    assert '{"event": "unheard of"}' in answer.stdout
     lines = answer.stdout.split("\n")
     assert lines[0] == "log line"
     assert any("not json" in line for line in lines)
@@ -165,31 +174,35 @@ def test_messages_and_the_log_are_told_apart(node: Session) -> None:
 
 
 def test_messages_come_while_the_program_runs(node: Session) -> None:
-    program = node.start([*PYTHON, "import sys; print('\\x1erunbook {\"up\": 1}'); sys.stdin.read()"], timeout_s=20)
-    assert next(program.messages(10)) == {"up": 1}
+    program = node.start(
+        [*PYTHON, 'import sys; print(\'\\x1erunbook {"event": "finished", "size": 1}\'); sys.stdin.read()'],
+        timeout_s=60,
+        says=SAYS,
+    )
+    assert next(program.messages(60)) == {"event": "finished", "size": 1}
     assert not program.over.is_set()
     program.feed(b"", end=True)
-    assert program.wait(10).code == 0
+    assert program.wait(60).code == 0
 
 
 def test_what_is_fed_arrives(node: Session) -> None:
-    program = node.start([*PYTHON, "import sys; print(len(sys.stdin.buffer.read()))"], timeout_s=20)
+    program = node.start([*PYTHON, "import sys; print(len(sys.stdin.buffer.read()))"], timeout_s=60)
     for _ in range(3):
         program.feed(bytes(100_000))
     program.feed(b"", end=True)
-    assert program.wait(15).stdout == "300000\n"
+    assert program.wait(60).stdout == "300000\n"
 
 
 def test_much_output_is_whole_and_a_split_character_too(node: Session) -> None:
     script = "import sys, os\nfor i in range(60000): os.write(1, 'né漢🚀 %d\\n'.encode() % () if 0 else ('né漢🚀 %d\\n' % i).encode())"
-    answer = node.start([*PYTHON, script], timeout_s=20).wait(25)
+    answer = node.start([*PYTHON, script], timeout_s=60).wait(60)
     assert answer.stdout == "".join(f"né漢🚀 {i}\n" for i in range(60000))
 
 
 def test_many_programs_at_once(node: Session) -> None:
-    programs = [node.start(["/bin/sh", "-c", f"echo {number}; exit {number}"], timeout_s=20) for number in range(20)]
-    answers = [program.wait(20) for program in programs]
-    assert [(answer.code, answer.stdout) for answer in answers] == [(n, f"{n}\n") for n in range(20)]
+    programs = [node.start(["/bin/sh", "-c", f"echo {number}; exit {number}"], timeout_s=60) for number in range(20)]
+    ends = [program.wait(60) for program in programs]
+    assert [(end.code, end.stdout) for end in ends] == [(n, f"{n}\n") for n in range(20)]
 
 
 TREE = """
@@ -198,15 +211,19 @@ child = subprocess.Popen(['sleep', '1000'])
 daemon = subprocess.Popen(['sleep', '1000'], start_new_session=True)
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print('\\x1erunbook {"pids": [%d, %d, %d]}' % (os.getpid(), child.pid, daemon.pid))
+print('\\x1erunbook {"event": "located", "ranks": [%d, %d, %d]}' % (os.getpid(), child.pid, daemon.pid))
 time.sleep(1000)
 """
 
 
+PIDS = {"located": answers.Located}
+"""A message with a list of numbers."""
+
+
 def tree(node: Session, **options: float) -> tuple[int, int, int]:
     """A program that ignores TERM, a child in its group, and one that left for a session of its own."""
-    program = node.start([*PYTHON, TREE], **options)  # type: ignore[arg-type]
-    leader, child, daemon = next(program.messages(10))["pids"]
+    program = node.start([*PYTHON, TREE], says=PIDS, **options)  # type: ignore[arg-type]
+    leader, child, daemon = next(program.messages(60))["ranks"]
     assert alive(leader)
     assert alive(child)
     assert alive(daemon)
@@ -232,9 +249,9 @@ def awake(node: Session) -> Iterator[None]:
 
 
 def test_a_deadline_ends_the_whole_group(node: Session) -> None:
-    program = node.start([*PYTHON, TREE], timeout_s=0.5)
-    leader, child, daemon = next(program.messages(10))["pids"]
-    answer = program.wait(20)
+    program = node.start([*PYTHON, TREE], timeout_s=3.0, says=PIDS)
+    leader, child, daemon = next(program.messages(60))["ranks"]
+    answer = program.wait(60)
     assert (answer.timed_out, answer.code) == (True, -signal.SIGKILL)
     assert gone(leader, child)
     os.kill(daemon, signal.SIGKILL)
@@ -242,7 +259,7 @@ def test_a_deadline_ends_the_whole_group(node: Session) -> None:
 
 def test_the_controllers_own_deadline_stops_it_too(node: Session) -> None:
     program = node.start(["sleep", "1000"])
-    assert program.started.wait(10)
+    assert program.started.wait(60)
     answer = program.wait(0.1)
     assert answer.timed_out
     assert program.pid is not None
@@ -252,10 +269,10 @@ def test_the_controllers_own_deadline_stops_it_too(node: Session) -> None:
 def test_stop_and_signal(node: Session) -> None:
     program = node.start(["sleep", "1000"])
     program.stop(5.0)
-    assert program.wait(15).code == -signal.SIGTERM
+    assert program.wait(60).code == -signal.SIGTERM
     other = node.start(["sleep", "1000"])
     other.signal("SIGUSR1")
-    assert other.wait(15).code == -signal.SIGUSR1
+    assert other.wait(60).code == -signal.SIGUSR1
 
 
 def test_a_grandchild_that_keeps_the_pipe_does_not_hold_up_the_answer(node: Session) -> None:
@@ -292,7 +309,7 @@ def test_the_end_of_stdin_ends_everything(tmp_path: Path) -> None:
     pids = tree(node)
     node._stream.close()
     assert gone(*pids, node.hello["pid"])
-    assert eventually(lambda: not (tmp_path / "run-1").exists())
+    assert eventually(lambda: not (tmp_path / RUN_ID).exists())
     assert eventually(lambda: node.lost is not None)
     with pytest.raises(Unreachable):
         node.shell("true", timeout_s=1)
@@ -300,7 +317,7 @@ def test_the_end_of_stdin_ends_everything(tmp_path: Path) -> None:
 
 def test_silence_ends_everything(tmp_path: Path) -> None:
     """As when the network is cut: no end of stdin, and not a word."""
-    node = opened(tmp_path, grace_s=0.2, silence_s=2.0)
+    node = opened(tmp_path, grace_s=0.2, silence_s=5.0)
     with awake(node):
         pids = tree(node)
     assert gone(*pids, node.hello["pid"])
@@ -321,36 +338,35 @@ def test_only_what_belongs_to_this_run_and_node_is_swept(tmp_path: Path) -> None
     quick = {"grace_s": 0.1}
     with (
         session(tmp_path, node="node-b", **quick) as other_node,
-        session(tmp_path, run_id="run-2", **quick) as other_run,
+        session(tmp_path, run_id=f"{RUN_ID}-2", **quick) as other_run,
     ):
         keep = [tree(other_node)[2], tree(other_run)[2]]
         with session(tmp_path, **quick) as node:
             mine = tree(node)
         assert gone(*mine)
         assert all(alive(pid) for pid in keep)
-        assert (tmp_path / "run-1" / "node-b").exists()
+        assert (tmp_path / RUN_ID / "node-b").exists()
     assert gone(*keep)
 
 
 def test_keep_leaves_the_files(tmp_path: Path) -> None:
     with session(tmp_path, keep=True) as node:
         node.push("a", b"x")
-    assert (tmp_path / "run-1" / "node-a" / "a").read_bytes() == b"x"
+    assert (tmp_path / RUN_ID / "node-a" / "a").read_bytes() == b"x"
 
 
 def test_whoever_waits_learns_that_the_node_is_lost(tmp_path: Path) -> None:
     node = opened(tmp_path)
     ended = threading.Event()
     program = node.start(["sleep", "1000"], on_end=ended.set)
-    assert program.started.wait(10)
-    node._lose("the cable was pulled")
+    assert program.started.wait(60)
+    node.give_up("the cable was pulled")
     with pytest.raises(Unreachable) as caught:
-        program.wait(20)
+        program.wait(60)
     assert caught.value.cause == "ssh-unreachable"
     assert ended.is_set()
     with pytest.raises(Unreachable):
         node.shell("true", timeout_s=1)
-    node._stream.close()
 
 
 def test_a_supervisor_that_is_killed_is_noticed(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import Session, Site
 
+from .world import RUN_ID
+
 NODES = [Node(name, "127.0.0.1", connection="local") for name in ("node-a", "node-b", "node-c")]
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    one = Site("run-1")
+    one = Site(RUN_ID)
     yield one
     one.close()
 
@@ -34,7 +36,7 @@ def test_each_gives_results_errors_and_what_is_late_by_name(site: Site) -> None:
         return node.name.upper()
 
     try:
-        found = site.each(NODES, work, timeout_s=0.3)
+        found = site.each(NODES, work, timeout_s=1.5)
     finally:
         release.set()
     assert list(found) == ["node-a", "node-b", "node-c"]
@@ -44,7 +46,7 @@ def test_each_gives_results_errors_and_what_is_late_by_name(site: Site) -> None:
 
 
 def test_no_more_than_forks_at_once() -> None:
-    site = Site("run-1", forks=2)
+    site = Site(RUN_ID, forks=2)
     running, most, lock = set(), [0], threading.Lock()
 
     def work(node: Node) -> None:
@@ -73,7 +75,7 @@ def closed_port() -> int:
 
 def test_a_node_that_refuses_does_not_hide_the_others(site: Site, tmp_path: Path) -> None:
     here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
-    refusing = Node("node-b", "127.0.0.1", ssh=Ssh(port=closed_port(), user="nobody", connect_timeout_s=2))
+    refusing = Node("node-b", "127.0.0.1", ssh=Ssh(port=closed_port(), user="nobody", connect_timeout_s=10))
     site.open([here, refusing])
     assert list(site.sessions) == ["node-a"]
     assert {name: error.cause for name, error in site.failures.items()} == {"node-b": "ssh-refused"}
@@ -98,7 +100,6 @@ def test_a_node_that_takes_for_ever_is_told_of_that_node(site: Site, monkeypatch
 def test_goodbye_to_a_node_that_is_lost(site: Site, tmp_path: Path) -> None:
     here = Node("node-a", "127.0.0.1", connection="local", workdir=str(tmp_path))
     site.open([here])
-    site.sessions["node-a"]._lose("the cable was pulled")
-    site.sessions["node-a"]._stream.close()
+    site.sessions["node-a"].give_up("the cable was pulled")
     (said,) = site.close().values()
     assert isinstance(said, Unreachable)

@@ -17,7 +17,7 @@ from runbook.transport.ssh_keys import Keys
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     path = tmp_path / "id"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=120)
     return path
 
 
@@ -25,7 +25,7 @@ def lock(key: Path) -> None:
     subprocess.run(
         ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret words", "-f", key],
         check=True,
-        timeout=20,
+        timeout=120,
         stdout=subprocess.DEVNULL,
     )
 
@@ -34,14 +34,14 @@ def lock(key: Path) -> None:
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: Path) -> Iterator[Path]:
     """An agent that holds the key, and another before it."""
     other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True, timeout=120)
     address = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
         while not address.exists():
             assert process.poll() is None
-        subprocess.run(["ssh-add", "-q", other, key], check=True, timeout=20)
+        subprocess.run(["ssh-add", "-q", other, key], check=True, timeout=120)
         yield address
     finally:
         process.terminate()

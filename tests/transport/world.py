@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import time
@@ -13,6 +14,9 @@ from runbook.transport import Session
 from runbook.transport.local import LocalStream
 from runbook.transport.stream import Stream
 
+RUN_ID = f"run-{os.getpid()}"
+"""Of this process alone: at its end a supervisor ends whatever bears the name of its run, wherever that is on the machine."""
+
 
 def opened(
     workdir: Path, *, node: str = "node-a", python: str = sys.executable, stream: Stream | None = None, **config: object
@@ -21,7 +25,7 @@ def opened(
 
     Nobody sends beats here, so silence is only minded where a test asks for it.
     """
-    settings = {"run_id": "run-1", "node": node, "workdir": str(workdir), "silence_s": 300.0, **config}
+    settings = {"run_id": RUN_ID, "node": node, "workdir": str(workdir), "silence_s": 300.0, **config}
     return Session(node, stream or LocalStream(python), settings, python, 20.0)
 
 
@@ -92,7 +96,7 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def eventually(what: Callable[[], bool], seconds: float = 15.0) -> bool:
+def eventually(what: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether it comes to hold. How soon is not judged."""
     deadline = time.monotonic() + seconds
     while not what():

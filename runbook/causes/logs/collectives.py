@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.causes.logs.sign import Hit
+from runbook.model.numbers import number, small_number
 
 UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
@@ -51,35 +52,37 @@ def _told_groups(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[
 def rank_of(hit: Hit) -> int | None:
     if hit.line.rank is not None:
         return hit.line.rank
-    return int(hit.groups["rank"]) if "rank" in hit.groups else None
+    return small_number(hit.groups.get("rank"))
 
 
 def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hit]:
     by_number: dict[str, list[Hit]] = defaultdict(list)
     for hit in first.values():
         by_number[hit.groups.get("seq", "")].append(hit)
-    for number, hits in by_number.items():
-        if how := _difference(hits, number):
+    for sequence, hits in by_number.items():
+        if how := _difference(hits, sequence):
             yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in hits)
             return
-    numbers = sorted(int(number) for number in by_number if number)
+    numbers = sorted(((number(text), hits) for text, hits in by_number.items() if text), key=lambda pair: pair[0])
     if len(numbers) > 1:
-        low, high = by_number[str(numbers[0])], by_number[str(numbers[-1])]
-        if numbers[-1] - numbers[0] == 1 and _sizes(low) != _sizes(high) and len(first) > 1:
-            how = f"call {numbers[0]} on {_ranks(low)} is {_call(low[0])}, call {numbers[-1]} on {_ranks(high)} is {_call(high[0])}"
+        (first_one, low), (last_one, high) = numbers[0], numbers[-1]
+        if last_one - first_one == 1 and _sizes(low) != _sizes(high) and len(first) > 1:
+            how = f"call {first_one} on {_ranks(low)} is {_call(low[0])}, call {last_one} on {_ranks(high)} is {_call(high[0])}"
             yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in (*low, *high))
         else:
             yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
         return
-    known = {rank: int(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
+    known = {rank: number(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
     if len(set(known.values())) > 1:
         late = [enqueued[rank] for rank, count in known.items() if count == min(known.values())]
         yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
         return
     ranks = sorted(rank for rank in first if rank >= 0)
-    silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if len(ranks) > 1 else []
+    # So many are missing that nobody would name them, or a number is no rank: then none is looked for.
+    few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
+    silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
     cut_off = bool(enqueued) and not set(ranks) <= set(enqueued)
-    if silent and len(silent) <= len(ranks) * FEW and not cut_off:
+    if silent and not cut_off:
         late_ranks = f"rank {spans(silent)}, which printed no timeout,"
         yield from (Hit("watchdog-behind", first[rank].line, {"late": late_ranks}) for rank in ranks)
     elif len(first) > 1:
@@ -88,7 +91,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
         yield from (Hit("watchdog-alone", hit.line, dict(hit.groups)) for hit in first.values())
 
 
-def _difference(hits: Sequence[Hit], number: str) -> str:
+def _difference(hits: Sequence[Hit], sequence: str) -> str:
     """What differs between ranks in the call of one number, in words; empty when they agree."""
     calls: dict[str, list[Hit]] = defaultdict(list)
     told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off says nothing against the others
@@ -100,7 +103,7 @@ def _difference(hits: Sequence[Hit], number: str) -> str:
     if len(calls) < 2:
         return ""
     who = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
-    return f"call {number} is {who}" if number else who
+    return f"call {sequence} is {who}" if sequence else who
 
 
 def _call(hit: Hit) -> str:
@@ -120,9 +123,9 @@ def _ranks(hits: Sequence[Hit]) -> str:
 def spans(numbers: Sequence[int]) -> str:
     """Sorted numbers, runs of them folded: `0-3, 7`."""
     told: list[list[int]] = []
-    for number in numbers:
-        if told and number == told[-1][-1] + 1:
-            told[-1][1:] = [number]
+    for one in numbers:
+        if told and one == told[-1][-1] + 1:
+            told[-1][1:] = [one]
         else:
-            told.append([number])
+            told.append([one])
     return ", ".join("-".join(map(str, run)) for run in told)

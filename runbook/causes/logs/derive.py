@@ -11,6 +11,7 @@ from itertools import pairwise
 from runbook.causes.logs.collectives import compare
 from runbook.causes.logs.ras import read_report
 from runbook.causes.logs.sign import Hit
+from runbook.model.numbers import number, small_number
 
 NEAR = 80  # lines of one traceback
 SUMMARY = 6  # lines of one process in torchrun's summary
@@ -55,7 +56,11 @@ def derive(hits: Hits) -> Iterator[Hit]:
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
     """torchrun's summary names rank and host some lines above the exit code that they belong to."""
-    ranks = {(hit.line.source, hit.line.number): int(hit.groups["rank"]) for hit in hits if hit.sign == "summary-rank"}
+    ranks = {
+        (hit.line.source, hit.line.number): small_number(hit.groups["rank"])
+        for hit in hits
+        if hit.sign == "summary-rank"
+    }
     hosts = {(hit.line.source, hit.line.number): hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
     for hit in hits:
         line = hit.line
@@ -73,7 +78,7 @@ def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit
     last = {hit.line.who: hit for hit in barriers}
     through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
     for hit in last.values():
-        count, size = int(hit.groups["count"]), int(hit.groups["size"])
+        count, size = number(hit.groups["count"]), number(hit.groups["size"])
         if count < size and (hit.groups.get("key"), hit.groups["size"]) not in through:
             yield Hit("barrier-too-few", hit.line, {"came": str(count), "wanted": str(size)})
         if count > size:
@@ -137,7 +142,7 @@ def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
     for hit in told:
         if "rank" in hit.groups:
             ranks[hit.groups["rank"]].append(hit)
-            size = max(size, int(hit.groups["size"]))
+            size = max(size, number(hit.groups["size"]))
         elif "node_rank" in hit.groups:
             nodes[hit.groups["node_rank"]].setdefault(hit.line.who, hit)
     if size and len(ranks) < size:
@@ -179,12 +184,12 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
 
 def _reset_at_once(hits: Hits) -> Iterator[Hit]:
     """A store that hangs up on the first word: the connection was made, in the code that makes it."""
+    frames: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for frame in hits.get("connecting", ()):
+        frames[frame.line.source, frame.line.who].append(frame.line.number)
     for hit in hits.get("resets-store", ()):
-        for frame in hits.get("connecting", ()):
-            same = frame.line.source == hit.line.source and frame.line.who == hit.line.who
-            if same and abs(frame.line.number - hit.line.number) <= NEAR:
-                yield Hit("store-reset-at-once", hit.line, hit.groups)
-                break
+        if any(abs(at - hit.line.number) <= NEAR for at in frames.get((hit.line.source, hit.line.who), ())):
+            yield Hit("store-reset-at-once", hit.line, hit.groups)
 
 
 def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
@@ -203,7 +208,7 @@ def _told_more(hits: Hits) -> Iterator[Hit]:
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]
-        if int(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
+        if number(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
             yield Hit("told-different-sizes", joined.line, {"task": "the last one"})
             yield from (Hit("told-different-sizes", hit.line) for hit in others[:2])
             return
@@ -213,10 +218,13 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
     """Small pings are answered, and those of a size near a packet's are not."""
     answered: dict[bool, set[bool]] = {True: set(), False: set()}
     told: list[Hit] = []
+    by_source: dict[str, list[Hit]] = defaultdict(list)
+    for hit in sizes:
+        by_source[hit.line.source].append(hit)
     for loss in losses:
-        before = [hit for hit in sizes if hit.line.source == loss.line.source and hit.line.number < loss.line.number]
+        before = [hit for hit in by_source.get(loss.line.source, ()) if hit.line.number < loss.line.number]
         if before:
-            large = int(before[-1].groups["bytes"]) >= LARGE
+            large = number(before[-1].groups["bytes"]) >= LARGE
             answered[large].add(float(loss.groups["loss"]) < 100)
             told += [before[-1], loss] if large else []
     if answered[False] == {True} and answered[True] == {False}:

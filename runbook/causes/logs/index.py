@@ -34,7 +34,7 @@ class Index:
         self._known: dict[bytes, _Keys] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
-        found: set[int] = set()
+        candidates: dict[bytes, frozenset[int]] = {}
         known = self._known
         for word in set(lowered.translate(None, DIGITS).split()):
             keys = known.get(word)
@@ -42,10 +42,8 @@ class Index:
                 keys = self._about(word)
                 if len(known) < WORDS and len(word) < WORD_BYTES:
                     known[word] = keys
-            for key, sets in keys:
-                if key in lowered:
-                    found |= sets
-        return tuple(sorted(found))
+            candidates.update(keys)
+        return tuple(sorted({at for key, sets in candidates.items() if key in lowered for at in sets}))
 
     def _about(self, word: bytes) -> _Keys:
         """The literals that a line with this word could hold."""

@@ -6,6 +6,7 @@ import re
 
 from runbook.causes.logs.abroad import in_english
 from runbook.causes.logs.sign import Line
+from runbook.model.numbers import small_number
 
 LONGEST = 2000  # characters of a line that are looked at
 SHOWN = 300  # characters of a line that are quoted
@@ -29,34 +30,34 @@ CLOCKS = (
 
 HOST = r"(?:localhost|(?=[\w.-]*\d)(?!python|pip)[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{1,3}\.){3}\d{1,3})"
 PREFIXES = (
-    re.compile(r"[>|`]+ ?|\*\*(?!\*) ?"),  # quoted in a forum, or a table of a log viewer
-    re.compile(r"(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
-    re.compile(r"(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): "),
-    re.compile(r"\s+(?=\S)"),
-    re.compile(r"\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[)"),  # a viewer's line numbers
-    re.compile(r"(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
-    re.compile(r"(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - "),  # Python's logging
-    re.compile(r"(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
-    re.compile(r"(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
-    re.compile(r"\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
-    re.compile(r"\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
-    re.compile(r"\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
-    re.compile(r"<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
-    re.compile(r"(?P<rank>\d{1,5}): "),  # srun -l
-    re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
-    re.compile(rf"(?P<node>{HOST}) *\| "),  # docker compose
-    re.compile(rf"(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
-    re.compile(r"\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"),
-    re.compile(r"\[ *\+?\d+\.\d{6}\] "),  # dmesg
+    re.compile(r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)"),  # quoted in a forum, or a table of a log viewer
+    re.compile(r"\A(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
+    re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
+    re.compile(r"\A\s+(?=\S)"),
+    re.compile(r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"),  # a viewer's line numbers
+    re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
+    re.compile(r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - )"),  # Python's logging
+    re.compile(r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
+    re.compile(r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
+    re.compile(r"\A\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
+    re.compile(r"\A\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
+    re.compile(r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
+    re.compile(r"\A<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
+    re.compile(r"\A(?P<rank>\d{1,5}): "),  # srun -l
+    re.compile(r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
+    re.compile(rf"\A(?P<node>{HOST}) *\| "),  # docker compose
+    re.compile(rf"\A(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
+    re.compile(r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"),
+    re.compile(r"\A\[ *\+?\d+\.\d{6}\] "),  # dmesg
 )  # fmt: skip
 ANY_PREFIX = re.compile("|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES).replace("(?P<node>", "(?:").replace("(?P<rank>", "(?:"))  # fmt: skip
 """Whether any of them is there, at the price of one."""
 GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
 """What a program lists as causes it can think of: none of them is told by it."""
-NCCL = re.compile(r"(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
+NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
-SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*?) *(?:###*|<==|===|---)?$")
+SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
 SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
 SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
 PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
@@ -76,11 +77,11 @@ def read_line(
     text = GUESSES.sub("", text)
     if told := SLURM.match(text):
         node = told["node"]
-        rank = int(told["rank"]) if rank is None and told["rank"] and text[told.end() : told.end() + 1] == ":" else rank
+        rank = small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
     if nccl := NCCL.match(text):
         node = nccl["node"]
     if rank is None and (inside := RANK_INSIDE.search(text)):
-        rank = int(inside["rank"] or inside["at"])
+        rank = small_number(inside["rank"] or inside["at"])
     if rank is None and node is None:
         rank, node = section
     elif rank is None and node == section[1]:
@@ -100,7 +101,7 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
         for prefix in PREFIXES:
             if found := prefix.match(text):
                 groups = found.groupdict()
-                rank = int(groups["rank"]) if groups.get("rank") else rank
+                rank = small_number(groups["rank"]) if groups.get("rank") else rank
                 node = groups.get("node") or node
                 text = text[found.end() :]
                 break
@@ -114,11 +115,12 @@ def section_of(text: str) -> tuple[int | None, str | None] | None:
     heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
     if not heading:
         return None
-    rank = SECTION_RANK.search(heading["title"])
-    node = SECTION_NODE.match(heading["title"])
+    title = heading["title"].rstrip(" #<=-")
+    rank = SECTION_RANK.search(title)
+    node = SECTION_NODE.match(title)
     if not rank and not node:
         return None
-    return int(rank["rank"]) if rank else None, node["node"] if node else None
+    return small_number(rank["rank"]) if rank else None, node["node"] if node else None
 
 
 def section_of_path(path: str) -> tuple[int | None, str | None]:
@@ -126,7 +128,13 @@ def section_of_path(path: str) -> tuple[int | None, str | None]:
     found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
     if not found:
         return None, None
-    return int(found["rank"]), found["node"] if found["node"] not in ("log", "out", "err", "txt", "gz") else None
+    return small_number(found["rank"]), found["node"] if found["node"] not in (
+        "log",
+        "out",
+        "err",
+        "txt",
+        "gz",
+    ) else None
 
 
 def when(text: str) -> float | None:

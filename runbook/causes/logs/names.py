@@ -216,13 +216,13 @@ SIGNS = (
     Sign(
         "told-loopback",
         "master_addr|master-addr|rdzv_endpoint|rdzv-endpoint|coordinator_address|main_process_ip|dist-init-addr|init_method|dist_url",
-        r"(?:master[-_]addr|rdzv[-_]endpoint|coordinator_address|main_process_ip|dist[-_]init[-_]addr|init_method|dist_url)['\"]?\s*[=: ]+\s*['\"]?(?:tcp://)?(?P<host>localhost|127\.0\.\d+\.\d+|\[::1\])",
+        r"(?:master[-_]addr|rdzv[-_]endpoint|coordinator_address|main_process_ip|dist[-_]init[-_]addr|init_method|dist_url)['\"]?[\s=:]+['\"]?(?:tcp://)?(?P<host>localhost|127\.0\.\d+\.\d+|\[::1\])",
     ),
     Sign(
         "many-nodes",
         "following workers|nnodes|node_rank|node-rank|num_nodes|num-nodes|num_machines|machine_rank|min_nodes|slurm_n|group_rank|num_processes|np=",
-        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES|SLURM_JOB_NUM_NODES)['\"]?\s*[=: ]+\s*['\"]?(?:[2-9]|\d{2,})\b(?!:1\b)"
+        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES|SLURM_JOB_NUM_NODES)['\"]?[\s=:]+['\"]?(?:[2-9]|\d{2,})\b(?!:1\b)"
         r"|nnodes['\"]?[= ]+1:[2-9]|following workers: [^\s,]+,\S"
-        r"|(?:node[-_]rank|machine_rank|group_rank|GROUP_RANK|NODE_RANK)['\"]?\s*[=: ]+\s*['\"]?[1-9]\d*\b",
+        r"|(?:node[-_]rank|machine_rank|group_rank|GROUP_RANK|NODE_RANK)['\"]?[\s=:]+['\"]?[1-9]\d*\b",
     ),
 )  # fmt: skip

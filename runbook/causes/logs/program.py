@@ -20,7 +20,7 @@ COMMANDS = r"torchrun|python[\d.]*|conda|mamba|deepspeed|accelerate|pip\d?|uv|po
 TOOLS = r"pdsh|orted|prted|mpirun|mpiexec(?:\.hydra)?|etcd|srun|sbatch|hydra_pmi_proxy|ninja|sshpass|ssh|rsh|kubectl|docker|clush|dsh"
 NOT_FOUND_ABROAD = r"Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada|comando no encontrado|comando não encontrado|comando non trovato|команда не найдена|未找到命令|コマンドが見つかりません|명령어를 찾을 수 없습니다"
 
-LESSER = r"(?:(?-i:\b(?:WARN|WARNING|INFO|DEBUG|NOTICE|TRACE)\b|\w*[Ww]arning:|(?:\[|^)[WI](?:\d| \S)|\b[WI] (?:tensorflow|external|torch)\b)|<(?:warn|info|debug)>|level\"?[=:] ?\"?(?:info|debug|warn)|\b(?:ignor|skipp|suppress|retry)\w*)"
+LESSER = r"(?:(?-i:\b(?:WARN|WARNING|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|(?:\[|^)[WI](?:\d| \S)|\b[WI] (?:tensorflow|external|torch)\b)|<(?:warn|info|debug)>|level\"?[=:] ?\"?(?:info|debug|warn)|\b(?:ignor|skipp|suppress|retry)\w*)"
 """Lines of a level at which a program goes on."""
 
 RULES = (
@@ -139,7 +139,7 @@ RULES = (
     Rule(
         "environment-not-activated",
         "{command} is not there in the shell that ran",
-        (Sign("some-command-not-found", "command not found", r"(?P<command>[\w.+-]+): command not found|command not found: (?P<command2>\S+)"),),
+        (Sign("some-command-not-found", "command not found", r"(?<![\w.+-])(?P<command>[\w.+-]+): command not found|command not found: (?P<command2>\S+)"),),
         unless=("tool-not-found", "command-not-found"),
         tier=Tier.ABORT,
         confidence="medium",
@@ -192,6 +192,6 @@ SIGNS = (
     ),
     Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: .*)?$"),
     Sign("traceback", "traceback (most recent call last)"),
-    Sign("exit-two", "exitcode|exit status|exit code|return code", r"exitcode\s*:? +2\b|(?:exit status|exit code|return code)[ =:]+2\b"),
+    Sign("exit-two", "exitcode|exit status|exit code|return code", r"exitcode\s*(?:: +|(?<= ))2\b|(?:exit status|exit code|return code)[ =:]+2\b"),
     Sign("through-remote-shell", "pdsh|ssh |permanently added|mpirun|sudo |clush|ansible", r"\bpdsh\b|Permanently added|\bssh [-\w@]|\bsudo \w|\bclush\b"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ RULES = (
             Sign(
                 "killed",
                 "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
-                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*:? +(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
+                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*(?:: +|(?<= ))(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
                 r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:]+(?:-9|137)\b"
                 r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding|beyond (?:physical|virtual) memory limits",
             ),
@@ -28,7 +28,7 @@ RULES = (
             Sign(
                 "crashed",
                 "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction|floating point exception|core dumped|exit code|return code|status|access violation|segfault",
-                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*:? +(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4|-8|3221225477|3221226505|-1073741819)\b"
+                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*(?:: +|(?<= ))(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4|-8|3221225477|3221226505|-1073741819)\b"
                 r"|\bbus error\b|illegal instruction(?! parameter)|segfault at",
             ),
         ),
@@ -41,7 +41,7 @@ RULES = (
             Sign(
                 "aborted",
                 "exitcode|sigabrt|aborted|signal|terminate called|check failed|exit code|return code|status|assertion|double free|free()|munmap_chunk|malloc|corrupted ",
-                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)|exitcode\s*:? +(?:-6|134)\b|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid|: Assertion .* failed",
+                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)|exitcode\s*(?:: +|(?<= ))(?:-6|134)\b|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid|: Assertion .* failed",
             ),
         ),
         tier=Tier.ABORT,
@@ -153,11 +153,14 @@ SIGNS = (
     Sign("step-cancelled", "cancelled at", None),
     Sign("task-exited", "srun: error", r"srun: error: .*task\S* \S+: (?:Exited|Killed|Segm|Abort|Bus|Out Of)"),
     Sign(
-        "summary-exit", "exitcode", r"exitcode\s*:? +(?P<code>-?\d+)(?!\d* \(pid: \d+\) of binary.*closing)", keep=400
+        "summary-exit",
+        "exitcode",
+        r"exitcode\s*(?:: +|(?<= ))(?P<code>-?\d+)(?!\d* \(pid: \d+\) of binary.*closing)",
+        keep=400,
     ),
     Sign("summary-rank", "local_rank:", r"^\s*rank\s*:\s*(?P<rank>\d+) \(local_rank", keep=400),
     Sign("summary-host", "host ", r"^\s*host\s+:\s*(?P<host>\S+)", keep=400),
-    Sign("summary-killed", "exitcode", r"exitcode\s*:? +-9\b"),
+    Sign("summary-killed", "exitcode", r"exitcode\s*(?:: +|(?<= ))-9\b"),
     Sign(
         "killed-by-agent",
         "sigkill|closing signal",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.causes.logs.collectives import spans
 from runbook.causes.logs.sign import Hit, Rule, Sign, Tier
+from runbook.model.numbers import number
 
 RULES = (
     Rule(
@@ -77,13 +78,13 @@ def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
                 hit = None
             counts, at, heading, silent = {}, None, hit, []
         elif hit.sign == "ras-count":
-            at = counts.setdefault(int(hit.groups.get("count", 0)), _Count())
-            at.size += int(hit.groups.get("ranks", 1))
+            at = counts.setdefault(number(hit.groups.get("count", "0")), _Count())
+            at.size += number(hit.groups.get("ranks", "1"))
             at.add(hit)
         elif at and heading and heading.sign == "ras-differs":
             at.add(hit)
         else:
-            silent.append(int(hit.groups["rank"]))
+            silent.append(number(hit.groups["rank"]))
 
 
 class _Count:
@@ -97,7 +98,7 @@ class _Count:
     def add(self, hit: Hit) -> None:
         self.lines.append(hit)
         if "rank" in hit.groups:
-            self.named.append(int(hit.groups["rank"]))
+            self.named.append(number(hit.groups["rank"]))
 
 
 def _behind(heading: Hit, counts: Mapping[int, _Count]) -> Iterator[Hit]:

@@ -35,7 +35,7 @@ RULES = (
     Rule(
         "rail-isolated-nics",
         "only NICs of the same rail reach each other",
-        (Sign("cross-rail", "cross_nic|cross-nic|crossnic|rail", r"NCCL_CROSS_NIC=0.*(?:work|fix|solve|pass|help)|rail\S*.*(?:isolat|no route|not reachable|cannot reach|unreachable|separate)"),),
+        (Sign("cross-rail", "cross_nic|cross-nic|crossnic|rail", r"NCCL_CROSS_NIC=0.*(?:work|fix|solve|pass|help)|rail.*(?:isolat|no route|not reachable|cannot reach|unreachable|separate)"),),
         needs=("rdma-failed",),
         tier=Tier.FAULT,
     ),
@@ -137,7 +137,7 @@ RULES = (
     Rule(
         "gcp-tcpx-daemon-down",
         "Google's receive data-path manager (RxDM, tcpgpudmarxd) does not run beside the job",
-        (Sign("tcpx", "tcpx|fastrak|rxdm|tcpgpudmarxd|gpudirecttcpx|receive data", r"^[EF]\d{4} .*(?:tcpx|fastrak|tcpgpudmarxd|rxdm)|(?:tcpx\w*|FasTrak|GPUDirectTCPX|RxDM|tcpgpudmarxd|fastrak_gpumem_manager).*(?:refused|exit|fail|not running|unable|error|No such file|terminated|timed out|crash)"),),
+        (Sign("tcpx", "tcpx|fastrak|rxdm|tcpgpudmarxd|gpudirecttcpx|receive data", r"^[EF]\d{4} .*(?:tcpx|fastrak|tcpgpudmarxd|rxdm)|(?:tcpx|FasTrak|GPUDirectTCPX|RxDM|tcpgpudmarxd|fastrak_gpumem_manager).*(?:refused|exit|fail|not running|unable|error|No such file|terminated|timed out|crash)"),),
     ),
     Rule(
         "topology-detection-failed",

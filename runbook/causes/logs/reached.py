@@ -53,7 +53,7 @@ ENDED = re.compile(
 """A run says at its end that it is over, and well."""
 
 SETUP = re.compile(
-    rb"(?:.*?(?:"
+    rb"\A(?:.*?(?:"
     # ranks met
     rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with)\b|\bsuccessfully connected\b"
     rb"|\b(?:I am|rank|process|worker|task|node) \d+ ?(?:of|out of|/) ?\d+|hostname of the client socket cannot be retrieved|connection established|authentication succeeded|accepted (?:publickey|password|connection)"

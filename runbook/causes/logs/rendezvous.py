@@ -12,7 +12,7 @@ RULES = (
             Sign(
                 "too-few-joined",
                 "clients joined|workers joined|processes joined|hosts joined|waiting for clients|processes connected|nodes joined",
-                r"(?P<came>\d+)/(?P<wanted>\d+) (?:clients|workers|processes|nodes|hosts)(?: have)? (?:joined|connected)",
+                r"(?<!\d)(?P<came>\d+)/(?P<wanted>\d+) (?:clients|workers|processes|nodes|hosts)(?: have)? (?:joined|connected)",
             ),
             "barrier-too-few",
         ),
@@ -229,12 +229,12 @@ SIGNS = (
     ),
     Sign("barrier-completed", "store-based barrier", r"Completed store-based barrier for key:? ?(?P<key>\S+) with (?P<size>\d+) nodes"),
     Sign("creates-store", "_create_tcp_store|connection to the cd store|create_backend", None),
-    Sign("c-ten-d", "rdzv_backend", r"rdzv[-_]backend['\"]?\s*[=: ]+\s*['\"]?c10d"),
+    Sign("c-ten-d", "rdzv_backend", r"rdzv[-_]backend['\"]?[\s=:]+['\"]?c10d"),
     Sign("rendezvous-connection", "rendezvousconnectionerror|the connection to the c", None),
     Sign(
         "endpoint",
         "rdzv_endpoint|rdzv-endpoint|master_addr|master-addr",
-        r"(?:rdzv[-_]endpoint|master[-_]addr)['\"]?\s*[=: ]+\s*['\"]?(?P<host>[\w.-]+)(?::(?P<port>\d+))?",
+        r"(?:rdzv[-_]endpoint|master[-_]addr)['\"]?[\s=:]+['\"]?(?P<host>[\w.-]+)(?::(?P<port>\d+))?",
     ),
     Sign("runs-on", "run on |hostname|my address|listening on|inet ", r"run on (?P<host>[\w.-]+)|hostname[:=] ?(?P<host2>[\w.-]+)|inet (?P<host3>[\d.]+)"),
     Sign(
@@ -251,7 +251,7 @@ SIGNS = (
         r"--nnodes[= ](?P<nodes>\d+)(?!:)|\bWORLD_SIZE['\"]?[=: ]+['\"]?(?P<size>\d+)|num_processes[=: ]+(?P<processes>\d+)",
         keep=200,
     ),
-    Sign("run-id", "run_id|rdzv_id|rdzv-id", r"(?:run_id|rdzv[-_]id)['\"]?\s*[=: ]+\s*['\"]?(?P<id>[\w.-]+)"),
+    Sign("run-id", "run_id|rdzv_id|rdzv-id", r"(?:run_id|rdzv[-_]id)['\"]?[\s=:]+['\"]?(?P<id>[\w.-]+)"),
     Sign("waits-for-rank-key", "role_info|waiting for key|/rank|store->get|wait timeout", r"(?:keys?:? ?).*?(?P<key>role_info/\d+|/\d+)(?!\S)"),
     Sign("program-file-exists", "fileexistserror", None),
 )  # fmt: skip

@@ -146,7 +146,7 @@ RULES = (
             Sign(
                 "no-interpreter",
                 "python",
-                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file|(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)| .*bad interpreter)|(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: (?P<python4>\S*python[\d.]*)"
+                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file|(?<!/)(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)| .*bad interpreter)|(?<!\S)(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: (?P<python4>\S*python[\d.]*)"
                 r"|Python was not found|No Python at |No such file or directory: '(?P<python5>\S*/python[\d.]*)'|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
             ),
         ),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
+from runbook.model.regex import bounded
+
 Confidence = Literal["high", "medium", "low"]
 
 
@@ -38,7 +40,7 @@ class Sign:
         return tuple(self.keys.split("|"))
 
     def compiled(self) -> re.Pattern[str] | None:
-        return re.compile(self.pattern, re.IGNORECASE) if self.pattern else None
+        return bounded(self.pattern, re.IGNORECASE) if self.pattern else None
 
 
 @dataclass(frozen=True, slots=True)

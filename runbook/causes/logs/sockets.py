@@ -7,6 +7,12 @@ from runbook.causes.logs.sign import Rule, Sign, Tier
 OURS = r"(?!.*(?:\bssh: |sshd|NCCL|socket(?:Start|Poll)Connect|socketProgress|connectFullMesh|willRetry=|pair\.cc|socketPollConnect|Call to |(?:socket|net_socket|bootstrap)\.(?:h|cc|cu):|\bORTE|btl_tcp|tcp_peer|slurm|MESSAGE_TASK|\bsrun: |\bpmix|\bmunge|wandb|https?://|:443\b|:22\b|huggingface|Max retries))"
 """Lines of the store's, the rendezvous' and JAX's clients; others have rules of their own, or are not about the job."""
 
+IPV4 = r"(?!127\.|0\.0\.0\.0)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
+DIALLED = r"(?!.*(?:\bbind|\blisten|server socket|server_bind|localhost|10049))"
+"""An address that is not this machine's cannot be listened on, with the same words; the loopback of IPv6, where it is off,
+cannot be dialled."""
+UNASSIGNED = r"(?:(?:cannot|can't) assign requested address|errno:? (?:99|49)\b|EADDRNOTAVAIL)"
+
 NOT_LOST = ("drops", "no-route", "lookup-failed", "lookup-of-nonsense", "bind-in-use", "store-reset-at-once")
 
 RULES = (
@@ -18,7 +24,7 @@ RULES = (
                 "bind-in-use",
                 "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated|failed to add port|failed to bind to address| is in use|another process is utilizing"
                 "|winerror|address in use|port in use|is trying to use a port|any free port",
-                r"^(?!.*(?:GPU|device|cuda|\bfile\b.*already in use))(?:"
+                r"^(?!.*(?:GPU|device|cuda|gloo/transport/tcp/|\bfile\b.*already in use))(?:"
                 r".*(?:Errno (?:98|48|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
                 r"|.*(?:address|port)\b.*(?:already in use|already being used|is in use|already allocated)|.*EADDRINUSE|.*Only one usage of each socket"
                 r"|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b|.*errno: (?:98|48)\b|.*address in use"
@@ -47,6 +53,51 @@ RULES = (
         needs=("bind-frame",),
     ),
     Rule(
+        "ephemeral-ports-exhausted",
+        "no local port was left to dial {host} from: the kernel hands out too few, or all of them are taken",
+        (
+            Sign(
+                "no-port-to-dial",
+                "cannot assign requested address|can't assign requested address|errno: |errno |eaddrnotavail",
+                rf"^{DIALLED}(?=.*{UNASSIGNED})(?:.*?(?:\bto|remote=|tcp|connect(?:\(\))?|\bhost=)[ '\[(]{{1,3}}(?P<host>{IPV4}))",
+            ),
+        ),
+        tier=Tier.NETWORK,
+    ),
+    Rule(
+        "ephemeral-ports-exhausted",
+        "no local port was left to dial {host} from (or that name means an IPv6 address here, and this machine has none)",
+        (
+            Sign(
+                "no-port-to-dial-name",
+                "errno: ",
+                r"client socket has failed to connect to \[(?!localhost|ip6-)(?P<host>[a-z][^\]:]*)\]:\d+ \(errno: (?:99|49)\b",
+            ),
+        ),
+        tier=Tier.NETWORK,
+        confidence="medium",
+    ),
+    Rule(
+        "ephemeral-ports-exhausted",
+        "no local port was left to dial from (or an IPv6 address was dialled, and this machine has none)",
+        ("cannot-assign-raised",),
+        needs=("connect-frame",),
+        unless=("bind-frame",),
+        tier=Tier.NETWORK,
+        confidence="medium",
+    ),
+    Rule(
+        "ephemeral-ports-exhausted",
+        "gloo found no port to listen on, though any would do: the kernel hands out too few, or all of them are taken",
+        (
+            Sign(
+                "no-port-to-listen-on",
+                "already in use|eaddrinuse|cannot assign",
+                r"gloo/transport/tcp/\S{1,60} .{0,80}\bbind: (?:Address already in use|Cannot assign requested address)",
+            ),
+        ),
+    ),
+    Rule(
         "firewall-drop",
         "packets to {host} port {port} vanish: no answer, not even a refusal",
         (
@@ -67,7 +118,7 @@ RULES = (
     Rule(
         "firewall-drop",
         "a firewall here blocks packets to port {port}, and says so in the kernel log",
-        (Sign("kernel-blocks", "[ufw block]|dpt=", r"(?:\[UFW BLOCK\]|\b\S*(?:DROP|BLOCK|DENY|REJECT)\S*:? ).*\bIN=\S* OUT=.*\bSRC=(?:10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|fd\w\w:|fe80:).*\bDPT=(?P<port>\d+)"),),
+        (Sign("kernel-blocks", "[ufw block]|dpt=", r"(?:\[UFW BLOCK\]|(?:DROP|BLOCK|DENY|REJECT)\S* ).*\bIN=\S* OUT=.*\bSRC=(?:10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|fd\w\w:|fe80:).*\bDPT=(?P<port>\d+)"),),
         unless=("reject-logged",),
         tier=Tier.NETWORK,
         confidence="medium",
@@ -76,7 +127,7 @@ RULES = (
         "firewall-reject",
         "a firewall answers that it does not let packets through",
         (
-            Sign("reject-logged", "reject", r"\b\S*REJECT\S*:? .*\bIN=\S* OUT=.*\bDPT=(?P<port>\d+)"),
+            Sign("reject-logged", "reject", r"REJECT\S* .*\bIN=\S* OUT=.*\bDPT=(?P<port>\d+)"),
             Sign("prohibited", "packet filtered|prohibited|administratively", r"icmp_seq.*(?:Packet filtered|Prohibited|administratively)|Communication administratively|unreachable - admin prohibited"),
         ),
         tier=Tier.NETWORK,
@@ -180,7 +231,7 @@ RULES = (
             Sign(
                 "nccl-refused",
                 "connection refused",
-                r"(?:NCCL|socket\w*:|Call to connect|BTL|tcp_peer).*(?:to (?P<peer>(?!127\.|172\.17\.0|169\.254)[^\s<]+)<\d+>)?.*Connection refused",
+                r"(?:NCCL|socket\w*:|Call to connect|BTL|tcp_peer).{0,600}Connection refused",
             ),
         ),
         unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface"),
@@ -219,8 +270,9 @@ RULES = (
 )  # fmt: skip
 
 SIGNS = (
-    Sign("ping-size", "bytes of data", r"(?P<bytes>\d+)(?:\(\d+\))? (?:data )?bytes of data", keep=200),
-    Sign("ping-loss", "packet loss", r"(?P<loss>[\d.]+)% packet loss", keep=200),
+    Sign("connect-frame", "create_connection|.connect(|sock_connect|connect_ex", None),
+    Sign("ping-size", "bytes of data", r"(?<!\d)(?P<bytes>\d+)(?:\(\d+\))? (?:data )?bytes of data", keep=200),
+    Sign("ping-loss", "packet loss", r"(?<![\d.])(?P<loss>[\d.]+)% packet loss", keep=200),
     Sign("gloo-mesh-failed", "connectfullmesh|gloo", r"connectFullMesh failed|gloo.*(?:timed out connecting|refused)"),
     Sign("nccl-or-mpi", "nccl|mpi|orte|btl|socketstartconnect|socketpollconnect", None, keep=4),
     Sign(

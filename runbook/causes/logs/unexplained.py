@@ -59,7 +59,7 @@ RULES = (
             Sign(
                 "warned",
                 "warn|error: |exception: ",
-                rf"^(?!.*(?:{NO_ERROR}|\w*Warning:|<warn>|nothing to do))(?=.*(?-i:\bWARN(?:ING)?\b|\bINFO\b.*[A-Z]\w+(?:Error|Exception): ))(?:.*(?:\w+Error|\b(?:failed|failure|error|exception|unable|cannot|refused|timed out|denied|lost|died|killed|aborted|unreachable|not (?:responding|active|running|reachable)))\b(?!(?:=|: *| )0\b))",
+                rf"^(?!.*(?:{NO_ERROR}|Warning:|<warn>|nothing to do))(?=.*(?-i:\bWARN(?:ING)?\b|\bINFO\b.*[A-Z]\w+(?:Error|Exception): ))(?:.*(?:\wError|\b(?:failed|failure|error|exception|unable|cannot|refused|timed out|denied|lost|died|killed|aborted|unreachable|not (?:responding|active|running|reachable)))\b(?!(?:=|: *| )0\b))",
             ),
         ),
         unless=("joined", "trouble", "progress-seen"),
@@ -70,10 +70,10 @@ RULES = (
 
 SIGNS = (
     Sign("launcher-failed", "reliably start|has exited due to|how to route a message|childfailederror|exited with|exit code|exitcode|returned non-zero|srun: error|mpirun noticed|mpirun detected|exit status|return code|primary job|process exited|processraised|worker group failed|backofflimit|crashloop|terminating stepid|job step aborted",
-         r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d|exitcode\s*:? +(?!0\b)-?\d|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED|ProcessRaisedException|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start|does not know how to route a message|has exited due to process rank))"),
+         r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d|exitcode\s*(?:: +|(?<= ))(?!0\b)-?\d|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED|ProcessRaisedException|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start|does not know how to route a message|has exited due to process rank))"),
     Sign("network-exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?:Dist\w*Error|Rendezvous\w*Error|ConnectionError|TimeoutError|Connection\w+Error|BrokenPipeError|OSError|RuntimeError|XlaRuntimeError|JaxRuntimeError|AcceleratorError|HorovodInternalError|Ray\w*Error|\w*Exception)\b"),
     Sign("other-exception", "error|exception|traceback", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: |$)|Traceback \(most recent"),
-    Sign("glog-error", ".cpp:|.cc:|.hpp:|terminating process|terminate called|fatal", r"\[E\d* ?[\d:. ]*\S*\.(?:cpp|cc|h|hpp):\d+\]|^[EF]\d{4} |terminate called|\bFATAL\b|Fatal (?:Python )?error"),
+    Sign("glog-error", ".cpp:|.cc:|.hpp:|terminating process|terminate called|fatal", r"\[E(?:[\d:. ]* )?\S*\.(?:cpp|cc|h|hpp):\d+\]|^[EF]\d{4} |terminate called|\bFATAL\b|Fatal (?:Python )?error"),
     Sign("says-failed", "hang|hung|stuck|no progress|error:|failed", r"\b(?:hangs?|hung|stuck) (?:here|at|in|on|for|during|forever)\b|[(\[]hangs?\b|no progress for|^(?:\S+: )?(?:fatal )?error: "),
     Sign(
         "trouble",

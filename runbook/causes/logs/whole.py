@@ -25,10 +25,10 @@ OPENERS = (
 """Literals of messages that are long enough to be broken."""
 ENDED = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
 GOES_ON = re.compile(
-    r"(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
+    r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
     r"|\[[\w:.]+\]:\d|\[\.\./)"
     r"|(?![a-z_]+ +: |(?=\S*[\d.A-Z/-])[\w./-]+: |[\w.-]+:\d|frame #|terminate called|[\w.]+ ?=[ =]|[\w.]+\(|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
-    r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z]))"
+    r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
 )
 """How the rest of a sentence begins, and no line of its own does."""
 DIGITS = re.compile(r"\d+")

@@ -9,6 +9,7 @@ from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.flow import Packet
 from runbook.causes.netfilter.machine import walk
 from runbook.causes.netfilter.truth import Span
+from runbook.model.commands import NFT_BY_HAND, nft_words
 
 NO_PORT = Span(0, 0)
 
@@ -47,12 +48,15 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
         if result.blocks is False or not result.culprits:
             continue
         rule = result.culprits[0].rule
-        place = f"arp {base.table} {rule.chain if rule else base.chain}"
+        chain = rule.chain if rule else base.chain
+        place = f"arp {base.table} {chain}"
         match = f"arp {'saddr' if arriving else 'daddr'} ip {peer} accept"
         if rule is None:
-            says, remedy = f"nft chain {place} `policy {base.policy}`", f"sudo nft add rule {place} {match}"
+            says = f"nft chain {place} `policy {base.policy}`"
+            where = nft_words("add", "rule", "arp", base.table, chain)
         else:
             says = f"nft rule {place} handle {rule.handle} `{rule.text}`"
-            remedy = f"sudo nft insert rule {place} position {rule.handle} {match}"
+            where = nft_words("insert", "rule", "arp", base.table, chain, "position", rule.handle)
+        remedy = f"sudo nft {where} {match}" if where else NFT_BY_HAND
         found.append(ArpStop(says, remedy, result.blocks is True))
     return max(found, key=lambda stop: stop.certain, default=None)

@@ -15,6 +15,7 @@ from typing import Literal
 from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.explain import Explanation, explain, merge
 from runbook.causes.netfilter.flow import EPHEMERAL, Flow, Leg
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 READERS = (
@@ -361,7 +362,7 @@ def _between(
         f"{_flow(flow)} was {seen}, though the rules of {source_name} and of {destination_name} allow it: "
         "something between the nodes blocks it (security group, switch ACL, the firewall of a hypervisor or router)",
         f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what lies between; "
-        f"`sudo tcpdump -ni any '{flow.protocol} port {flow.port} and host {flow.source}'` on {destination_name} shows "
+        f"`sudo tcpdump -ni any {word(f'{flow.protocol} port {flow.port} and host {flow.source}')}` on {destination_name} shows "
         "whether it arrives",
         tuple(dict.fromkeys([*_allowing(legs), *(c for _, e in legs for c in e.caveats)])),
         True,

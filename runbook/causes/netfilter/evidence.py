@@ -19,6 +19,7 @@ from runbook.causes.netfilter import firewalld, ipset, iptables, nft, ufw
 from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.causes.netfilter.machine import Base, Engine
 from runbook.causes.netfilter.truth import Truth
+from runbook.model.commands import word
 
 MARKER = "\x1erunbook "
 Version = Literal[4, 6]
@@ -304,16 +305,23 @@ class Evidence:
     @cached_property
     def interfaces(self) -> Mapping[str, Interface]:
         """By name; empty where nobody could look."""
-        return {
-            str(one["ifname"]): Interface(
-                str(one.get("operstate", "UNKNOWN")),
-                tuple(one.get("flags") or ()),
-                tuple(f"{a['local']}/{a['prefixlen']}" for a in one.get("addr_info", []) if "local" in a),
-                one.get("mtu"),
-            )
-            for one in _listed(self.tool("addresses"))
-            if "ifname" in one
-        }
+        try:
+            return {
+                str(one["ifname"]): Interface(
+                    str(one.get("operstate", "UNKNOWN")),
+                    tuple(map(str, one.get("flags") or ())),
+                    tuple(
+                        str(ipaddress.ip_interface(f"{a['local']}/{a['prefixlen']}"))
+                        for a in one.get("addr_info", [])
+                        if "local" in a
+                    ),
+                    mtu if isinstance(mtu := one.get("mtu"), int) else None,
+                )
+                for one in _listed(self.tool("addresses"))
+                if "ifname" in one
+            }
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return {}
 
     @cached_property
     def client_ports(self) -> tuple[int, int]:
@@ -333,13 +341,17 @@ class Evidence:
             action = re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", str(text), re.DOTALL)
             if action and place == f"{device} {way}":
                 number = re.search(r"pref (\d+)", str(text))
-                show = f"sudo tc -s filter show dev {device} {way}"
+                show = f"sudo tc -s filter show dev {word(device)} {way}"
                 delete = (
-                    f"; if it is that one: `sudo tc filter del dev {device} {way} pref {number[1]}`" if number else ""
+                    f"; if it is that one: `sudo tc filter del dev {word(device)} {way} pref {number[1]}`"
+                    if number
+                    else ""
                 )
                 found.append((f"a tc filter on {device} ({way}): {_in_one_line(str(text))}", f"`{show}`{delete}"))
         if arriving and device in self._xdp:
-            found.append((f"an XDP program on {device}", f"`ip -d link show dev {device}`, `sudo bpftool net show`"))
+            found.append(
+                (f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`")
+            )
         return tuple(found)
 
     @cached_property

@@ -14,6 +14,7 @@ from runbook.causes.netfilter.journey import Journey, Stop, travel
 from runbook.causes.netfilter.machine import Action, Base, End, Rule
 from runbook.causes.netfilter.remedy import Ports, Wanted, firewalld_owns, remedy, ufw_decides
 from runbook.causes.netfilter.truth import Truth
+from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 MOST_SAMPLES = 1500  # walks spent on finding where one command has to stand
 
@@ -120,9 +121,10 @@ def _removal(base: Base, rule: Rule) -> str:
     """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception for
     the job would leave it to strike the logins and everything else."""
     if base.engine == "nft":
-        return f"sudo nft delete rule {base.family} {base.table} {rule.chain} handle {rule.handle}"
-    table = "" if base.table == "filter" else f" -t {base.table}"
-    return f"sudo {base.engine}{table} -D {rule.chain} {rule.index + 1}"
+        words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
+        return f"sudo nft {words}" if words else NFT_BY_HAND
+    table = "" if base.table == "filter" else f" -t {word(base.table)}"
+    return f"sudo {base.engine}{table} -D {word(rule.chain)} {rule.index + 1}"
 
 
 def _sent_elsewhere(

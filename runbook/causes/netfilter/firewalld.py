@@ -11,6 +11,8 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 
+from runbook.model.commands import word
+
 Ports = tuple[tuple[int, int], ...]
 
 
@@ -103,7 +105,7 @@ def allow(
     for peer in peers:
         zones.setdefault(status.zone_for(peer, interface), []).append(peer)
     commands = [
-        f"sudo firewall-cmd --permanent --zone={zone} {' '.join(_rich('source', members, ports, protocol, first))}"
+        f"sudo firewall-cmd --permanent --zone={word(zone)} {' '.join(_rich('source', members, ports, protocol, first))}"
         for zone, members in zones.items()
     ]
     return [*commands, "sudo firewall-cmd --reload"]
@@ -112,7 +114,7 @@ def allow(
 def allow_out(policy: str, peers: tuple[str, ...], ports: Ports, protocol: str) -> list[str]:
     """For a policy object (firewalld >= 0.9) that filters what the host sends."""
     rules = " ".join(_rich("destination", list(peers), ports, protocol, True))
-    return [f"sudo firewall-cmd --permanent --policy={policy} {rules}", "sudo firewall-cmd --reload"]
+    return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
 def _rich(end: str, peers: list[str], ports: Ports, protocol: str, first: bool) -> list[str]:

@@ -118,7 +118,7 @@ def _steps(words: list[str], table: _Table, sets: Mapping[str, ipset.Set]) -> tu
 
 
 def _starts_option(word: str) -> bool:
-    return word == "!" or (word.startswith("-") and len(word) > 1 and not word[1].isdigit())
+    return word == "!" or (word.startswith("-") and len(word) > 1 and not word[1].isdecimal())
 
 
 def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[Step, ...]:
@@ -146,7 +146,7 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
 def _new_source(options: list[str]) -> str:
     """The address of `--to-source ADDRESS[-ADDRESS][:PORTS]`, where it is one."""
     text = next((value for option, value in itertools.pairwise(options) if option == "--to-source"), "")
-    found = re.fullmatch(r"\[?([0-9a-fA-F:]*:[0-9a-fA-F:]+|[0-9.]+)\]?(?::[\d-]+)?", text)
+    found = re.fullmatch(r"\[?([0-9a-fA-F:]{0,40}:[0-9a-fA-F:]{1,40}|[0-9.]+)\]?(?::[\d-]+)?", text)
     return found[1] if found else ""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import shlex
 from dataclasses import dataclass
 
 from runbook.causes.netfilter import firewalld, ufw
@@ -18,11 +17,12 @@ from runbook.causes.netfilter.evidence import Evidence
 from runbook.causes.netfilter.flow import Leg
 from runbook.causes.netfilter.journey import Stop
 from runbook.causes.netfilter.machine import TRACKING, Base, End, Rule
+from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 Ports = tuple[tuple[int, int], ...]
 NFT_LASTS = "nft rules typed in last until the next reload or boot: keep this one in the file they come from"
 IPTABLES_LASTS = "iptables rules typed in last until the next boot: save them the way this system does"
-POLICY_CHAIN = re.compile(r"(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
+POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,13 @@ def _spot(base: Base, end: End) -> Place:
 
 def _nft(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
     chain, rule = place(base, ends)
-    target = " ".join(shlex.quote(word) for word in (base.family, base.table, chain))
-    how = f"add rule {target}" if rule is None else f"insert rule {target} position {rule.handle}"
+    how = (
+        nft_words("add", "rule", base.family, base.table, chain)
+        if rule is None
+        else nft_words("insert", "rule", base.family, base.table, chain, "position", rule.handle)
+    )
+    if how is None:
+        return [NFT_BY_HAND]
     version = ipaddress.ip_address(wanted.peers[0]).version
     address = f"{'ip' if version == 4 else 'ip6'} {'saddr' if wanted.from_peers else 'daddr'} {_set(wanted.peers)}"
     spans = tuple(str(low) if low == high else f"{low}-{high}" for low, high in wanted.ports)
@@ -162,8 +167,8 @@ def _early(base: Base) -> bool:
 
 def _iptables(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
     chain, rule = place(base, ends)
-    table = "" if base.table == "filter" else f"-t {base.table} "
-    where = f"-A {shlex.quote(chain)}" if rule is None else f"-I {shlex.quote(chain)} {rule.index + 1}"
+    table = "" if base.table == "filter" else f"-t {word(base.table)} "
+    where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"
     peers = f"{'-s' if wanted.from_peers else '-d'} {','.join(wanted.peers)}"
     state = " -m conntrack --ctstate ESTABLISHED" if wanted.reply and not _early(base) else ""
     side = "sport" if wanted.reply else "dport"

@@ -45,10 +45,10 @@ def parse_status(text: str) -> Status | None:
     incoming, outgoing = defaults.groups() if defaults else (None, None)
     rules = []
     for line in text.splitlines():
-        line = re.sub(r"\s+#.*$", "", re.sub(r"^\[\s*\d+\]\s+", "", line))
-        rule = re.fullmatch(r"(\S.*?)\s+(ALLOW|DENY|REJECT|LIMIT)(?: (IN|OUT|FWD))?\s+(\S.*?)\s*", line)
+        line = re.sub(r"(?<!\s)\s+#.*$", "", re.sub(r"^\[\s*\d+\]\s+", "", line))
+        rule = re.fullmatch(r"(\S.*?)\s(ALLOW|DENY|REJECT|LIMIT)(?: (IN|OUT|FWD))?\s+(\S.*)", line.rstrip())
         if rule:
-            rules.append(RuleLine(rule[1], rule[2], rule[3] or "IN", rule[4]))
+            rules.append(RuleLine(rule[1].rstrip(), rule[2], rule[3] or "IN", rule[4]))
     return Status(found[1] == "active", incoming, outgoing, tuple(rules))
 
 
@@ -84,7 +84,7 @@ def _names_port(text: str, port: int) -> bool:
     for ports, protocol in specs:
         for part in ports.split(","):
             low, _, high = part.partition(":")
-            if protocol in ("", "/tcp") and low.isdigit() and int(low) <= port <= int(high or low):
+            if protocol in ("", "/tcp") and low.isdecimal() and int(low) <= port <= int(high or low):
                 return True
     return False
 

@@ -15,16 +15,16 @@ ON_INTERFACE = (
     "container-bridge-network",
 )
 LINK = re.compile(
-    r"\d+: (?P<name>[^\s@:]+)(?:@[^\s:]+)?: <(?P<flags>[^>]*)>.*?\bmtu (?P<mtu>\d+)(?:.*?\bstate (?P<state>\w+))?"
+    r"\A\d+: (?P<name>[^\s@:]+)(?:@[^\s:]+)?: <(?P<flags>[^>]*)>.*?\bmtu (?P<mtu>\d+)(?:.*?\bstate (?P<state>\w+))?"
 )
 BRIEF = re.compile(
-    r"(?P<name>[^\s@]+)(?:@\S+)?\s+(?P<state>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT|TESTING)(?:\s+|\Z)(?P<addresses>(?:\S+/\d+\s*)*|[0-9a-f:]{17} <.*>)\s*\Z"
+    r"\A(?P<name>[^\s@]+)(?:@\S+)?\s+(?P<state>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT|TESTING)(?:\s+|\Z)(?P<addresses>(?:\S+/\d+(?:\s+|\Z))*|[0-9a-f:]{17} <.*>)\s*\Z"
 )
-CONFIG = re.compile(r"(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>]*)>.*?mtu (?P<mtu>\d+)|Link encap:)")
+CONFIG = re.compile(r"\A(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>]*)>.*?mtu (?P<mtu>\d+)|Link encap:)")
 
 
 ADDRESS = re.compile(
-    r"\s+inet6? (?:addr: ?)?(?P<address>[0-9a-fA-F.:]+(?:/\d+)?)(?:.*?netmask (?P<mask>[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
+    r"\A\s+inet6? (?:addr: ?)?(?P<address>[0-9a-fA-F.:]+(?:/\d+)?)(?:.*?netmask (?P<mask>[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
 )
 
 
@@ -71,7 +71,7 @@ def _with_prefix(address: re.Match[str]) -> str:
 
 
 ROUTE = re.compile(
-    r"(?:(?P<kind>unicast|local|broadcast|multicast|unreachable|blackhole|prohibit|throw|anycast|nat) )?(?P<to>default|[0-9a-fA-F.:]+(?:/\d+)?)"
+    r"\A(?:(?P<kind>unicast|local|broadcast|multicast|unreachable|blackhole|prohibit|throw|anycast|nat) )?(?P<to>default|[0-9a-fA-F.:]+(?:/\d+)?)"
     r"(?: from (?P<asked_from>\S+))?(?: via (?:inet6? )?(?P<via>\S+))?(?: dev (?P<dev>\S+))?(?P<rest>.*)\Z"
 )
 
@@ -116,7 +116,7 @@ def routes(text: str) -> Reading | None:
 
 
 ANSWER = re.compile(
-    r"(?P<address>[0-9a-fA-F:]*[.:][0-9a-fA-F.:%\w]*)\s+(?P<kind>STREAM|DGRAM|RAW)?\s*(?P<names>\S.*)?\Z"
+    r"\A(?P<address>(?=[0-9a-fA-F:]*[.:])[0-9a-fA-F.:%\w]+)\s+(?P<kind>STREAM|DGRAM|RAW)?\s*(?P<names>\S.*)?\Z"
 )
 ON_NAMES = (
     "gloo-loopback-advertised",
@@ -170,7 +170,7 @@ def _loopback(text: str) -> bool:
     return _is_address(text) and ipaddress.ip_address(text.partition("%")[0]).is_loopback
 
 
-SYSCTL = re.compile(r"(?P<key>[a-z][\w.-]*(?:\.[\w-]+)+) ?= ?(?P<value>.*)\Z")
+SYSCTL = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
 
 
 def sysctl(text: str) -> Reading | None:
@@ -181,7 +181,7 @@ def sysctl(text: str) -> Reading | None:
     facts: dict[str, object] = {key: value for key, (value, _) in found.items()}
     supports: tuple[Support, ...] = ()
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
-    ends = [int(word) for word in span.split() if word.isdigit()]
+    ends = [int(word) for word in span.split() if word.isdecimal()]
     bad = span != "" and len(ends) != 2
     if len(ends) == 2:
         facts["ip_local_port_range"] = ends

@@ -34,7 +34,7 @@ def tracking(text: str) -> Reading | None:
     stratum = number(found.get("Stratum", ("", 0))[0])
     offset = re.match(r"([\d.]+) seconds (slow|fast) of NTP time\Z", time)
     seconds = None if not offset else float(offset[1]) * (-1 if offset[2] == "slow" else 1)
-    source = re.search(r"\((.*)\)", found.get("Reference ID", ("", 0))[0])
+    source = re.match(r"[^(]*\((.*)\)", found.get("Reference ID", ("", 0))[0])
     known = leap in ("Normal", "Insert second", "Delete second")
     synchronized = True if known and stratum else False if leap == "Not synchronised" else None
     faults, supports = _loose("Leap status: Not synchronised", (leap_at,)) if synchronized is False else ((), ())
@@ -150,7 +150,7 @@ def timesync(text: str) -> Reading | None:
 
 def _milliseconds(text: str) -> float | None:
     """`-5.224ms`, `+1min 2.5s`."""
-    parts = re.findall(r"([\d.]+)(us|ms|s|min|h|d|w|month|y)(?![a-z])", text)
+    parts = re.findall(r"(?<![\d.])([\d.]+)(us|ms|s|min|h|d|w|month|y)(?![a-z])", text)
     if not parts or not re.fullmatch(r"[-+]?(?:[\d.]+[a-z]+ ?)+", text):
         return None
     try:
@@ -161,13 +161,13 @@ def _milliseconds(text: str) -> float | None:
 
 
 PEER = re.compile(
-    r"(?P<tally>[ x.\-+#*o])(?P<remote>\S+)\s+(?P<refid>\S+)\s+(?P<stratum>\d+)\s+(?P<type>\S)\s+(?P<when>\S+)\s+(?P<poll>\d+[mhd]?)\s+"
+    r"\A(?P<tally>[ x.\-+#*o])(?P<remote>\S+)\s+(?P<refid>\S+)\s+(?P<stratum>\d+)\s+(?P<type>\S)\s+(?P<when>\S+)\s+(?P<poll>\d+[mhd]?)\s+"
     r"(?P<reach>[0-7]{1,3})\s+(?P<delay>[\d.-]+)\s+(?P<offset>[+\d.-]+)\s+(?P<jitter>[\d.]+)\s*\Z"
 )
 
 
 def ntpq(text: str) -> Reading | None:
-    head = re.search(r"^\s+remote\s+refid\s+st t when poll reach.*$", text, re.MULTILINE)
+    head = re.search(r"^[ \t]+remote\s+refid\s+st t when poll reach.*$", text, re.MULTILINE)
     if not head:
         return None
     first = text[: head.end()].count("\n") + 2

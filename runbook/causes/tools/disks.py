@@ -6,9 +6,10 @@ import re
 
 from runbook.causes.logs.sign import Confidence
 from runbook.causes.tools.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.model.commands import word
 
 ROW = re.compile(
-    r"(?P<device>\S.*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+"
+    r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+"
     r"(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
 )
 READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
@@ -44,8 +45,8 @@ def disks(text: str) -> Reading | None:
             faults += _shared(row, full, at)
         elif full:
             what = "inodes (small files)" if inodes else "space"
-            remedy = f"sudo du -xsh {row['mount'].rstrip('/')}/* | sort -h | tail   # what takes it" if not inodes else (
-                f"sudo du --inodes -xs {row['mount'].rstrip('/')}/* | sort -n | tail   # where the many files are")  # fmt: skip
+            remedy = f"sudo du -xsh {word(row['mount'].rstrip('/'))}/* | sort -h | tail   # what takes it" if not inodes else (
+                f"sudo du --inodes -xs {word(row['mount'].rstrip('/'))}/* | sort -n | tail   # where the many files are")  # fmt: skip
             sure: Confidence = "high" if WORKED_IN.match(row["mount"]) else "medium"
             faults.append(
                 Fault(
@@ -89,7 +90,7 @@ def _bytes(text: str) -> float | None:
 
 
 def memory(text: str) -> Reading | None:
-    head = re.search(r"^\s+total\s+used\s+free\s+shared\b.*$", text, re.MULTILINE)
+    head = re.search(r"^[ \t]+total\s+used\s+free\s+shared\b.*$", text, re.MULTILINE)
     if not head:
         return None
     names = head[0].split()

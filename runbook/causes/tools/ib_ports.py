@@ -108,7 +108,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
         )
         for hca, ports in hcas.items()
         for number, port in ports.items()
-        if number.isdigit()
+        if number.isdecimal()
     ]
 
 

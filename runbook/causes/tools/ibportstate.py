@@ -19,12 +19,12 @@ def read(text: str) -> Reading | None:
         return None
     state, at = found.get("LinkState", ("", 0))
     physical, physical_at = found.get("PhysLinkState", ("", 0))
-    port = re.search(r"Port info: .*?Lid (\d+) port (\d+)", text)
+    port = re.search(r"Port info: .{0,300}?Lid (\d+) port (\d+)", text)
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
     facts: dict[str, Any] = {
         "link_state": state,
         "phys": physical,
-        "sm_lid": int(found["SMLid"][0]) if "SMLid" in found and found["SMLid"][0].isdigit() else None,
+        "sm_lid": int(found["SMLid"][0]) if "SMLid" in found and found["SMLid"][0].isdecimal() else None,
         "width": found.get("LinkWidthActive", ("", 0))[0],
         "speed": found.get("LinkSpeedActive", ("", 0))[0],
     }
@@ -51,7 +51,7 @@ def read(text: str) -> Reading | None:
         remedy = "a bad cable or transceiver trains narrower: `sudo iblinkinfo` shows both ends; reseat or replace it"
         faults.append(Fault("ib-rate-low", f"{where} {narrow}", remedy, (found["LinkWidthActive"][1],), "medium"))
     widths = re.fullmatch(r"\d+X", facts["width"] or "") and re.search(
-        r"\d+X", found.get("LinkWidthSupported", ("", 0))[0]
+        r"(?<!\d)\d+X", found.get("LinkWidthSupported", ("", 0))[0]
     )
     whole = state in STATES and bool(physical) and bool(widths) and "LinkSpeedActive" in found
     if state == "Active" and physical != "LinkUp":
@@ -60,7 +60,7 @@ def read(text: str) -> Reading | None:
 
 
 def _narrow(found: dict[str, tuple[str, int]]) -> str:
-    widths = [int(width) for width in re.findall(r"(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
+    widths = [int(width) for width in re.findall(r"(?<!\d)(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
     active = re.match(r"(\d+)X", found.get("LinkWidthActive", ("", 0))[0])
     if active and widths and int(active[1]) < max(widths):
         return f"runs over {active[1]} lane{'s' * (active[1] != '1')} of {max(widths)}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from runbook.causes.tools.ib_ports import Block, blocks
 from runbook.causes.tools.reading import CUT, Fault, Reading, Tool, some
+from runbook.model.commands import word
 
 DOWN = ("down", "initializing", "armed")
 PHYSICAL = {
@@ -22,7 +23,7 @@ def read(text: str) -> Reading | None:
     if not seen and not panic:
         return (
             Reading("ibstat", unknown=f"it shows no port: {CUT}")
-            if re.search(r"^\s*CA '", text, re.MULTILINE)
+            if re.search(r"^[ \t]*CA '", text, re.MULTILINE)
             else None
         )
     known = [block for block in seen if _whole(block) or _plainly_down(block)]
@@ -108,8 +109,8 @@ def _of_ibstatus(block: Block) -> bool:
 
 def _all_listed(text: str, seen: Sequence[Block]) -> bool:
     """Every adapter with as many ports as it says it has; all of them as talkative as the others."""
-    promised = sum(int(found) for found in re.findall(r"^\s*Number of ports: (\d+)", text, re.MULTILINE))
-    adapters = len(re.findall(r"^\s*CA '", text, re.MULTILINE))
+    promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
+    adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
         return False
     layers = ["link layer" in block.fields or "link_layer" in block.fields for block in seen]
@@ -157,9 +158,9 @@ def _lines(down: Sequence[Block]) -> tuple[int, ...]:
 def _raise(block: Block) -> str:
     port = block.port
     if port.ethernet:
-        return f"`rdma link show {port.hca}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"
+        return f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"
     if port.physical == "disabled":
-        return f"sudo ibportstate -C {port.hca} -P {port.number} -D 0 {port.number} enable"
+        return f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable"
     return f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable if it stays so"
 
 

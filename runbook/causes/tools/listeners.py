@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from runbook.causes.tools.reading import CUT, Reading, Support, Tool, numbered
 
 SS = re.compile(
-    r"(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+?):(?P<port>\d+|\S+)\s+(?P<peer>\S+?):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
+    r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+?):(?P<port>\d+|\S+)\s+(?P<peer>\S+?):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
 NETSTAT = re.compile(
-    r"(?P<net>tcp6?|udp6?)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+\s+(?P<state>LISTEN|[A-Z_0-9]+)(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
+    r"\A(?P<net>tcp6?|udp6?)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+\s+(?P<state>LISTEN|[A-Z_0-9]+)(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
 )
 NETSTAT_WINDOWS = re.compile(
-    r"\s*(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+)\s+\S+:\S+\s+(?P<state>LISTENING|[A-Z_]+)\s+(?P<pid>\d+)\s*\Z"
+    r"\A\s*(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+)\s+\S+:\S+\s+(?P<state>LISTENING|[A-Z_]+)\s+(?P<pid>\d+)\s*\Z"
 )
 LSOF = re.compile(
-    r"(?P<program>\S+)\s+(?P<pid>\d+)\s+(?:\d+\s+)?(?P<user>\S+)\s+\d+[a-z]*\s+IPv[46]\s+\S+\s+\S+\s+(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+|[\w-]+)(?:->\S+)?(?: \((?P<state>\w+)\))?\s*\Z"
+    r"\A(?P<program>\S+)\s+(?P<pid>\d+)\s+(?:\d+\s+)?(?P<user>\S+)\s+\d+[a-z]*\s+IPv[46]\s+\S+\s+\S+\s+(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+|[\w-]+)(?:->\S+)?(?: \((?P<state>\w+)\))?\s*\Z"
 )
-HEADS = re.compile(r"State\s+Recv-Q|Netid\s+State|Active (?:Internet|UNIX)|Proto\s+Recv-Q|Proto\s+Local Address|COMMAND\s+PID|Active Connections|\s*$|\(Not all processes|\s*will not be shown|Active Connections")  # fmt: skip
+HEADS = re.compile(r"\A(?:State\s+Recv-Q|Netid\s+State|Active (?:Internet|UNIX)|Proto\s+Recv-Q|Proto\s+Local Address|COMMAND\s+PID|Active Connections|\s*$|\(Not all processes|\s*will not be shown|Active Connections)")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ def read(text: str) -> Reading | None:
         elif (row["state"] or "").startswith("LISTEN"):
             found.append(_listener(row, at))
     head = re.search(
-        r"^(?:Netid\s+)?State\s+Recv-Q|^Proto\s+(?:Recv-Q|Local)|^\s+Proto\s+Local|^COMMAND\s+PID", text, re.MULTILINE
+        r"^(?:Netid\s+)?State\s+Recv-Q|^Proto\s+(?:Recv-Q|Local)|^[ \t]+Proto\s+Local|^COMMAND\s+PID",
+        text,
+        re.MULTILINE,
     )
     if not head and (not rows or other):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 NOT_TOLD = re.compile(
-    r"\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
+    r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
 )
 """A field that this GPU or driver does not have, or does not tell us: no sign of a fault."""
 
@@ -109,7 +109,7 @@ class App:
 def parse_apps(text: str) -> tuple[App, ...]:
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) >= 4 and row[0].isdigit():
+        if len(row) >= 4 and row[0].isdecimal():
             held = re.fullmatch(r"[\d.]+", row[2])
             found.append(App(int(row[0]), row[1], float(row[2]) if held else None, ",".join(row[3:])))
     return tuple(found)

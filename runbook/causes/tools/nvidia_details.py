@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from runbook.causes.tools.nvidia import parse_details
 from runbook.causes.tools.nvidia_table import failures
 from runbook.causes.tools.reading import CUT, Fault, Reading, Support, Tool, number, numbered
+from runbook.model.commands import word
 
 Entries = Mapping[str, str]
 SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
@@ -109,11 +110,11 @@ def downgraded(entries: Entries) -> bool | None:
 
 def _faults(text: str, name: str, entries: Entries) -> Iterator[Fault]:
     where = f"GPU {name}" if name else "the GPU"
-    reset = f"sudo nvidia-smi --gpu-reset -i {name}" if name else "sudo nvidia-smi --gpu-reset -i GPU"
+    reset = f"sudo nvidia-smi --gpu-reset -i {word(name)}" if name else "sudo nvidia-smi --gpu-reset -i GPU"
     errors = {
         key: int(value)
         for key, value in entries.items()
-        if "Volatile/" in key and _counts(key) and value.isdigit() and int(value)
+        if "Volatile/" in key and _counts(key) and value.isdecimal() and int(value)
     }
     if _yes(entries, "Remapped Rows/Remapping Failure Occurred"):
         says = f"{where} has no spare memory rows left to repair itself with"

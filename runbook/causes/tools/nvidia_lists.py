@@ -13,7 +13,7 @@ from runbook.causes.tools.reading import CUT, Fault, Reading, Support, Tool, num
 GPU = re.compile(
     r"GPU (?P<index>\d+): (?P<name>.+?) \(UUID: (?P<uuid>GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\)\s*\Z"
 )
-MIG = re.compile(r"\s+MIG \S+\s+Device\s+\d+: \(UUID: MIG-\S+\)\s*\Z")
+MIG = re.compile(r"\A\s+MIG \S+\s+Device\s+\d+: \(UUID: MIG-\S+\)\s*\Z")
 
 
 def listing(text: str) -> Reading | None:
@@ -29,7 +29,7 @@ def listing(text: str) -> Reading | None:
     return Reading("nvidia-smi -L", facts, wrong, (), "" if whole or wrong else CUT)
 
 
-LINK = re.compile(r"\s+Link (?P<link>\d+): (?:(?P<rate>[\d.]+) GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
+LINK = re.compile(r"\A\s+Link (?P<link>\d+): (?:(?P<rate>[\d.]+) GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
 
 
 def nvlink(text: str) -> Reading | None:
@@ -109,7 +109,7 @@ def topology(text: str) -> Reading | None:
         "all_pairs": kinds.pop() if len(kinds) == 1 else None,
         "gpu0_gpu1": pairs.get(("GPU0", "GPU1")),
         "nvlink": any(kind.startswith("NV") for kind in pairs.values()),
-        "numa_nodes": len({node for node in numa if node.isdigit()}) or None,
+        "numa_nodes": len({node for node in numa if node.isdecimal()}) or None,
         "nics": len(columns) - len(gpus),
     }
     return Reading("nvidia-smi topo", facts, (), (), "" if whole else CUT)
@@ -121,7 +121,7 @@ REASONS = {
 }  # fmt: skip
 HARMFUL = 0x8 | 0x20 | 0x40 | 0x80
 MASK = re.compile(r"0x[0-9a-fA-F]{16}\Z")
-COUNT = re.compile(r"(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
+COUNT = re.compile(r"\A(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
 ERRORS = re.compile(r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|pending|failure)|retired_pages\.pending")
 
 
@@ -144,8 +144,8 @@ def query(text: str) -> Reading | None:
     if not rows:
         return None
     names = (
-        [re.sub(r" \[.*\]$", "", cell) for cell in rows[0][1]]
-        if re.fullmatch(r"[a-z_]+(?:[._][a-z_]+)*(?: \[.*\])?", rows[0][1][0])
+        [re.sub(r" \[[^\[]*\]$", "", cell) for cell in rows[0][1]]
+        if re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*(?: \[.*\])?", rows[0][1][0])
         else []
     )
     body = rows[1:] if names else rows
@@ -198,7 +198,7 @@ def _of_fields(names: list[str], body: list[tuple[int, list[str]]]) -> Iterator[
         for name, value in told.items():
             if ERRORS.search(name) and "aggregate" not in name and value not in ("0", "No", "[N/A]", "N/A"):
                 cause = "gpu-ecc-uncorrectable" if "ecc" in name or "uncorrectable" in name else "gpu-reset-required"
-                if value == "Yes" or value.isdigit():
+                if value == "Yes" or value.isdecimal():
                     yield Fault(
                         cause,
                         f"{who}: {name} is {value}",

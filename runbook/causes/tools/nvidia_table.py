@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 from runbook.causes.tools.nvidia import LOST, flat
 from runbook.causes.tools.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.model.commands import word
 
 HEAD = re.compile(
     r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+|N/A)(?:\s+CUDA(?: UMD)? Version: (?P<cuda>[\d.]+|N/A|ERR!))?"
 )
 FIRST = re.compile(
-    r"\|\s*(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<mode>On|Off|N/A|TCC|WDDM|MCDM|ERR!)\s*\|\s*(?P<bus>[0-9A-Fa-f:.]+)\s+(?P<display>On|Off|N/A|ERR!)\s*\|\s*(?P<ecc>\S+)\s*\|"
+    r"\A\|\s*(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<mode>On|Off|N/A|TCC|WDDM|MCDM|ERR!)\s*\|\s*(?P<bus>[0-9A-Fa-f:.]+)\s+(?P<display>On|Off|N/A|ERR!)\s*\|\s*(?P<ecc>\S+)\s*\|"
 )
 SECOND = re.compile(
-    r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!|Unknown)\s+(?P<power>[^|]*?)\s*\|\s*"
+    r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!|Unknown)\s+(?!\s)(?P<power>(?:[^|\s]|\s+(?![\s|]))*)\s*\|\s*"
     r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\s*\|\s*(?P<load>\d+%|N/A|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
 )
-THIRD = re.compile(r"\|[\s|]*\|\s*(?P<mig>Disabled|Enabled\*?|N/A)\s*\|\s*\Z")
+THIRD = re.compile(r"\A\|[\s|]*\|\s*(?P<mig>Disabled|Enabled\*?|N/A)\s*\|\s*\Z")
 PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
 )
@@ -93,7 +94,7 @@ def read(text: str) -> Reading | None:
         elif process := PROCESS.match(line.strip()):
             processes.append((at, process))
     faults = [*wrong, *_faults(gpus, lines)]
-    memory = [int(gpu["ecc"]) for gpu in gpus if gpu["ecc"].isdigit()]
+    memory = [int(gpu["ecc"]) for gpu in gpus if gpu["ecc"].isdecimal()]
     facts = {
         "ok": True,
         "driver": head["driver"],
@@ -118,19 +119,19 @@ def _unknown(text: str, gpus: list[dict[str, str]]) -> str:
     ]
     if not gpus or len(rows) != len(gpus) or any("used" not in gpu for gpu in gpus):
         return f"the table is not whole: {CUT}"
-    if any(not gpu["ecc"].isdigit() and gpu["ecc"] not in ("N/A", "Off") for gpu in gpus):
+    if any(not gpu["ecc"].isdecimal() and gpu["ecc"] not in ("N/A", "Off") for gpu in gpus):
         return "a GPU's error counter cannot be read"
     if any("ERR" in gpu[key] for gpu in gpus for key in ("temp", "perf", "power", "load", "mode")):
         return "the driver cannot read a GPU (ERR!)"
     after = text[text.rindex(gpus[-1]["bus"]) :]
-    return "" if re.search(r"^\s*\+[-=+]+\+", after, re.MULTILINE) else f"the table has no end: {CUT}"
+    return "" if re.search(r"^[ \t]*\+[-=+]+\+", after, re.MULTILINE) else f"the table has no end: {CUT}"
 
 
 def _faults(gpus: list[dict[str, str]], lines: list[int]) -> Iterator[Fault]:
     bad = [
         (gpu["index"], gpu["ecc"], at)
         for gpu, at in zip(gpus, lines, strict=True)
-        if gpu["ecc"].isdigit() and int(gpu["ecc"])
+        if gpu["ecc"].isdecimal() and int(gpu["ecc"])
     ]
     if bad:
         numbers = ",".join(index for index, _, _ in bad)
@@ -138,7 +139,7 @@ def _faults(gpus: list[dict[str, str]], lines: list[int]) -> Iterator[Fault]:
         yield Fault(
             "gpu-ecc-uncorrectable",
             says,
-            f"sudo nvidia-smi --gpu-reset -i {numbers}   # when nothing runs on it",
+            f"sudo nvidia-smi --gpu-reset -i {word(numbers)}   # when nothing runs on it",
             tuple(at for _, _, at in bad),
         )
     closed = [
@@ -149,7 +150,9 @@ def _faults(gpus: list[dict[str, str]], lines: list[int]) -> Iterator[Fault]:
     if closed:
         numbers = ",".join(index for index, _ in closed)
         says = f"GPU {numbers} is in compute mode Prohibited: no program may use it"
-        yield Fault("gpu-busy", says, f"sudo nvidia-smi -i {numbers} -c DEFAULT", tuple(at + 1 for _, at in closed))
+        yield Fault(
+            "gpu-busy", says, f"sudo nvidia-smi -i {word(numbers)} -c DEFAULT", tuple(at + 1 for _, at in closed)
+        )
 
 
 def _supports(
@@ -163,7 +166,7 @@ def _supports(
             ("gpu-busy", "duplicate-gpu"),
             says,
             tuple(at for _, at in alone[:4]),
-            f"sudo nvidia-smi -i {numbers} -c DEFAULT   # or one rank a GPU",
+            f"sudo nvidia-smi -i {word(numbers)} -c DEFAULT   # or one rank a GPU",
         )
     held = [(at, found) for at, found in processes if "C" in found["kind"]]
     if held:

@@ -13,6 +13,7 @@ from runbook.causes.netfilter import firewalld, iptables, nft, ufw
 from runbook.causes.netfilter.flow import Flow, packet
 from runbook.causes.netfilter.machine import Base, walk
 from runbook.causes.tools.reading import CUT, Reading, Support, Tool, numbered
+from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked")
 FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)
@@ -49,7 +50,7 @@ WITH_INTERFACES = re.compile(
     r"\s*(?:\d+\s+)?(?P<packets>\d+[KMG]?)\s+\d+[KMG]?\s+(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:(?:--|-f|!f)\s+)?(?P<in>\S+)\s+(?P<out>\S+)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
 PLAIN = re.compile(
-    r"(?:\d+\s+)?(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:--|-f|!f)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
+    r"\A(?:\d+\s+)?(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:--|-f|!f)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
 ANYWHERE = ("anywhere", "0.0.0.0/0", "::/0")
 
@@ -57,7 +58,7 @@ ANYWHERE = ("anywhere", "0.0.0.0/0", "::/0")
 def iptables_list(text: str) -> Reading | None:
     policies: dict[str, str] = {}
     chain = ""
-    verbose = bool(re.search(r"^\s*(?:num\s+)?pkts\s+bytes\s+target", text, re.MULTILINE))
+    verbose = bool(re.search(r"^[ \t]*(?:num\s+)?pkts\s+bytes\s+target", text, re.MULTILINE))
     accepts, rejects, refuses, ipset, unread = 0, "", 0, False, 0
     jumps = False
     where: dict[str, int] = {}
@@ -131,7 +132,7 @@ def iptables_save(text: str) -> Reading | None:
     last = re.fullmatch(
         r"-A INPUT -j (?P<target>REJECT|DROP)(?: --reject-with (?P<how>\S+))?", rules[-1] if rules else ""
     )
-    ports = [int(found[1]) for rule in rules if (found := re.search(r"--dport (\d+) .*-j ACCEPT", rule))]
+    ports = [int(found[1]) for rule in rules if (found := re.search(r"--dport (\d+) .{0,300}-j ACCEPT", rule))]
     sources = [found[1] for rule in rules if (found := re.fullmatch(r"-A INPUT -s (\S+) -j ACCEPT", rule))]
     policy = re.search(r"^(?::|-P )INPUT (\w+)", text, re.MULTILINE)
     ephemeral = _ephemeral(bases)
@@ -179,20 +180,20 @@ def nft_json(text: str) -> Reading | None:
         "blocks": None if ephemeral is None else not ephemeral,
     }
     where = " ".join((inputs[0].family, inputs[0].table, inputs[0].chain)) if inputs else ""
-    remedy = ALLOW_NFT.format(where=where)
+    words = nft_words(inputs[0].family, inputs[0].table, inputs[0].chain) if inputs else ""
+    remedy = NFT_BY_HAND if words is None else ALLOW_NFT.format(where=words)
     supports = _blocks("nft", f"chain {where}", (1,), remedy) if ephemeral is False else ()
     return Reading("nft", facts, (), supports)
 
 
 BASE = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
-TEXT = re.compile(r"\s*(?:table |chain |set |map |type |\}|$|#|flags |elements|counter|comment|\w)")
 
 
 def nft_text(text: str) -> Reading | None:
     """The policy and the plain rules of input chains; what else a rule may say is not followed."""
     if '"nftables"' in text:
         return nft_json(text)
-    if text.strip() and not re.search(r"^\s*table \w+ \S+ \{", text, re.MULTILINE):
+    if text.strip() and not re.search(r"^[ \t]*table \w+ \S+ \{", text, re.MULTILINE):
         return None
     policy, hook, rules = "", "", []
     at_policy, table, chain, where = 0, "", "", ""
@@ -206,7 +207,7 @@ def nft_text(text: str) -> Reading | None:
             if hook == "input" and policy != "drop":
                 policy, at_policy, where = base["policy"], at, f"{table} {chain}"
         elif hook == "input" and line.strip() not in ("", "}"):
-            rules.append((at, re.sub(r'\s*comment ".*"', "", line.strip())))
+            rules.append((at, re.sub(r'(?:(?<!\s)\s+)?comment ".{0,300}"', "", line.strip())))
     ports = [
         int(found[1])
         for _, rule in rules
@@ -240,7 +241,7 @@ def ufw_status(text: str) -> Reading | None:
     status = ufw.parse_status(text)
     if status is None:
         return None
-    routed = re.search(r"(\w+) \(routed\)", text)
+    routed = re.search(r"\b(\w+) \(routed\)", text)
     v4 = [rule for rule in status.rules if "(v6)" not in rule.to + rule.origin]
     incoming = [rule for rule in v4 if rule.direction == "IN"]
     open_ = [
@@ -282,7 +283,7 @@ def ufw_status(text: str) -> Reading | None:
 
 def _wide(ports: str) -> bool:
     low, _, high = ports.partition(":")
-    return low.isdigit() and high.isdigit() and int(low) <= 32768 and int(high) >= 60999
+    return low.isdecimal() and high.isdecimal() and int(low) <= 32768 and int(high) >= 60999
 
 
 def firewall_cmd(text: str) -> Reading | None:
@@ -318,7 +319,7 @@ def firewall_cmd(text: str) -> Reading | None:
     if closed:
         zone = closed[0]
         at = next((at for at, line in numbered(text) if line.startswith(zone.name)), 1)
-        remedy = f'sudo firewall-cmd --permanent --zone={zone.name} --add-rich-rule=\'rule family="ipv4" source address="PEER" accept\' && sudo firewall-cmd --reload'
+        remedy = f'sudo firewall-cmd --permanent --zone={word(zone.name)} --add-rich-rule=\'rule family="ipv4" source address="PEER" accept\' && sudo firewall-cmd --reload'
         supports = _blocks(
             "firewalld", f"zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}", (at,), remedy
         )
@@ -330,7 +331,7 @@ def firewall_cmd(text: str) -> Reading | None:
 
 def _services(text: str, zone: str) -> list[str]:
     block = re.search(rf"^{re.escape(zone)}(?: \([^)]*\))?\s*\n(?P<body>(?:[ \t]+.*\n?|\s*\n)*)", text, re.MULTILINE)
-    line = re.search(r"^\s+services:[ \t]*(.*)$", block["body"], re.MULTILINE) if block else None
+    line = re.search(r"^[ \t]+services:[ \t]*(.*)$", block["body"], re.MULTILINE) if block else None
     return line[1].split() if line else []
 
 

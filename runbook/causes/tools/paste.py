@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
 
@@ -14,7 +14,7 @@ from runbook.causes.tools.reading import Reading, Tool
 from runbook.causes.tools.table import TABLE
 
 BEFORE = (
-    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+))[^\]$#>\n]*\]?)?[$#%❯] ?"
+    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
     r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
 )
 PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
@@ -24,7 +24,7 @@ AROUND = re.compile(
 """What stands around outputs: what `runbook collect` notes, fences, headings."""
 
 CUT_HERE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
-LONGEST = 1000  # characters of a line that are read; a ruleset as JSON is one line
+LONGEST = 1000  # characters of a line that are read, which bounds what a pattern costs; a ruleset as JSON is one line
 MOSTLY = 0.6  # of the lines: then the whole text is one tool's, some odd lines among it
 
 
@@ -78,8 +78,10 @@ def read_paste(text: str, name: str = "") -> Paste:
     `name` is its file's: one that is called as a command (`ibstat.txt`) and holds nothing that is known is unknown.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    likely = [entry for entry in _compiled() if any(key in text for key in entry[0].keys) and entry[2].search(text)]
-    if likely or _typed().search(text):
+    # Without empty lines, of which patterns would look through a long run again and again.
+    searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
+    likely = [entry for entry in _compiled() if any(key in text for key in entry[0].keys) and entry[2].search(searched)]
+    if likely or _typed().search(searched):
         paste = _Reader(text, likely).paste()
         if paste.found:
             return paste
@@ -181,18 +183,23 @@ class _Reader:
     def _take(
         self, tool: Tool, line: re.Pattern[str], at: int, end: int, node: str | None, *, typed: bool
     ) -> int | None:
-        lines = self._whole if tool.name == "nft" else self._lines
+        as_json = tool.name == "nft" and any('"nftables"' in self._lines[n] for n in range(at, end))
+        lines = self._whole if as_json else self._lines
         told = [lines[n] if line.match(lines[n]) or not AROUND.match(lines[n]) else "" for n in range(at, end)]
         while told and not told[-1].strip():
             told.pop()
         cut = any(CUT_HERE.search(self._lines[n]) for n in range(at, end))
+        shortened = not as_json and any(len(self._whole[n]) > LONGEST for n in range(at, end))
         reading = self._read(tool, "\n".join(told))
         if reading is None:
             if not typed or not any(text.strip() for text in told):
                 return None
             reading = Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
-        if cut and not reading.unknown:
-            reading = Reading(reading.tool, reading.facts, reading.faults, reading.supports, "part of it was left out")
+        if (cut or shortened) and not reading.unknown:
+            why = (
+                "part of it was left out" if cut else f"of a line of it only the first {LONGEST:,} characters were read"
+            )
+            reading = replace(reading, unknown=why)
         self._found.append(Found(reading, at, tuple(self._lines[at:end]), node))
         self._is_log = self._is_log or tool.log
         for n in range(at, end):
@@ -203,6 +210,6 @@ class _Reader:
     def _read(tool: Tool, text: str) -> Reading | None:
         try:
             return tool.read(text)
-        except (ValueError, KeyError, IndexError, OverflowError) as error:
+        except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
             # A text that breaks a reader is one that nobody here knows.
             return Reading(tool.name, unknown=f"it cannot be read: {type(error).__name__}")

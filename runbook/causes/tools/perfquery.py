@@ -25,7 +25,7 @@ OLD_NAMES = {"SymbolErrors": "SymbolErrorCounter", "LinkRecovers": "LinkErrorRec
 
 
 def read(text: str) -> Reading | None:
-    head = re.search(r"# Port (?:extended )?counters: .*?Lid (\d+) port (\d+)", text)
+    head = re.search(r"# Port (?:extended )?counters: .{0,300}?Lid (\d+) port (\d+)", text)
     counters: dict[str, tuple[int, int]] = {}
     for at, line in numbered(text):
         if field := re.match(r"\s*(\w+):\.+(\d+)\s*$", line):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from runbook.causes.logs.sign import Confidence
 from runbook.causes.tools.reading import CUT, Fault, Reading, Tool
+from runbook.model.commands import powershell_word, word
 
 HEAD = re.compile(
     r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? (?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
@@ -47,9 +48,7 @@ def read(text: str) -> Reading | None:
     if (large := _only_large_vanish([one for _, one in told])) is not None:
         above, one = told[large]
         says = f"{one.facts['target']} answers small packets, and none of {one.facts['size']} bytes"
-        remedy = (
-            f"tracepath -n {one.facts['target']}   # where the MTU shrinks; then one MTU on every interface of the way"
-        )
+        remedy = f"tracepath -n {word(one.facts['target'])}   # where the MTU shrinks; then one MTU on every interface of the way"
         faults = [Fault("mtu-blackhole", says, remedy, _below(one.faults[0], above).lines, "medium")]
     unknown = next((one.unknown for _, one in told if one.unknown), "")
     return Reading("ping", told[0][1].facts, tuple(faults), (), unknown)
@@ -124,7 +123,7 @@ def _verdict(
         return (_silent(target, sent, reason, lines),)
     if loss >= LOSS and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
-        remedy = f"ping -c 100 -i 0.2 {target}   # and `ip -s link`: which interface counts errors or drops?"
+        remedy = f"ping -c 100 -i 0.2 {word(target)}   # and `ip -s link`: which interface counts errors or drops?"
         return (Fault("packet-loss", says, remedy, lines, "high" if sent >= 10 and loss >= 5 else "medium"),)
     return ()
 
@@ -134,13 +133,13 @@ def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Faul
         return Fault(
             "firewall-reject",
             f"{target} refuses ICMP: {reason}",
-            f"sudo nft list ruleset   # on {target}: which rule rejects?",
+            f"sudo nft list ruleset   # on {word(target)}: which rule rejects?",
             lines,
             "medium",
         )
     why = f": {reason}" if reason else ": no echo came back"
     says = f"{target} answered none of {sent} echoes{why}"
-    remedy = f"ip route get {target}; ip neigh show {target}   # then its power, cable and address; a firewall may drop ICMP alone: nc -vz {target} 22"
+    remedy = f"ip route get {word(target)}; ip neigh show {word(target)}   # then its power, cable and address; a firewall may drop ICMP alone: nc -vz {word(target)} 22"
     return Fault(
         "no-route" if "Net Unreachable" in reason else "host-unreachable",
         says,
@@ -157,7 +156,7 @@ def _refusal(text: str, refused: re.Match[str], target: str) -> Fault:
         return Fault(
             "name-unresolvable",
             f"{name} does not resolve here",
-            f"getent hosts {name}   # then /etc/hosts or the name server",
+            f"getent hosts {word(name)}   # then /etc/hosts or the name server",
             at,
         )
     why = refused["why"]
@@ -171,7 +170,9 @@ def _refusal(text: str, refused: re.Match[str], target: str) -> Fault:
             at,
             "medium",
         )
-    return Fault("no-route", f"the kernel has no route to {target}: {why}", f"ip route get {target}; ip route", at)
+    return Fault(
+        "no-route", f"the kernel has no route to {target}: {why}", f"ip route get {word(target)}; ip route", at
+    )
 
 
 def _line(text: str, at: int) -> int:
@@ -225,13 +226,13 @@ def windows(text: str) -> Reading | None:
     if failed and not replies:
         reason = failed[0][0]
         cause = "no-route" if "net unreachable" in reason or "General failure" in reason else "host-unreachable"
-        remedy = f"Test-NetConnection {target} -TraceRoute   # and `arp -a`: is {target} on, and in this network?"
+        remedy = f"Test-NetConnection {powershell_word(target)} -TraceRoute   # and `arp -a`: is {powershell_word(target)} on, and in this network?"
         sure: Confidence = "medium" if "timed out" in reason else "high"
         return Reading("ping", facts, (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
     if failed:
         sent = int(total["sent"]) if total else replies + len(failed)
         says = f"{target} answers {replies} of {sent} echoes"
-        return Reading("ping", facts, (Fault("packet-loss", says, f"ping -n 100 {target}", lines, "medium"),))
+        return Reading("ping", facts, (Fault("packet-loss", says, f"ping -n 100 {word(target)}", lines, "medium"),))
     whole = total is not None and replies == int(total["sent"]) == int(total["received"]) > 0
     return Reading("ping", facts, (), (), "" if whole else CUT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from runbook.causes.tools.reading import CUT, Fault, Reading, Tool, numbered, some
+from runbook.model.commands import word
 
 LINK = re.compile(
     r"(?:link |\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state (?P<physical>\w+)(?P<more>.*)"
@@ -28,7 +29,7 @@ def read(text: str) -> Reading | None:
     faults = []
     if down:
         names = [f"{link['hca']}/{link['port']} is {link['state']} ({link['physical']})" for _, link in down]
-        remedy = f"sudo rdma link show {down[0][1]['hca']}/{down[0][1]['port']}   # then its cable, its switch port, and `sudo ip link set INTERFACE up`"
+        remedy = f"sudo rdma link show {word(down[0][1]['hca'])}/{word(down[0][1]['port'])}   # then its cable, its switch port, and `sudo ip link set INTERFACE up`"
         faults.append(
             Fault("ib-port-not-active", some(names), remedy, tuple(at for at, _ in down), "medium" if up else "high")
         )

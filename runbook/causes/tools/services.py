@@ -6,15 +6,16 @@ import re
 
 from runbook.causes.tools.reading import Fault, Reading, Support, Tool, numbered
 from runbook.causes.tools.xids import APPLICATION, Event, events
+from runbook.model.regex import bounded
 
-UP = re.compile(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
+UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
-FAILED = re.compile(
+FAILED = bounded(
     r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
     r"|fabric manager .*(?:version|mismatch).*(?:driver|kernel)|nv-fabricmanager.*(?:failed|error|fatal|exiting|abort)",
     re.IGNORECASE,
 )
-NOT_NEEDED = re.compile(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
+NOT_NEEDED = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
 
 
 def fabric_manager(text: str) -> Reading | None:

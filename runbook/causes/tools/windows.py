@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runbook.causes.tools.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.model.commands import netsh_name, powershell_word
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked", "master-not-listening")
 ALLOW = (
@@ -110,7 +111,7 @@ def _blocking(rule: Block, name: str, ports: str, enabled: bool, inbound: bool) 
     what = _value(rule, ports) or "all ports"
     way = "incoming" if inbound else "outgoing"
     says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
-    remedy = f'netsh advfirewall firewall set rule name="{called}" new enable=no   # if nothing else needs it'
+    remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no   # if nothing else needs it"
     return Support(BLOCKED, says, (at,), remedy)
 
 
@@ -186,7 +187,7 @@ def test_connection(text: str) -> Reading | None:
     facts: dict[str, object] = {
         "computer": computer,
         "remote": _value(found, "RemoteAddress") or None,
-        "remote_port": int(port) if port.isdigit() else None,
+        "remote_port": int(port) if port.isdecimal() else None,
         "interface": _value(found, "InterfaceAlias") or None,
         "source": _value(found, "SourceAddress") or None,
         "next_hop": _value(found, "NetRoute (NextHop)") or None,
@@ -212,11 +213,13 @@ def _unconnected(
         return ()
     if tcp is False and ping is not False:
         says = f"{computer} answers ping, and TCP port {port or '?'} does not open: nothing listens there, or a firewall blocks it"
-        remedy = f"netstat -ano | findstr :{port}   # on {computer}: listens anything? If so, its firewall: netsh advfirewall show allprofiles"
+        remedy = f"netstat -ano | findstr :{powershell_word(port)}   # on {powershell_word(computer)}: listens anything? If so, its firewall: netsh advfirewall show allprofiles"
         return (Fault("master-not-listening", says, remedy, lines, "medium"),)
     what = f"neither ping nor TCP port {port}" if port else "no ping"
     says = f"{computer} answers {what}"
-    return (Fault("host-unreachable", says, f"Test-NetConnection {computer} -TraceRoute", lines, "medium"),)
+    return (
+        Fault("host-unreachable", says, f"Test-NetConnection {powershell_word(computer)} -TraceRoute", lines, "medium"),
+    )
 
 
 def _truth(word: str) -> bool | None:

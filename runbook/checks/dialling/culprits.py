@@ -14,11 +14,13 @@ from runbook.causes.netfilter.truth import Span
 from runbook.checks.context import Context
 from runbook.checks.dialling.addresses import number, numeric
 from runbook.checks.dialling.dial import Dial, between_same, folded, ports_text, seen_of
+from runbook.checks.dialling.ephemeral import exhausted
 from runbook.checks.dialling.guilt import MOST_LINES, Guilt
-from runbook.checks.dialling.ports import needed_ports, no_port_left, why_so_many
+from runbook.checks.dialling.ports import needed_ports, why_so_many
 from runbook.checks.dialling.rules import peers_of, rules_of
 from runbook.checks.reachability.gone import gone, turned_away
 from runbook.checks.reachability.refusal import Sent
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 SEEN: Mapping[str, Seen] = {
@@ -99,7 +101,11 @@ class Trouble:
     def findings(self) -> dict[str, list[Finding]]:
         """By guilty node, one for each rule or kind of trouble."""
         found: dict[str, list[Guilt]] = defaultdict(list)
+        for node, finding in self._unsent().items():
+            found[node].append(Guilt(node, finding))
         for dials in self._by_rule():
+            if dials[0].outcome == "unsent":
+                continue
             guilt = self._judge(dials)
             told = found[guilt.node]
             same = next((at for at, other in enumerate(told) if other.same(guilt)), None)
@@ -108,6 +114,16 @@ class Trouble:
             else:
                 told[same] = told[same].merged(guilt)
         return {node: [guilt.finding for guilt in told] for node, told in found.items()}
+
+    def _unsent(self) -> dict[str, Finding]:
+        """Nodes that had no port left to dial from."""
+        dials = [dial for dial in self.bad if dial.outcome == "unsent"]
+        sources = dict.fromkeys(dial.source for dial in dials)
+        return exhausted(
+            self.at,
+            {source: seen_of([dial for dial in dials if dial.source == source]) for source in sources},
+            {source: sorted({d.destination for d in dials if d.source == source} - {source}) for source in sources},
+        )
 
     def _by_rule(self) -> list[list[Dial]]:
         """The groups, joined where one rule stops them in the same way: one command is to open all of it."""
@@ -193,8 +209,6 @@ class Trouble:
                     (destination,),
                 ),
             )
-        if first.outcome == "unsent":
-            return Guilt(source, no_port_left(self.at, source, seen, (destination,)))
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
             peers = tuple(name for name in others if name != led.node)
             finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
@@ -228,7 +242,7 @@ class Trouble:
                 Finding(
                     "no-route",
                     f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                    f"on {source}: `ip route get {first.address}`; add the route, or correct the address",
+                    f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
                     seen,
                     (destination,),
                 ),
@@ -344,7 +358,7 @@ class Trouble:
             f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that could "
             "be read accounts for it",
             "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
-            f"`sudo tcpdump -ni any 'tcp port {first.port} and host {self.destination_of(first)}'` on both",
+            f"`sudo tcpdump -ni any {word(f'tcp port {first.port} and host {self.destination_of(first)}')}` on both",
             seen,
             (first.source,),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -11,7 +13,7 @@ from runbook.checks.dialling.dial import Dial
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
-from runbook.transport import ProgramNotStarted, Remote
+from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs. Enough to hear of a port that is open; silence is not yet
@@ -80,11 +82,12 @@ class Mesh:
             taken |= {(*place, want.port) for want in plans[node.name]}
         started = self._at.each(lambda node: self._start(node, plans[node.name]))
         for name, result in started.items():
-            if isinstance(result, BaseException):
+            if result is not None:
                 self.silent[name] = no_answer(name, "mesh", result)
         return self
 
-    def _start(self, node: Node, wants: Sequence[Want]) -> None:
+    def _start(self, node: Node, wants: Sequence[Want]) -> Answer | None:
+        """How the program ended, if it did instead of listening."""
         arguments = {
             "run_id": self._at.run.run_id,
             "address": self._at.data_address(node),
@@ -93,13 +96,15 @@ class Mesh:
         remote = self._at.session(node).program("mesh", arguments, timeout_s=self._at.left_s)
         self._remotes[node.name] = remote
         for message in remote.messages(10.0):
-            bound = list(message["ports"])
-            errors = {error["port"] for error in message["errors"]}
-            kinds = [want.kind for want in wants if want.port not in errors]
-            self.listening[node.name] = list(zip(bound, kinds, strict=True))
+            refused = Counter(error["port"] for error in message["errors"])
+            bound = [want for want in wants if not _taken_from(refused, want.port)]
+            ports = message["ports"]
+            if len(ports) != len(bound) or any(w.port not in (0, port) for w, port in zip(bound, ports, strict=True)):
+                raise UnexpectedAnswer(f"it listens on {ports}, and was told {[want.port for want in bound]}")
+            self.listening[node.name] = [(port, want.kind) for want, port in zip(bound, ports, strict=True)]
             self.occupied[node.name] = list(message["errors"])
-            return
-        raise remote.lost or TimeoutError(f"{node.name}: the listeners did not come up")
+            return None
+        return remote.wait(0.1)
 
     def dial(
         self,
@@ -138,23 +143,29 @@ class Mesh:
     def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float) -> list[Dial]:
         found: list[Dial] = []
 
-        def one(source: Node) -> None:
+        def one(source: Node) -> Answer | None:
             remote = self._remotes[source.name]
             remote.tell({"dial": [asdict(t) for t in orders[source.name]], "open_s": open_s, "reply_s": self._reply_s})
-            for message in remote.messages(self._at.left_s):
-                keys = (
-                    *("peer", "address", "port", "kind", "mode"),
-                    *("outcome", "errno", "seconds", "tries", "retransmitted", "local", "remote"),
+            for message in remote.messages(min(self._at.left_s, self._longest_s(len(orders[source.name]), open_s))):
+                results, targets = message["results"], orders[source.name]
+                if len(results) != len(targets):
+                    raise UnexpectedAnswer(f"{len(results)} results of {len(targets)} dials")
+                found.extend(
+                    Dial(source.name, target.peer, target.address, target.port, target.kind, target.mode, **result)
+                    for target, result in zip(targets, results, strict=True)
                 )
-                found.extend(Dial(source.name, *(result[key] for key in keys)) for result in message["results"])
-                return
-            raise remote.lost or TimeoutError(f"{source.name}: the dials were not finished in time")
+                return None
+            return remote.wait(0.1)
 
         sources = [node for node in self._at.nodes if node.name in orders]
         for name, result in self._at.each(one, sources).items():
-            if isinstance(result, BaseException):
+            if result is not None:
                 self.silent[name] = no_answer(name, "mesh", result)
         return found
+
+    def _longest_s(self, dials: int, open_s: float) -> float:
+        """How long a node may take to so many dials, of which it makes a few dozen at a time; with room for one that is busy."""
+        return 10.0 + math.ceil(dials / 32) * (open_s + 4 * self._reply_s)
 
     def _address(self, peer: Node, kind: str) -> str:
         rendezvous = self._at.inventory.rendezvous
@@ -171,3 +182,9 @@ class Mesh:
         deadline = time.monotonic() + 1.0
         for remote in self._remotes.values():
             remote.over.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _taken_from(counts: Counter[int], port: int) -> bool:
+    """Whether the port was still among these; it is one less then."""
+    counts[port] -= 1
+    return counts[port] >= 0

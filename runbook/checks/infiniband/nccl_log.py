@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
-OVER_TCP = re.compile(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
-OVER_RDMA = re.compile(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
+OVER_TCP = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
+OVER_RDMA = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
 REASONS = (
     (
         re.compile(r"NCCL_IB_DISABLE set by environment to 1"),
@@ -21,7 +22,7 @@ REASONS = (
         "take NCCL_NET out of `env:` in the inventory, and out of the node's profile and /etc/nccl.conf",
     ),
     (
-        re.compile(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
+        bounded(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
         "the library libibverbs is not installed there",
         "sudo apt-get install -y libibverbs1 ibverbs-providers",
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.tools.ib_ports import Port
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -41,7 +42,7 @@ def gid_findings(
             yield Finding(
                 "roce-wrong-gid-index",
                 f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
-                f"give its interface an address on {node.name}: `rdma link show {port.hca}` names it, `ip -br address` shows it",
+                f"give its interface an address on {node.name}: `rdma link show {word(port.hca)}` names it, `ip -br address` shows it",
                 listed or ("its GID table is empty",),
             )
 

@@ -10,6 +10,7 @@ from runbook.checks.isolation.run import Isolation, Layer
 from runbook.checks.isolation.wires import Reason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
 from runbook.checks.ranks.gang import Member
+from runbook.model.commands import word
 from runbook.model.units import bandwidth_text
 
 STARVED = 1 / 3
@@ -183,7 +184,7 @@ def _where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
         )
     name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
     return (
-        f"on {node}, then on its switch port: `ethtool {name} | grep -E 'Speed|Duplex'`, `ip -s link show {name}`; "
+        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show {word(name)}`; "
         "change the cable if errors are counted"
     )
 
@@ -238,7 +239,7 @@ def _shared(wires: Mapping[str, Wires]) -> str:
             )
         for name in mine.interfaces:
             return (
-                f"compare with the link's rate: `ethtool {name} | grep Speed`, and whether {name} is the network you mean "
+                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network you mean "
                 "(`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s -h link`)"
             )
     return ""

@@ -11,6 +11,7 @@ from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of
 from runbook.checks.infiniband.ports import select
 from runbook.launch.environment import hca_expression, network_environment, socket_interface
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 
@@ -99,11 +100,11 @@ def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
         metal = "/".join(facts["hardware"]) or name
         if "half" in facts["duplex"]:
             says = f"{metal} runs at half duplex"
-            found.append(Reason(says, f"sudo ethtool -r {metal}", f"/sys/class/net/{metal}/duplex: half", None))
+            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", f"/sys/class/net/{metal}/duplex: half", None))
         if mbit and usual and mbit / 1000 < usual:
             says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
             evidence = f"/sys/class/net/{metal}/speed: {mbit}"
-            found.append(Reason(says, f"sudo ethtool -r {metal}", evidence, mbit / 8000))
+            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", evidence, mbit / 8000))
     return found
 
 
@@ -126,7 +127,7 @@ def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
 def shapers(name: str, tc: Mapping[str, str]) -> list[Reason]:
     """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[Reason] = []
-    command = f"sudo tc qdisc del dev {name} root"
+    command = f"sudo tc qdisc del dev {word(name)} root"
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
@@ -144,7 +145,7 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[Reason]:
         way = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         evidence = next(line.strip() for line in tc["ingress"].splitlines() if "rate" in line)
         says = f"what arrives at {name} is limited to {mbit_text(rate)} by `tc`"
-        found.append(Reason(says, f"sudo tc qdisc del dev {name} {way}", evidence, rate / 8))
+        found.append(Reason(says, f"sudo tc qdisc del dev {word(name)} {way}", evidence, rate / 8))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.sequence import Call, Comparison, compare_all, odd_ones
 from runbook.checks.ranks.words import progress, stack_lines
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def absent(gang: Gang, doing: str) -> dict[str, list[Finding]]:
                 f"{member.label} never called {call or 'the collective'} {doing}, {progress(member)}, in which "
                 f"{_people(waiting)} for it" + (f"; it is at {_place(member)}" if member.stack else ""),
                 f"see what it does there: its stack is in the evidence; on {member.rank.node} `top` shows load, and "
-                f"`py-spy dump --pid {_pid(member)}` what it is in now",
+                f"`py-spy dump --pid {word(_pid(member))}` what it is in now",
                 (
                     f"collective number {seen.number}, by torch's Flight Recorder: not on {member.label}",
                     *stack_lines([member, *waiting[:1]]),
@@ -146,7 +147,7 @@ def elsewhere(gang: Gang, doing: str) -> dict[str, list[Finding]]:
                 "rank-behind" if "joined" in member.steps else "ranks-missing",
                 f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while {_people(waiting)} "
                 "for it",
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid {_pid(member)}` shows it live",
+                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid {word(_pid(member))}` shows it live",
                 stack_lines([member, *waiting[:1]]),
                 tuple(sorted({m.rank.node for m in waiting} - {member.rank.node})),
             )

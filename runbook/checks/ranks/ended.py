@@ -11,7 +11,9 @@ from runbook.causes.logs.judge import Cause
 from runbook.checks.brief import in_brief
 from runbook.checks.ranks.told import meaning
 from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ REMEDIES = {
     "device-ordinal-invalid": "put the number of GPUs that {node} has into the inventory (`gpus:`)",
     "python-too-old": "name a newer Python of {node} in the inventory: `python:` or `activate:`",
     "port-in-use": "on {node}: see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
+    "ephemeral-ports-exhausted": "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; who holds them: `sudo ss -Htanp`",
     "mismatched-collectives": "find what makes this rank call something else: a wrapper around torch.distributed, a branch",
     "disk-full": "on {node}: see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
     "open-files-limit": "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf",
@@ -93,7 +96,7 @@ STOPPED = {
 }
 """Why the launch script stopped (its own events): the cause, what it means, and the remedy."""
 
-NO_ROOM = re.compile(
+NO_ROOM = bounded(
     r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"
     r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
     re.IGNORECASE,
@@ -103,7 +106,7 @@ NO_ROOM = re.compile(
 LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
 """How a shell begins what it says of the launch script: a path that nobody knows."""
 
-ERROR = re.compile(r"\berror\b|\w+(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
+ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
 """A line that says what is wrong, where a program ends without a traceback."""
 
 
@@ -143,7 +146,7 @@ def exited(gang: Gang, member: Member, code: int | None, doing: str) -> Finding:
     return Finding(
         means.cause if means else "program-error",
         f"{member.label} exited with code {code}{early} {doing}, {progress(member)}{': ' if said else ''}{said}{place}",
-        remedy_for(means, node) or f"read its log: `less {log_name(gang, member)}`{limits}",
+        remedy_for(means, node) or f"read its log: `less {word(log_name(gang, member))}`{limits}",
         evidence,
     )
 
@@ -196,7 +199,7 @@ def ended_by_signal(gang: Gang, member: Member, number: int, doing: str) -> Find
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
         (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
         + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
-        f"its log: `less {log_name(gang, member)}`",
+        f"its log: `less {word(log_name(gang, member))}`",
         (*evidence, *stack_lines([member])),
     )
 
@@ -248,7 +251,7 @@ def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str)
     cause = means.cause if means else told or "program-error"
     remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter_typed, node=node.name)
     if cause == "program-error" and lines:
-        remedy = f"read the traceback, and mend what its last line says: `less {log_name(gang, member)}`"
+        remedy = f"read the traceback, and mend what its last line says: `less {word(log_name(gang, member))}`"
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
     return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
 

@@ -10,10 +10,11 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, Session
+from runbook.model.folder import BadName, write_below
+from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.gang import Gang, Member
@@ -46,7 +47,7 @@ def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
     except (Unreachable, ProgramNotStarted, TimeoutError):
         return
     gang.seen[name] = facts
-    _keep(gang, f"{name}.json", json.dumps(facts, indent=1))
+    _keep(gang, f"{name}.json", json.dumps(gang.run.redactor.anything(facts), indent=1))
     asked: list[Member] = []
     for member in alive:
         seen = facts["ranks"].get(str(member.rank.rank), {})
@@ -75,9 +76,8 @@ def _read(gang: Gang, session: Session, member: Member, native: str | None) -> N
         _keep(gang, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
     if "imported" in member.steps and (told := _text_of(session, f"flight-{number}.json")):
         _keep(gang, f"{place}.flight.json", told)
-        with contextlib.suppress(ValueError):
-            record: dict[str, Any] = json.loads(told)
-            member.record = record
+        with contextlib.suppress(UnexpectedAnswer):
+            member.record = answers.flight(told.encode())
 
 
 def _text_of(session: Session, path: str) -> str:
@@ -88,10 +88,8 @@ def _text_of(session: Session, path: str) -> str:
 
 
 def _keep(gang: Gang, name: str, text: str) -> None:
-    folder = gang.run.run_dir / "hang"
-    with contextlib.suppress(OSError):  # the verdict does not depend on the copy
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(gang.run.redactor.text(text))
+    with contextlib.suppress(OSError, BadName):  # the verdict does not depend on the copy
+        write_below(gang.run.run_dir, "hang", name, data=gang.run.redactor.text(text))
 
 
 def main_stack(text: str) -> tuple[str, ...]:

@@ -7,24 +7,29 @@ rank died, named its own failure, or when nothing moves any more.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from runbook.checks.context import QUIET_S, Run
+from runbook.checks.output_file import OutputFile
 from runbook.launch.ranks import Rank, seating
 from runbook.launch.render import ranks_recipe
 from runbook.launch.script import write
 from runbook.launch.stops import CODES as STOPS
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import Message, Remote, Session
+from runbook.model.regex import bounded
+from runbook.transport import Message, Remote, Session, answers
+
+SAYS: answers.Descriptions = {**answers.RANK, **dict.fromkeys(STOPS, answers.Stopped)}
+"""What may come of a rank: from the launch script that starts it, and from the program itself."""
+
+OF_RANK_0 = ("row", "world", "located")
+"""What is true of all ranks is told by the first; from another it counts for nothing."""
 
 SILENT_S = 2.5
 """A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
@@ -35,7 +40,7 @@ START_S = 12.0
 SETTLE_S = 0.6
 """After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
 
-AFTERMATH = re.compile(
+AFTERMATH = bounded(
     r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
     r"|connection (was |has been )?(closed|lost|refused|abort(ed)?|timed out)|failed to (recv|send)|remote rank"
     r"|gloo/transport/\S+ *(read|write|send|recv|connection)|no route to host|network is (unreachable|down)"
@@ -119,7 +124,7 @@ class Gang:
         self.seen: dict[str, Message] = {}
         self._suspected = True
         self._news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
-        self._logs: list[TextIO] = []
+        self._logs: list[OutputFile] = []
         self._on_message: Callable[[Member, Message], None] = lambda member, message: None
 
     # Starting.
@@ -144,22 +149,28 @@ class Gang:
                 self._start_rank(session, member, script.name)
 
     def _start_rank(self, session: Session, member: Member, script: str) -> None:
-        log = open_log(self.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
+        name = f"rank-{member.rank.rank:05d}.{member.rank.node}.log"
+        log = OutputFile(self.run.run_dir, name, self.run.redactor)
         self._logs.append(log)
 
         def on_log(text: str) -> None:
-            text = self.run.redactor.text(text)
-            member.log = [*member.log[-40:], text]
-            with contextlib.suppress(OSError):  # no room on this machine is no fault of the node's
-                log.write(text)
-                log.flush()
+            keep(log.write(text))
+
+        def keep(text: str) -> None:
+            if text:
+                member.log = [*member.log[-40:], text]
+
+        def on_end() -> None:
+            keep(log.end())
+            self._news.put((member, None))
 
         member.heard = member.moved = time.monotonic()
         member.remote = session.start(
             ["/bin/sh", f"{session.folder}/{script}", str(member.rank.local_rank)],
+            says=SAYS,
             on_message=lambda message: self._news.put((member, message)),
             on_log=on_log,
-            on_end=lambda: self._news.put((member, None)),
+            on_end=on_end,
         )
 
     # Orders and waiting.
@@ -289,6 +300,8 @@ class Gang:
         event = message.get("event")
         if "started" not in member.steps and message.get("step") != "started" and event not in STOPS:
             return  # no rank speaks yet: what `activate` prints may look like anything
+        if not self._may_say(member, message):
+            return
         if event == "beat":
             if any(message.get(key) != member.beat.get(key) for key in ("phase", "size", "turn", "work")):
                 member.moved = now
@@ -310,6 +323,19 @@ class Gang:
             elif event == "looked-up":
                 member.steps.pop("looking-up", None)
         self._on_message(member, message)
+
+    def _may_say(self, member: Member, message: Message) -> bool:
+        """Whether this rank is who can know that; of the others of a world it may not speak."""
+        event, own, ranks = message.get("event"), member.rank.rank, len(self.members)
+        if event in OF_RANK_0 and own != 0:
+            return False
+        if event == "located":
+            return all(rank < ranks for rank in message["ranks"])
+        if event == "world":
+            return len(message["hosts"]) == ranks
+        if event == "moved":
+            return bool(message["destination"] == own and message["source"] < ranks)
+        return event != "alone" or bool(message["rank"] == own)
 
     # Looking.
 
@@ -338,18 +364,12 @@ class Gang:
                     member.remote.over.wait(2.0)
                 except Unreachable:
                     continue
+        self.close()
+
+    def close(self) -> None:
+        """Close the files of what the ranks print."""
         for log in self._logs:
-            with contextlib.suppress(OSError):
-                log.close()
-
-
-def open_log(path: Path) -> TextIO:
-    """A file for what a rank prints; where this machine cannot keep one, the run goes on without."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a")
-    except OSError:
-        return Path(os.devnull).open("a")
+            log.close()
 
 
 def place_of(message: Message) -> tuple[int, int]:

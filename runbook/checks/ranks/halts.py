@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from runbook.checks.context import no_answer
+from runbook.checks.context import Context, no_answer
+from runbook.checks.dialling.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import WATCH_S, gather
 from runbook.checks.ranks.gang import Gang, Halt
-from runbook.checks.ranks.stuck import stuck
+from runbook.checks.ranks.stuck import LOOK_S, stuck
 from runbook.model.verdict import Finding, Outcome
 
 
@@ -36,6 +38,7 @@ def outcomes_of_halt(gang: Gang, halt: Halt, doing: str) -> list[Outcome]:
         for member in gang.members:
             if not member.lost and (finding := own_failure(gang, member, doing)):
                 guilty.setdefault(member.rank.node, []).append(finding)
+    guilty = with_ports_counted(gang, guilty)
     if not guilty and not unknown:
         guilty = stuck(gang, halt, doing)
     if not guilty and (halt.kind in ("suspected", "silent") or not unknown):
@@ -50,6 +53,19 @@ def outcomes_of_halt(gang: Gang, halt: Halt, doing: str) -> list[Outcome]:
         else:
             result.append(Outcome.unknown(node.name, bystander(gang, node.name, names, halt.kind)))
     return result
+
+
+def with_ports_counted(gang: Gang, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
+    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up now."""
+    words = {
+        node: [finding.says for finding in told if finding.cause == NO_PORT]
+        for node, told in guilty.items()
+        if any(finding.cause == NO_PORT for finding in told)
+    }
+    at = Context(gang.run, gang.inventory, "ports", time.monotonic() + LOOK_S, lambda *_, **__: None)
+    for node, finding in exhausted(at, words).items():
+        guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT)]
+    return guilty
 
 
 def bystander(gang: Gang, node: str, names: Sequence[str], kind: str) -> Finding:

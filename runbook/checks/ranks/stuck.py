@@ -13,6 +13,7 @@ from runbook.checks.dialling.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.words import kept, progress, stack_lines
+from runbook.model.commands import word
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
@@ -122,13 +123,13 @@ def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:
             "rank-stopped",
             f"{member.label} sits in uninterruptible sleep {doing}, {progress(member)}: the kernel waits for a device "
             "or a file system",
-            f"on {member.rank.node}: `sudo cat /proc/{pid}/stack`; a hung NFS mount or GPU driver needs the node's owner",
+            f"on {member.rank.node}: `sudo cat /proc/{word(pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner",
             (f"pid {pid} is in state D, waiting in {process.get('wchan') or 'the kernel'}",),
         )
     return Finding(
         "rank-stopped",
         f"{member.label} is stopped {doing}, {progress(member)}: somebody sent SIGSTOP, or a debugger holds it",
-        f"on {member.rank.node}: `kill -CONT {pid}`, or detach the debugger; then run again",
+        f"on {member.rank.node}: `kill -CONT {word(pid)}`, or detach the debugger; then run again",
         (f"pid {pid} is in state {state} (stopped)",),
     )
 

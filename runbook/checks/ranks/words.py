@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runbook.model.regex import bounded
 from runbook.model.units import bytes_text
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.gang import Gang, Member
 
 
-PASSES_ON = re.compile(
+PASSES_ON = bounded(
     r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
     r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__|__call__|_call_impl|_wrapped_call_impl)$"
 )

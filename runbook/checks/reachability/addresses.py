@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from runbook.checks.reachability.common import listed
 from runbook.checks.reachability.seen import Pair, Seen, version
 from runbook.load.address import is_ip
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]
@@ -58,9 +59,9 @@ def _carried_twice(seen: Seen, guilty: str, first: str, second: str, address: st
     places = {name: _place(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
     mine = seen.numeric(guilty) == address
-    fix = f"sudo ip address del {prefix} dev {interface}"
+    fix = f"sudo ip address del {word(prefix)} dev {word(interface)}"
     if mine:
-        fix = f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {interface}`), and correct the inventory"
+        fix = f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and correct the inventory"
     return Finding(
         "duplicate-address",
         f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
@@ -183,8 +184,11 @@ def _fixed_entry(seen: Seen, pair: Pair, mac: str) -> Finding:
         "host-unreachable",
         f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
         f"{interface} of {pair.peer} is {mine}",
-        f"sudo ip neigh del {pair.numeric} dev {pair.route.get('dev') or 'IFACE'}",
-        (f"ip neigh on {pair.source}: {pair.numeric} lladdr {mac} PERMANENT", *(str(dial) for dial in pair.dials[:3])),
+        f"sudo ip neigh del {word(pair.numeric)} dev {word(pair.route.get('dev') or 'IFACE')}",
+        (
+            f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac} PERMANENT",
+            *(str(dial) for dial in pair.dials[:3]),
+        ),
         (pair.peer,),
     )
 
@@ -199,7 +203,7 @@ def _stranger(seen: Seen, pair: Pair, mac: str) -> Finding:
         + (f" ({owner})" if owner else "")
         + f", while {interface} of {pair.peer} is {mine}",
         f"find the machine {mac} (the switch's MAC table tells its port), take {pair.numeric} off it, and on {pair.source} "
-        f"forget it: `sudo ip neigh flush to {pair.numeric}`",
-        (f"ip neigh on {pair.source}: {pair.numeric} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
+        f"forget it: `sudo ip neigh flush to {word(pair.numeric)}`",
+        (f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
         (pair.source,),
     )

@@ -8,6 +8,7 @@ from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context
 from runbook.checks.reachability.refusal import Refusal, Sent, refusal
 from runbook.checks.readiness.interfaces import unusable
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 
@@ -40,7 +41,7 @@ def _address(at: Context, node: str, address: str, evidence: Evidence) -> Findin
     return Finding(
         "interface-missing",
         f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
-        f"sudo ip address add {address}/{length} dev {name}",
+        f"sudo ip address add {word(address)}/{length} dev {word(name)}",
         (f"when the run began, {name} of {node} had {address}",),
     )
 
@@ -53,7 +54,7 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
             return Finding(
                 "mtu-blackhole",
                 f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
-                f"sudo ip link set dev {name} mtu {entry['mtu']}",
+                f"sudo ip link set dev {word(name)} mtu {word(entry['mtu'])}",
                 (f"{node}: {name} mtu {now.mtu}",),
             )
     return None

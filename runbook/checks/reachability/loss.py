@@ -9,6 +9,7 @@ from runbook.checks.context import Facts
 from runbook.checks.dialling.dial import Dial
 from runbook.checks.reachability.common import culprits, ends
 from runbook.checks.reachability.seen import Pair, Seen
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 LOSS_TOLERATED = 0.025
@@ -87,7 +88,7 @@ def _finding(seen: Seen, name: str, peers: list[str], found: list[Loss]) -> Find
     return Finding(
         "packet-loss",
         says,
-        f"on {name}: `ip -s -s link show {interface}` and `ethtool -S {interface} | grep -iE 'err|drop|crc|discard'` tell "
+        f"on {name}: `ip -s -s link show {word(interface)}` and `ethtool -S {word(interface)} | grep -iE 'err|drop|crc|discard'` tell "
         "whether the interface itself counts errors; then cable, transceiver and the switch port's own counters",
         (*told[:4], *(_felt(dial) for dial in felt[:4])),
         tuple(peers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from runbook.checks.reachability.common import listed
 from runbook.checks.reachability.seen import Seen, is_link_local, version
 from runbook.launch.environment import socket_interface
 from runbook.load.address import is_ip, is_loopback
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -211,12 +213,12 @@ def gloo_announces(seen: Seen, node: Node) -> str:
 
 def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
     """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new one."""
-    append = f"echo '{right} {name}' | sudo tee -a /etc/hosts"
+    append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
         return append
-    quoted = name.replace(".", r"\.")
+    quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
-    return f"sudo sed -i -E '{where}' /etc/hosts && {append}"
+    return f"sudo sed -i -E {word(where)} /etc/hosts && {append}"
 
 
 def _owners(seen: Seen, addresses: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 from runbook.causes.netfilter.truth import Span, Truth, both, flip
+from runbook.model.commands import word
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
 SAYS_NOTHING = frozenset(
@@ -50,11 +51,14 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> Refusal | None:
     """
     target = ipaddress.ip_address(sent.address)
     perhaps: Refusal | None = None
-    for rule in sorted(way.get("rules") or [], key=lambda rule: int(rule.get("priority", 0))):
-        matches = _matches(rule, sent)
+    for rule in sorted(way.get("rules") or [], key=_priority):
+        try:
+            matches = _matches(rule, sent)
+            found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
+        except (ValueError, KeyError, TypeError):
+            continue  # in a form that no kernel shows: what it selects, and where it leads, nobody knows
         if matches is False:
             continue
-        found = _leads(rule, way.get("routes") or [], target, certain=matches is True)
         if matches is None:
             perhaps = perhaps or (found if isinstance(found, Refusal) else None)
         elif isinstance(found, Refusal):
@@ -62,6 +66,11 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> Refusal | None:
         elif found:
             break
     return perhaps
+
+
+def _priority(rule: Mapping[str, Any]) -> int:
+    priority = rule.get("priority")
+    return priority if isinstance(priority, int) else 0
 
 
 def _matches(rule: Mapping[str, Any], sent: Sent) -> Truth:
@@ -103,7 +112,7 @@ def _leads(
 ) -> Refusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
-    remove = f"sudo ip {family(target)}rule del priority {rule.get('priority')}"
+    remove = f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}"
     if rule.get("action") in REFUSALS:
         return Refusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -119,7 +128,7 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for a few packets was written for what it does to them; another's table may well serve others.
-    fix = remove if narrow else f"sudo ip {family(target)}route del {words}"
+    fix = remove if narrow else f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}"
     return Refusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.refusal import Sent, family, refusal
 from runbook.checks.reachability.seen import Pair, Seen
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 
@@ -55,7 +56,7 @@ def _connected(seen: Seen, pair: Pair) -> tuple[str, str] | None:
         if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
             why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
             source = prefix.partition("/")[0]
-            return why, f"sudo ip {family(network)}route add {network} dev {interface} src {source}"
+            return why, f"sudo ip {family(network)}route add {network} dev {word(interface)} src {word(source)}"
     return None
 
 
@@ -68,7 +69,7 @@ def _netmask(seen: Seen, pair: Pair) -> tuple[str, str] | None:
                 network = ipaddress.ip_interface(theirs).network
                 if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
                     why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
-                    return why, f"sudo ip address add {mine.ip}/{network.prefixlen} dev {interface}"
+                    return why, f"sudo ip address add {mine.ip}/{network.prefixlen} dev {word(interface)}"
     return None
 
 
@@ -76,9 +77,9 @@ def _missing(seen: Seen, pair: Pair) -> str:
     """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
-        return f"sudo ip route add {pair.numeric} via {gateways[0]}"
+        return f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}"
     return (
-        f"add the route that {pair.source} lacks: `sudo ip route add {pair.numeric} via GATEWAY`, where GATEWAY is the router "
+        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY is the router "
         f"of its network; `ip route` on a node that reaches {pair.peer} shows it"
     )
 
@@ -98,7 +99,7 @@ def _apart(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Findin
         "no-route",
         f"{name} ({seen.numeric(name)}) and {listed(peers)} have no route to each other"
         + (f": {place}" if place else ""),
-        f"give {interface} of {name} a free address of {wanted} (`sudo ip address add ADDRESS/{length} dev {interface}`) and "
+        f"give {interface} of {name} a free address of {wanted} (`sudo ip address add ADDRESS/{length} dev {word(interface)}`) and "
         "write it into the inventory, or add routes by a gateway on both sides (`sudo ip route add NETWORK via GATEWAY`)",
         (*errors, *shown[:6]),
         tuple(peers),

@@ -13,6 +13,7 @@ from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, listed
 from runbook.checks.reachability.seen import Pair, Seen
 from runbook.load.address import is_ip
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
@@ -78,11 +79,12 @@ def _reverse_path(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     leaves = back.route.get("dev")
     if strict != 1 or leaves in (None, arrives):
         return None
+    setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
     return pair.peer, Finding(
         "host-unreachable",
         f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
         f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
-        f"sudo sysctl -w net.ipv4.conf.{arrives}.rp_filter=2",
+        f"sudo sysctl -w {word(setting)}",
         (
             *(
                 (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
@@ -109,7 +111,7 @@ def _same_hardware(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     return guilty, Finding(
         "duplicate-address",
         f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the other",
-        f"sudo ip link set dev {places[guilty]} address {fresh}",
+        f"sudo ip link set dev {word(places[guilty])} address {fresh}",
         (
             *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
             *(str(dial) for dial in pair.dials[:2]),
@@ -134,7 +136,7 @@ def _no_arp(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tup
             return name, Finding(
                 "host-unreachable",
                 f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it the others",
-                f"sudo ip link set dev {place} arp on",
+                f"sudo ip link set dev {word(place)} arp on",
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
             )
@@ -193,7 +195,10 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in (pair.route.get("src"), pair.numeric):
             continue
-        lines = (f"ping {pair.numeric} on {pair.source}: From {router} {says}", f"route: via {pair.route.get('via')}")
+        lines = (
+            f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
+            f"route: via {pair.route.get('via')}",
+        )
         if any(word in says for word in FILTERED):
             return pair.source, Finding(
                 "firewall-reject",
@@ -206,7 +211,7 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
             return pair.source, Finding(
                 "no-route",
                 f"{router}, on the way from {pair.source} to {pair.peer}, has no route to {pair.numeric} ({says})",
-                f"add a route to {pair.numeric} on {router}, or take another way: `sudo ip route add {pair.numeric} via "
+                f"add a route to {pair.numeric} on {router}, or take another way: `sudo ip route add {word(pair.numeric)} via "
                 f"GATEWAY` on {pair.source}",
                 lines,
                 (pair.peer,),
@@ -234,11 +239,11 @@ def _gateway(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     routes = [route for route in told["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
-    fix = f"sudo ip route del {route}"
+    fix = f"sudo ip route del {' '.join(map(word, route.split()))}"
     if not mine:
         fix = (
-            f"look whether {via} is up (`ping {via}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
-            f"{routes[0]['dst'] if routes else pair.numeric} via GATEWAY`"
+            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
+            f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
         )
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
     return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))
@@ -266,8 +271,8 @@ def _nobody(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Findi
         for node in (name, *peers[:3])
     ]
     fix = (
-        f"look whether {address} is up and on the same network: `ip -s link show {interface}` on {target} (is it the cable, "
-        f"switch port or VLAN?), `sudo tcpdump -ni {interface} arp or icmp` there while `ping {address}` runs on {callers[0]}"
+        f"look whether {address} is up and on the same network: `ip -s link show {word(interface)}` on {target} (is it the cable, "
+        f"switch port or VLAN?), `sudo tcpdump -ni {word(interface)} arp or icmp` there while `ping {word(address)}` runs on {callers[0]}"
     )
     dials = [str(dial) for pair in pairs[:2] for dial in pair.dials[:2]]
     return Finding("host-unreachable", says, fix, (*first.echo_says(), *dials, *ways, *held)[:10], tuple(peers))

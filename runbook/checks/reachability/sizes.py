@@ -10,6 +10,7 @@ from runbook.causes.netfilter import Evidence, Flow, also_small, explain_blocked
 from runbook.checks.dialling.rules import rules_of
 from runbook.checks.reachability.common import culprits, ends, listed
 from runbook.checks.reachability.seen import Pair, Seen, version
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 LEAST = 1280
@@ -224,7 +225,7 @@ def _different(seen: Seen, way: Way) -> Reason | None:
         )
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
-    fix = f"sudo ip link set dev {seen.data_interface(odd) or 'IFACE'} mtu {usual}"
+    fix = f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}"
     return Reason(odd, says, (fix,), tuple(shown))
 
 
@@ -240,9 +241,9 @@ def _hop(seen: Seen, node: str, those: list[Way]) -> Finding:
         node,
         those,
         "something between them carries only smaller packets and does not say so",
-        f"find the hop: `tracepath -n {seen.numeric(way.destination)}` on {way.source}; raise its MTU to {mtu} (switch port, "
+        f"find the hop: `tracepath -n {word(seen.numeric(way.destination))}` on {way.source}; raise its MTU to {mtu} (switch port, "
         f"tunnel, VLAN), or lower the interfaces' on every node to what passes, for example "
-        f"`sudo ip link set dev {interface} mtu {1500 if lower == 8000 else lower}`",
+        f"`sudo ip link set dev {word(interface)} mtu {1500 if lower == 8000 else lower}`",
         [*shown, "no rule of either end drops by length"],
     )
 

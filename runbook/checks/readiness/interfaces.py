@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from runbook.checks.context import Facts, select_interfaces
 from runbook.launch.environment import socket_interfaces
 from runbook.load.address import is_ip
+from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
 
@@ -82,18 +83,21 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
         return Finding(
             "interface-missing",
             f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end",
-            f"look at its cable, transceiver and switch port: `ethtool {name}` on {node.name} tells `Link detected: no`",
+            f"look at its cable, transceiver and switch port: `ethtool {word(name)}` on {node.name} tells `Link detected: no`",
             (f"{name}: NO-CARRIER, state DOWN", *evidence),
         )
     if entry["state"] == "DOWN":
         return Finding(
-            "interface-missing", f"interface {name} of {node.name} is down", f"sudo ip link set {name} up", evidence
+            "interface-missing",
+            f"interface {name} of {node.name} is down",
+            f"sudo ip link set {word(name)} up",
+            evidence,
         )
     address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
     return Finding(
         "interface-missing",
         f"interface {name} of {node.name} has no address that others can reach",
-        f"give it one: `sudo ip address add {address}/24 dev {name}` (24: the length of your network's mask); or name another "
+        f"give it one: `sudo ip address add {word(address)}/24 dev {word(name)}` (24: the length of your network's mask); or name another "
         f"interface in the inventory" + (f", such as {owner}, which carries {node.address}" if owner else ""),
         evidence,
     )

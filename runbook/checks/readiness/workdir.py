@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runbook.checks.context import folder_finding
+from runbook.checks.context import NOT_SAFE, folder_finding
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -37,7 +38,7 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
             Finding(
                 "workdir-not-writable",
                 f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started",
-                f"on {node.name}: `sudo mount -o remount,exec {mount}` (and its line in /etc/fstab), or {another(node)}",
+                f"on {node.name}: `sudo mount -o remount,exec {word(mount)}` (and its line in /etc/fstab), or {another(node)}",
                 (f"the mount {mount} has the flag noexec",),
             )
         ]
@@ -45,7 +46,7 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 
 
 def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
-    if not place:
+    if not place or error.get("type") == NOT_SAFE:
         return folder_finding(node.name, error)
     workdir, user, there = place["workdir"], place["user"], place["there"]
     code = error.get("errno") or error.get("type")
@@ -70,21 +71,21 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             "workdir-not-writable",
             f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})",
             f"on {node.name}: `sudo dmesg | grep -i -E 'remount|i/o error'` tells whether the kernel did that after an "
-            f"error of the disk; if not, `sudo mount -o remount,rw {mount}`; or {another(node)}",
+            f"error of the disk; if not, `sudo mount -o remount,rw {word(mount)}`; or {another(node)}",
             seen,
         )
     if place.get("link"):
         return Finding(
             "workdir-not-writable",
             f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
-            f"on {node.name}: `sudo install -d -o {user} -m 700 {place['link']}`",
+            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(place['link'])}`",
             seen,
         )
     if not place["folder"]:
         return Finding(
             "workdir-not-writable",
             f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there",
-            f"on {node.name}: `mv {there} {there}.old`, or {another(node)}",
+            f"on {node.name}: `mv {word(there)} {word(there)}.old`, or {another(node)}",
             seen,
         )
     home = place.get("home")
@@ -92,16 +93,16 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         return Finding(
             "workdir-not-writable",
             f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
-            f"on {node.name}: `sudo install -d -o {user} -m 700 {home}`",
+            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(home)}`",
             seen,
         )
     return Finding(
         "workdir-not-writable",
         f"{user} may not write to {there} on {node.name}, where the workdir "
         + (f"{workdir} is to be made" if there != workdir else "is"),
-        f"on {node.name}: `sudo install -d -o {user} -m 700 {workdir}`"
+        f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}`"
         if there != workdir
-        else f"on {node.name}: `sudo install -d -o {user} -m 700 {workdir}/{user}`, and `workdir: {workdir}/{user}` in the inventory",
+        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
         seen,
     )
 
@@ -111,7 +112,7 @@ def _full(node: Node, place: Mapping[str, Any], says: str, seen: str) -> Finding
     return Finding(
         "disk-full",
         f"{says} ({place.get('workdir')} on {mount}); the job needs at least {ROOM_BYTES >> 20} MiB",
-        f"on {node.name}: `sudo du -xh -d 2 {mount} | sort -h | tail` shows what fills it; remove some of it, or {another(node)}",
+        f"on {node.name}: `sudo du -xh -d 2 {word(mount)} | sort -h | tail` shows what fills it; remove some of it, or {another(node)}",
         (seen,),
     )
 
@@ -121,7 +122,7 @@ def _no_inodes(node: Node, place: Mapping[str, Any], seen: str) -> Finding:
     return Finding(
         "disk-full",
         f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes",
-        f"on {node.name}: `df -i {mount}` shows it, `sudo du -x --inodes -d 2 {mount} | sort -n | tail` where they went; "
+        f"on {node.name}: `df -i {word(mount)}` shows it, `sudo du -x --inodes -d 2 {word(mount)} | sort -n | tail` where they went; "
         f"remove some of them, or {another(node)}",
         (seen,),
     )

@@ -12,6 +12,7 @@ from runbook.launch.ranks import Seat, Seating, seating
 from runbook.launch.render import launch_recipe
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory
+from runbook.node.journal import attempt_folder
 
 BY_LAUNCHER = "by-launcher"
 """The folder in an attempt's where a launcher writes what its ranks do; the keeper gives these files their names."""
@@ -59,7 +60,7 @@ class Attempt:
     @property
     def folder(self) -> str:
         """Below the job's folder on a node, and below `logs/` of the run here."""
-        return f"attempt-{self.serial:02d}"
+        return attempt_folder(self.serial)
 
     @property
     def port(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from runbook.checks.context import Facts
 from runbook.checks.training.crew import OVER, Crew, Member
+from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 
@@ -31,7 +32,7 @@ def never_met(crew: Crew, first: Member, frozen: Mapping[str, Facts]) -> tuple[s
     says = (
         f"{told}{more}: {len(waited)} of {len(crew.members)} processes waited at JAX's coordinator, and gave up {wait}"
     )
-    remedy = f"see what it did instead: `less {crew.logs.folder / who.place.name}.err`, and `.out`"
+    remedy = f"see what it did instead: `less {word(crew.logs.folder / who.place.name)}.err`, and `.out`"
     return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,12 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.training.attempt import Place
 from runbook.checks.training.logs import RankLogs
 from runbook.model.errors import Unreachable
+from runbook.node.journal import JOURNAL, LOOKED, STATES, Odd, checked
 from runbook.transport import Message, Remote
 
 OVER = "ended"
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""Signals that no process gets because of an error of its own."""
 
 
 @dataclass
@@ -54,6 +58,23 @@ class Member:
         return self.over and (self.state != OVER or self.code != 0)
 
     @property
+    def signal(self) -> int | None:
+        """The signal that ended it, also as a shell in between tells it."""
+        if self.code is None or not (self.code < 0 or 128 < self.code < 160):
+            return None
+        return -self.code if self.code < 0 else self.code - 128
+
+    @property
+    def raised(self) -> bool:
+        """It ended by itself, and not well: perhaps only because another one had ended."""
+        return self.state == OVER and bool(self.code) and self.signal is None
+
+    @property
+    def killed(self) -> bool:
+        """Somebody who is not runbook ended it, which is no consequence of how any other process ended."""
+        return self.state == OVER and self.signal in FROM_OUTSIDE and not self.journal.get("why")
+
+    @property
     def label(self) -> str:
         return self.place.label
 
@@ -89,7 +110,10 @@ class Crew:
             if message is None:
                 self._remote_over(member)
             elif message.get("event") == "kept":
-                self.learn(member, message)
+                try:
+                    self.learn(member, checked(message, {**JOURNAL, **LOOKED}))
+                except Odd as odd:
+                    self.lose(member.place.node, unbelievable(member.place.node, odd))
             try:
                 item = self.news.get_nowait()
             except queue.Empty:
@@ -97,8 +121,7 @@ class Crew:
 
     def learn(self, member: Member, journal: Message) -> None:
         """News of a journal. An older one than is known says nothing: it came by the slower way."""
-        order = ("none", "waiting", "running", "stopping", OVER)
-        if order.index(str(journal.get("state", "none"))) < order.index(member.state):
+        if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
         member.journal = dict(journal)
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
@@ -122,6 +145,15 @@ class Crew:
         """Nodes that still answer."""
         sessions = self.at.run.site.sessions
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
+
+
+def unbelievable(node: str, odd: Odd) -> Unreachable:
+    """A node that says of its jobs what cannot be tells nothing."""
+    return Unreachable(
+        "tool-output-unknown",
+        f"what {node} tells of its jobs cannot be: {odd}",
+        f"log in to {node} and see who answers there, and what lies in its workdir; if all is as it should be, report it",
+    )
 
 
 def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:

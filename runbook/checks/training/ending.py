@@ -12,11 +12,12 @@ from runbook.checks.context import Facts
 from runbook.checks.training.crew import OVER, Crew
 from runbook.checks.training.watch import fetch
 from runbook.model.errors import Unreachable
+from runbook.model.folder import BadName, write_below
 from runbook.transport import ProgramNotStarted
 
 LOOK_S = 4.0
-DRAIN_S = 20.0
-"""How long a node may send nothing of its logs before the rest is left there."""
+DRAIN_S = 4.0
+"""How long a node may answer, and send nothing of the logs that it says it has, before the rest is left there."""
 
 DRAIN_MOST_S = 1800.0
 
@@ -34,11 +35,10 @@ def freeze(crew: Crew) -> dict[str, Facts]:
             found[name] = session.call("halt", {"leaders": alive, "seconds": 0.3}, timeout_s=LOOK_S)
 
     _everywhere(crew, look, LOOK_S)
-    folder = crew.at.run.run_dir / "hang"
     for name, facts in found.items():
-        with contextlib.suppress(OSError):
-            folder.mkdir(exist_ok=True)
-            (folder / f"{crew.folder}.{name}.json").write_text(crew.at.run.redactor.text(json.dumps(facts, indent=1)))
+        text = json.dumps(crew.logs.redactor_of(name).anything(facts), indent=1)
+        with contextlib.suppress(OSError, BadName):
+            write_below(crew.at.run.run_dir, "hang", f"{crew.folder}.{name}.json", data=text)
     return found
 
 
@@ -86,6 +86,8 @@ def drain(crew: Crew) -> list[str]:
                 return
             if crew.unread[name] != unread:
                 deadline, unread = time.monotonic() + DRAIN_S, crew.unread[name]
+            else:
+                time.sleep(0.05)
 
     for name in crew.nodes:
         crew.unread[name] = 1  # until the node has said that there is nothing

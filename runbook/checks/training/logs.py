@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runbook.checks.training.attempt import Place
+from runbook.model.folder import BadName, append_below, make_below
 from runbook.model.redact import Redactor
 
 MARK = b"\x1erunbook "
@@ -20,7 +21,8 @@ LONGEST_LINE = 1 << 16
 
 @dataclass
 class _File:
-    path: Path
+    name: str
+    redactor: Redactor
     at: int = 0  # bytes that were fetched
     held: bytes = b""
 
@@ -30,36 +32,52 @@ class RankLogs:
 
     def __init__(
         self,
-        folder: Path,
+        run_dir: Path,
+        attempt: str,
         redactor: Redactor,
         tell: Callable[[Place, str, list[str]], None],
         stopped: Callable[[Place, Mapping[str, Any]], None] = lambda place, event: None,
+        of_nodes: Mapping[str, Redactor] | None = None,
     ) -> None:
-        self.folder = folder
+        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own."""
+        self.folder = run_dir / "logs" / attempt
+        self._place = (run_dir, "logs", attempt)
         self._redactor = redactor
+        self._of_nodes = of_nodes or {}
         self._tell = tell
         self._stopped = stopped
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
         self.unwritten: str | None = None  # why this machine could not keep some of it
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, BadName):
+            make_below(*self._place)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Make these files, empty: one that stays so says that nothing was written."""
+        for name in names:
+            self._write(name, b"")
 
     def at(self, name: str) -> int:
         """How many bytes of the file are here."""
         return self._files[name].at if name in self._files else 0
 
+    def redactor_of(self, node: str) -> Redactor:
+        return self._of_nodes.get(node, self._redactor)
+
     def take(self, place: Place, name: str, data: bytes, begin: int) -> None:
         """Bytes of a file from `begin` on; those that are here already count once."""
         with self._lock:
-            file = self._files.setdefault(name, _File(self.folder / name))
+            file = self._files.setdefault(name, _File(name, self.redactor_of(place.node)))
             data = data[max(0, file.at - begin) :]
             file.at += len(data)
             *whole, file.held = (file.held + data).split(b"\n")
             pieces = [line + b"\n" for line in whole]
-            if len(file.held) > LONGEST_LINE:
-                pieces.append(file.held)
-                file.held = b""
+            if len(file.held) > LONGEST_LINE + file.redactor.longest:
+                # All but what may be the beginning of a secret, of which the rest is still to come.
+                text = file.held.decode("utf-8", "surrogateescape")
+                ready = text[: file.redactor.cut(text)].encode("utf-8", "surrogateescape")
+                pieces.append(ready)
+                file.held = file.held[len(ready) :]
             self._pass_on(place, file, pieces)
 
     def close(self) -> None:
@@ -76,21 +94,26 @@ class RankLogs:
         kept: list[bytes] = []
         for piece in pieces:
             line = piece.removesuffix(b"\n")
-            text = self._redactor.text(line.decode("utf-8", "surrogateescape"))
+            text = file.redactor.text(line.decode("utf-8", "surrogateescape"))
             kept.append(text.encode("utf-8", "surrogateescape") + piece[len(line) :])
             before, mark, event = line.partition(MARK)
             if mark and not before:
-                with contextlib.suppress(ValueError):
-                    self._stopped(place, json.loads(event))
+                with contextlib.suppress(ValueError, RecursionError):
+                    told = json.loads(event)
+                    if isinstance(told, dict) and isinstance(told.get("event"), str):
+                        self._stopped(place, told)
                 continue
             said.append(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-        try:
-            with file.path.open("ab") as out:
-                out.write(b"".join(kept))
-        except OSError as error:
-            self.unwritten = f"{file.path}: {error.strerror}"
+        self._write(file.name, b"".join(kept))
         if said:
-            self._tell(place, file.path.suffix[1:], said)
+            self._tell(place, file.name.rpartition(".")[2], said)
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            with append_below(*self._place, name) as out:
+                out.write(data)
+        except (OSError, BadName) as error:
+            self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
 
 
 def _nobody(name: str) -> Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runbook.checks.training.crew import Crew, Member
+from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 BARRIER = "barrier: "
@@ -27,7 +28,7 @@ def why_not_met(crew: Crew, first: Member) -> tuple[str, Finding]:
             return name, Finding(
                 "ranks-missing",
                 f"{name} could not meet the others: {why}",
-                f"on {name}, as the user of the run: `ls -ld {_parent(folder)}; touch {_parent(folder)}/x; df {_parent(folder)}`; or name "
+                f"on {name}, as the user of the run: `ls -ld {word(_parent(folder))}; touch {word(_parent(folder))}/x; df {word(_parent(folder))}`; or name "
                 "another folder that all nodes may write to: `barrier_folder:`",
                 _seen(waiting),
             )
@@ -37,7 +38,7 @@ def why_not_met(crew: Crew, first: Member) -> tuple[str, Finding]:
                 "ranks-missing",
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and do not see "
                 "each other's files. It is not shared",
-                f"mount the same folder on both, which `findmnt -T {_parent(folder)}` shows on each; name one that is shared "
+                f"mount the same folder on both, which `findmnt -T {word(_parent(folder))}` shows on each; name one that is shared "
                 "with `barrier_folder:`; or leave out `barrier: file`",
                 _seen(waiting),
                 (there,),
@@ -46,7 +47,7 @@ def why_not_met(crew: Crew, first: Member) -> tuple[str, Finding]:
     return (absent or [owner.place.node])[0], Finding(
         "ranks-missing",
         f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
-        f"look at the load of {missing} and whether its shared folder answers: `time ls {_parent(str(first.journal.get('barrier')))}`; "
+        f"look at the load of {missing} and whether its shared folder answers: `time ls {word(_parent(str(first.journal.get('barrier'))))}`; "
         "more time is given with `start_timeout:`",
         _seen(waiting),
     )

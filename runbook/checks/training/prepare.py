@@ -10,12 +10,15 @@ from runbook.checks.port import holders
 from runbook.checks.reachability.names import gloo_announces, own_name_finding
 from runbook.checks.reachability.seen import Seen
 from runbook.checks.training.attempt import BY_LAUNCHER, Attempt, Place, about
-from runbook.checks.training.crew import Crew, Member, wait_for
+from runbook.checks.training.crew import Crew, Member, unbelievable, wait_for
 from runbook.launch.environment import network_environment
 from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.node.journal import JOURNAL, LOOKED, WRITTEN, Odd, checked
+from runbook.transport import answers
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -42,7 +45,8 @@ def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> di
                 name, Finding("program-error", f"the launch script for {name}: {answer}", "correct that value")
             )
         elif isinstance(answer, BaseException):
-            problems[name] = no_answer(name, "job", answer)
+            error = unbelievable(name, answer) if isinstance(answer, Odd) else answer
+            problems[name] = no_answer(name, "job", error)
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
@@ -79,9 +83,12 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
         "hash": files,
     }
     answer = session.call("job", order, timeout_s=15.0)
+    for field in ("alive", "gpus"):
+        answer[field] = [checked(one, {**JOURNAL, **LOOKED}, WRITTEN) for one in answer[field]]
     script = attempt.script(node.name, folder, crew.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
+    session.push_program("owned")
     session.push_program("keeper")
     return {**answer, "script": script.name}
 
@@ -98,7 +105,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
         return Finding(
             "gpu-busy",
             f"on {node} {names} of this job still lives, which would meet the new ranks",
-            f"runbook stop {old[0]['job']}",
+            f"runbook stop {word(old[0]['job'])}",
             tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6]),
         )
     if others := answer["gpus"]:
@@ -106,7 +113,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
         return Finding(
             "gpu-busy",
             f"GPU {', '.join(map(str, one['gpus']))} of {node} is used by {one['name']} of the job {one['job']}, which runs there",
-            f"wait for it (`runbook ps`), or end it: `runbook stop {one['job']}`",
+            f"wait for it (`runbook ps`), or end it: `runbook stop {word(one['job'])}`",
             tuple(f"{o['job']}: {o['name']}, process {o.get('pid')}" for o in others[:6]),
         )
     return None
@@ -221,6 +228,7 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
     python = str(session.hello["executable"])
     member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
+        says=answers.KEEPER,
         on_message=lambda message: crew.news.put((member, message)),
         on_end=lambda: crew.news.put((member, None)),
         grace_s=job.grace_s + AFTER_S,
@@ -244,13 +252,13 @@ def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: fl
 
 def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:
     members = [m for m in crew.on(node) if m.state == "none"]
-    said = [m.remote.error for m in members if m.remote and m.remote.error]
+    said = [m.remote.error.text for m in members if m.remote and m.remote.error]
     return Outcome.failed(
         node,
         Finding(
             "ranks-missing",
             f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}",
             f"look at the load of {node}, and give it longer with `start_timeout:`",
-            tuple(str(one) for one in said[:4]),
+            tuple(said[:4]),
         ),
     )

@@ -13,6 +13,7 @@ JITTER = 0.1
 TRANSIENT = frozenset(
     {
         "port-in-use",
+        "ephemeral-ports-exhausted",
         "ranks-missing",
         "store-host-exited",
         "stale-store",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.causes.catalogue import CONSEQUENCES, VAGUE
-from runbook.causes.logs.judge import Cause, judge
+from runbook.causes.logs.judge import MISTAKES, Cause, judge
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.checks.training.attempt import Place
@@ -18,6 +18,7 @@ from runbook.checks.training.crew import Crew, Member
 from runbook.checks.training.launcher import failed_worker, first_of_launchers
 from runbook.checks.training.meeting import failed_to_meet, why_not_met
 from runbook.checks.training.watch import End
+from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 
@@ -32,6 +33,7 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
     first = end.first
     assert first is not None
     first = first_of_launchers(crew, first, [member for member in crew.members if member.failed])
+    first = _killed_beside(crew, first) or first
     node, finding = first.place.node, _finding(crew, first, frozen)
     if failed_to_meet(first):
         node, finding = why_not_met(crew, first)
@@ -46,12 +48,23 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
         if name == node:
             outcomes.append(
                 Outcome.unknown(name, finding)
-                if first.lost and finding.cause.startswith("ssh")
+                if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause)
                 else Outcome.failed(name, finding)
             )
         else:
             outcomes.append(Outcome.unknown(name, waited))
     return outcomes
+
+
+def _killed_beside(crew: Crew, first: Member) -> Member | None:
+    """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
+
+    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
+    been ended, and whoever had been killed before that is known, however late the news came."""
+    if not first.raised or "".join(_tail(crew, first.place)[-1:]).startswith(tuple(MISTAKES)):
+        return None
+    killed = [member for member in crew.members if member.killed]
+    return min(killed, key=lambda member: member.ended or 0.0, default=None)
 
 
 def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding:
@@ -83,7 +96,7 @@ def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding
         return Finding(
             "program-error",
             f"{place.label} exited with code {code} after {_ran(member)}: {said}",
-            f"read its log: `less {_log(crew, place)}`",
+            f"read its log: `less {word(_log(crew, place))}`",
             tail,
         )
     return _by_signal(crew, place, -code, _ran(member), tail, frozen)
@@ -122,7 +135,7 @@ def _by_signal(
     return Finding(
         "rank-crashed" if crashed else "rank-killed",
         says.format("crashed" if crashed else "was ended by a signal"),
-        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {_log(crew, place)}`",
+        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(crew, place))}`",
         tail,
     )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
@@ -92,10 +91,11 @@ def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
     for file, data in answer["read"].items():
         if voice := voices.get(file.rpartition(".")[0]):
-            crew.logs.take(voice, file, base64.b64decode(data), at.get(file, 0))
-    crew.unread[name] = sum(size - crew.logs.at(file) for file, size in answer["size"].items())
+            crew.logs.take(voice, file, data, at.get(file, 0))
+    ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
+    crew.unread[name] = sum(max(0, size - crew.logs.at(file)) for file, size in ours.items())
     for journal in answer["kept"]:
-        if member := members.get(journal["name"]):
+        if isinstance(journal, dict) and (member := members.get(str(journal.get("name")))):
             if "use" in journal:
                 crew.use[member.place.name] = journal["use"]
             crew.news.put((member, {**journal, "event": "kept"}))
@@ -125,8 +125,13 @@ def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
             return End("late")
 
 
-def earliest(members: list[Member]) -> Member:
-    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did."""
+def earliest(members: Sequence[Member]) -> Member:
+    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper that
+    was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
     failed = [member for member in members if member.failed]
     timed = [member for member in failed if member.ended is not None]
-    return min(timed, key=lambda member: member.ended or 0.0) if timed else failed[0]
+    if not timed:
+        return failed[0]
+    first = min(timed, key=lambda member: member.ended or 0.0)
+    killed = next((member for member in failed if member.keeper_gone), None)
+    return killed if killed is not None and first.raised else first

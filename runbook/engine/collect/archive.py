@@ -15,6 +15,7 @@ from pathlib import Path
 
 import runbook
 from runbook.engine.collect.gather import Gathered
+from runbook.engine.collect.members import Taken
 from runbook.engine.collect.readme import readme
 
 MODE = 0o600
@@ -23,9 +24,12 @@ MODE = 0o600
 def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes]:
     """Every member by its path, in order: first what tells about the others."""
     files: dict[str, bytes] = {}
+    taken = Taken()
+    for ours in ("README.txt", "manifest.json"):
+        taken.take(ours)
     described: list[dict[str, object]] = []
     for entry in gathered.entries:
-        path = _free(entry.path, files)
+        path = taken.take(entry.path)
         # What no UTF-8 can carry was no text anyway: half of a pair that a log was cut at.
         data = entry.text.encode("utf-8", "replace")
         files[path] = data
@@ -94,10 +98,3 @@ def write_archive(data: bytes, out: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             Path(draft).unlink()
-
-
-def _free(path: str, taken: dict[str, bytes]) -> str:
-    number, free = 2, path
-    while free in taken:
-        free, number = f"{path}-{number}", number + 1
-    return free

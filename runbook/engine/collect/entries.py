@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 Form = Literal["text", "json", "json lines", "yaml"]
 
 MOST_OF_A_FILE = 5 * 1024 * 1024
+UNFIT = "does not fit"
+"""Kind of what a node sent that is not what the program there sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +38,20 @@ class Absent:
 
     what: str
     why: str
-    kind: str = "missing"  # missing | denied | timeout | failed | left out
+    kind: str = "missing"  # missing | denied | timeout | failed | left out | not asked | does not fit
     node: str | None = None
     command: str | None = None
 
 
-def read_entry(path: Path, place: str, form: Form = "text", node: str | None = None) -> Entry | Absent:
-    """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too."""
+def read_entry(
+    path: Path, place: str, form: Form = "text", node: str | None = None, *, below: Path | None = None
+) -> Entry | Absent:
+    """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too.
+
+    `below`: no symlink may lead to it from there on, nor be it.
+    """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path, below) as stream:
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(MOST_OF_A_FILE)
             if _is_packed(head):
@@ -58,6 +68,24 @@ def read_entry(path: Path, place: str, form: Form = "text", node: str | None = N
     left_out = size - len(head) - len(tail)
     note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
     return Entry(place, decoded(head) + note + decoded(tail), form, node, left_out=left_out)
+
+
+def open_regular(path: Path, below: Path | None = None) -> BinaryIO:
+    """A file to read that is one: a pipe would keep us for ever. With `below`, one that lies in that folder without any
+    symlink on the way. Raises OSError."""
+    if below is not None and any((below / part).is_symlink() for part in _ways(path.relative_to(below))):
+        raise OSError(errno.ELOOP, "a symlink, which is not followed")
+    follow = 0 if below is None else getattr(os, "O_NOFOLLOW", 0)
+    stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | follow), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "no regular file")
+    return stream
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """`a`, `a/b`, `a/b/c`."""
+    yield from (*reversed(path.parents), path)
 
 
 def decoded(data: bytes) -> str:

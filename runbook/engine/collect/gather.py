@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runbook.engine.collect.controller import controller_entries, controller_name, controller_person
 from runbook.engine.collect.entries import Absent, Entry
+from runbook.engine.collect.members import refused
 from runbook.engine.collect.nodes import NodeAnswer, ask_nodes
 from runbook.engine.collect.rundir import RunFolder, run_entries
 from runbook.engine.collect.scrub import GONE, Scrubber
-from runbook.engine.collect.sources import script_entries, secrets_of, source_entries
+from runbook.engine.collect.sources import plan_of, script_entries, source_entries
+from runbook.load.env import Environment
 from runbook.load.origins import Origins
-from runbook.model.errors import Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
+from runbook.model.redact import long_enough, secrets_of
 
 MOST = 64 * 1024 * 1024
 """Of all texts together, before they are packed."""
@@ -45,6 +49,7 @@ class Gathered:
     secrets: int = 0
     people: int = 0
     mails: int = 0
+    unknown: list[str] = field(default_factory=list)  # where secrets of the playbook are from that cannot be looked for
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
@@ -62,16 +67,26 @@ def gather(wanted: Wanted) -> Gathered:
         found += run_entries(wanted.run)
     else:
         found.append(Absent("run", "there is no run here yet"))
+    secrets = secrets_of(wanted.inventory) if wanted.inventory else []
     if wanted.inventory and wanted.origins:
         names = frozenset(node.name for node in wanted.nodes)
-        found += script_entries(wanted.inventory, wanted.origins, wanted.run.playbook if wanted.run else None, names)
+        try:
+            plan = plan_of(wanted.inventory, wanted.run.playbook if wanted.run else None, Environment(os.environ))
+        except FilesWrong as wrong:
+            found.append(Absent("scripts", f"they cannot be rendered: {wrong}", "failed"))
+        else:
+            secrets = plan.secrets
+            found += script_entries(plan, wanted.origins, names)
     for answer in answers:
         found += [*sorted(answer.entries, key=lambda entry: entry.path), *answer.absent]
         if not answer.asked:
             found.append(Absent(f"nodes/{answer.node}", f"{answer.cause}: {answer.says}", "not asked", answer.node))
-    scrubber = Scrubber(secrets_of(wanted.inventory) if wanted.inventory else (), hide_addresses=wanted.hide_addresses)
+    scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
     introduce(scrubber, wanted, answers)
-    return _scrubbed(found, answers, scrubber)
+    gathered = scrubbed(found, answers, scrubber)
+    here = secrets_of(wanted.inventory) if wanted.inventory else []
+    gathered.unknown = sorted({one.source for one in secrets if one not in here and not long_enough(one.reveal())})
+    return gathered
 
 
 def introduce(scrubber: Scrubber, wanted: Wanted, answers: Sequence[NodeAnswer]) -> None:
@@ -119,7 +134,8 @@ def _login_of(node: Node) -> list[str]:
     return []
 
 
-def _scrubbed(found: Iterable[Entry | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
+def scrubbed(found: Iterable[Entry | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
+    """What may go into the archive: by its name, by the room that is left, and without what has to be taken out."""
     gathered = Gathered(nodes=answers, scrubber=scrubber)
     entries: list[Entry] = []
     room = MOST
@@ -127,20 +143,27 @@ def _scrubbed(found: Iterable[Entry | Absent], answers: list[NodeAnswer], scrubb
         if isinstance(one, Absent):
             gathered.absent.append(one)
             continue
-        room -= len(one.text)
-        if room < 0:
+        if why := refused(one.path):
+            gathered.absent.append(Absent(ascii(one.path)[:200], why, "left out", one.node, one.command))
+        elif len(one.text) > room:
             why = f"the archive holds {MOST >> 20} MiB already"
             gathered.absent.append(Absent(one.path, why, "left out", one.node, one.command))
         else:
+            room -= len(one.text)
             entries.append(one)
             scrubber.learn(one.text)
     for absent in gathered.absent:
         scrubber.learn(absent.why)
-    gathered.entries = [_entry(one, scrubber) for one in entries]
+    for entry in entries:
+        try:
+            gathered.entries.append(_entry(entry, scrubber))
+        except Exception as error:  # noqa: BLE001  what cannot be looked through must not be sent, and keeps nothing else back
+            why = f"it could not be looked through: {type(error).__name__}"
+            gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
     gathered.absent = [
         replace(
             one,
-            what=scrubber.text(one.what),
+            what=_place(one.what, scrubber),
             why=scrubber.text(one.why),
             node=_maybe(one.node, scrubber),
             command=_maybe(one.command, scrubber),
@@ -178,5 +201,9 @@ def _entry(entry: Entry, scrubber: Scrubber) -> Entry:
 
 
 def _place(path: str, scrubber: Scrubber) -> str:
-    """The same path with names taken out, part by part: what takes a name is never a slash or a dot."""
-    return "/".join(scrubber.text(part) for part in path.split("/"))
+    """The same path with names taken out where others gave them: a node's folder, and a run's logs. The rest is ours."""
+    first, *parts = path.split("/")
+    theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))
+    return "/".join(
+        [first, *(scrubber.text(part) if theirs[0] <= at < theirs[1] else part for at, part in enumerate(parts))]
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from runbook.engine.collect.entries import Absent, Entry
+from runbook.engine.collect.answers import DoesNotFit, ToolAnswer, checked, file_name, on_one_line
+from runbook.engine.collect.entries import UNFIT, Absent, Entry
 from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
@@ -18,6 +18,7 @@ LOOK_S = 26.0
 CALL_S = 30.0
 MOST_OF_A_NODE = 4 * 1024 * 1024
 MOST_LOOKED_UP = 8
+LONGEST_REASON = 400
 WINDOWS = "windows-node"
 
 # Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
@@ -76,7 +77,7 @@ class NodeAnswer:
     node: str
     entries: list[Entry] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
-    people: list[tuple[str, ...]] = field(default_factory=list)  # login name, home, full name
+    people: list[tuple[str, str, str]] = field(default_factory=list)  # login name, home, full name
     hostnames: list[str] = field(default_factory=list)
     seconds: float | None = None
     cause: str | None = None
@@ -87,6 +88,11 @@ class NodeAnswer:
     @property
     def asked(self) -> bool:
         return self.cause is None
+
+    @property
+    def whole(self) -> bool:
+        """Asked, and all that it gave was what is asked for."""
+        return self.asked and not any(one.kind == UNFIT for one in self.absent)
 
 
 def ask_nodes(
@@ -109,12 +115,12 @@ def ask_nodes(
             timeout_s=(CALL_S + 2.0) * waves,
         )
         for name, failure in site.failures.items():
-            _failed(found[name], failure)
+            fail(found[name], failure)
         for name, answer in answers.items():
             if isinstance(answer, BaseException):
-                _failed(found[name], answer)
+                fail(found[name], answer)
             else:
-                _take(found[name], answer)
+                take(found[name], answer)
     finally:
         site.close()
     return list(found.values())
@@ -145,7 +151,8 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
     }
 
 
-def _failed(found: NodeAnswer, failure: BaseException) -> None:
+def fail(found: NodeAnswer, failure: BaseException) -> None:
+    """Why a node gave nothing, into what is known of it."""
     if isinstance(failure, Unreachable):
         found.cause, found.says, found.remedy, found.evidence = (
             failure.cause,
@@ -156,61 +163,75 @@ def _failed(found: NodeAnswer, failure: BaseException) -> None:
     elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
         found.cause = "tool-output-unknown"
         why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
-        found.says = f"{found.node} {why}"
+        found.says = f"{found.node} {on_one_line(why, LONGEST_REASON)}"
         found.remedy = (
             f"look at the load of {found.node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)"
         )
+    elif isinstance(failure, Exception):  # whatever it was, the other nodes' answers are worth sending
+        found.cause = "tool-output-unknown"
+        why = on_one_line(f"{type(failure).__name__}: {failure}", LONGEST_REASON)
+        found.says = f"{found.node} answered what could not be understood: {why}"
+        found.remedy = f"ask again; if it stays, look at {found.node} by hand"
     else:
         raise failure
 
 
-def _take(found: NodeAnswer, answer: Mapping[str, Any]) -> None:
-    found.seconds = float(answer["seconds"])
-    found.people = [tuple(map(str, person)) for person in answer["users"]]
-    found.hostnames = [str(name) for name in answer["hostnames"]]
+def take(found: NodeAnswer, said: object) -> None:
+    """What a node answered, into what is known of it. Whatever it is, nothing is raised."""
+    try:
+        answer = checked(said)
+    except DoesNotFit as wrong:
+        found.cause = "tool-output-unknown"
+        found.says = f"{found.node} answered, but not as the program that was sent there does: {wrong}"
+        found.remedy = f"look at {found.node} by hand, and at who else can write there: nothing of its answer is used"
+        return
+    found.seconds = answer.seconds
+    found.people, found.hostnames = list(answer.people), list(answer.hostnames)
+    folder = f"nodes/{found.node}"
+    found.absent = [Absent(f"{folder}/{name}", why, UNFIT, found.node) for name, why in answer.misfits]
     room = MOST_OF_A_NODE
-    for one in answer["answers"]:
-        place = f"nodes/{found.node}/{one['name']}" + ("" if "." in one["name"].rpartition("/")[2] else ".txt")
-        if one["status"] in ("missing", "failed") or (one["status"] in ("denied", "timeout") and not one["out"]):
-            found.absent.append(Absent(place, _why(one), one["status"], found.node, one["command"] or None))
+    for one in answer.tools:
+        place = f"{folder}/{file_name(one)}"
+        if one.status in ("missing", "failed") or (one.status in ("denied", "timeout") and not one.out):
+            found.absent.append(Absent(place, _why(one), one.status, found.node, one.command or None))
             continue
         text = _page(one)
-        room -= len(text)
-        if room < 0:
+        if len(text) > room:
             why = f"{found.node} has given more than {MOST_OF_A_NODE >> 20} MiB already"
-            found.absent.append(Absent(place, why, "left out", found.node, one["command"]))
+            found.absent.append(Absent(place, why, "left out", found.node, one.command))
             continue
-        trouble = None if one["status"] == "ok" else f"{one['status']}: {_why(one)}"
+        room -= len(text)
+        trouble = None if one.status == "ok" else f"{one.status}: {_why(one)}"
         found.entries.append(
             Entry(
                 place,
                 text,
                 node=found.node,
-                command=one["command"],
-                code=one["code"],
-                seconds=one["seconds"],
-                left_out=one["left_out"],
+                command=one.command,
+                code=one.code,
+                seconds=one.seconds,
+                left_out=one.left_out,
                 trouble=trouble,
             )
         )
 
 
-def _why(one: Mapping[str, Any]) -> str:
-    lines = str(one["err"] or one["out"]).strip().splitlines()
+def _why(one: ToolAnswer) -> str:
+    lines = (one.err or one.out).strip().splitlines()
     if lines:
         return lines[-1][:300]
-    return f"it did not end within {one['seconds']:.0f} s" if one["status"] == "timeout" else "no reason was given"
+    return f"it did not end within {one.seconds:.0f} s" if one.status == "timeout" else "no reason was given"
 
 
-def _page(one: Mapping[str, Any]) -> str:
+def _page(one: ToolAnswer) -> str:
     """What a person would have seen in a terminal: the command, what it printed, and how it ended if not well."""
-    parts = [f"$ {one['command']}\n", str(one["out"])]
-    if one["out"] and not one["out"].endswith("\n"):
+    parts = [f"$ {one.command}\n", one.out]
+    if one.out and not one.out.endswith("\n"):
         parts.append("\n")
-    if one["err"].strip():
-        parts += ["[stderr]\n", one["err"].rstrip("\n"), "\n"]
-    if one["code"]:
-        parts.append(f"[exit code {one['code']}]\n")
-    if one["status"] == "timeout":
-        parts.append(f"[ended by its deadline after {one['seconds']:.0f} s]\n")
+    if one.err.strip():
+        parts += ["[stderr]\n", one.err.rstrip("\n"), "\n"]
+    if one.code:
+        parts.append(f"[exit code {one.code}]\n")
+    if one.status == "timeout":
+        parts.append(f"[ended by its deadline after {one.seconds:.0f} s]\n")
     return "".join(parts).replace("\0", "")

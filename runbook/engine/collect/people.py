@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from runbook.engine.collect.secrets import Place
+from runbook.engine.collect.vocabulary import words
 
 GENERIC = frozenset(
     re.findall(
-        r"[^\s,]+",
-        """root ubuntu debian centos fedora rocky almalinux alma rhel suse arch alpine admin administrator user users ec2-user
-    azureuser opc vagrant cloud-user core nobody daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc
-    gnats systemd-network systemd-resolve systemd-timesync systemd-journal messagebus syslog sshd postfix chrony ntp polkitd
-    rpc rpcuser statd nfsnobody dbus tss uuidd tcpdump landscape lxd docker containerd nvidia-persistenced munge slurm conda
-    runner builder jenkins linuxbrew circleci travis vsts default guest public shared test nvidia node python ssh local""",
+        r"\S+",
+        """root ubuntu debian centos fedora rocky almalinux alma rhel suse arch alpine ec2-user azureuser opc vagrant
+    cloud-user nobody daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats
+    systemd-network systemd-resolve systemd-timesync systemd-journal messagebus syslog sshd postfix chrony ntp
+    polkitd rpc rpcuser statd nfsnobody dbus tss uuidd tcpdump landscape lxd docker containerd
+    nvidia-persistenced munge slurm conda runner builder jenkins linuxbrew circleci travis vsts""",
     )
 )
-"""Accounts that come with a system, and words that are nobody: in their place would stand a riddle."""
-ORDINARY = frozenset(
-    re.findall(
-        r"[^\s,]+",
-        """data datasets models model work workspace workspaces projects project home scratch tmp temp common team lib src code
-    share software apps app opt build train training jobs job logs log output outputs checkpoints cache env envs all""",
-    )
-)
-"""Folders beside the homes of people: replaced in such a path, and nowhere else."""
+"""Accounts that come with a system: in their place would stand a riddle."""
 
 _HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>[A-Za-z0-9_][\w.@+-]*)")
 _MAIL = re.compile(
@@ -39,15 +33,63 @@ _NO_MAIL_TOPS = frozenset(
 _NO_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
 _LONG_ENOUGH = 5  # for a name to be one inside `name_of_a_run`: `max` is a word of `rmem_max` first
 
+_TOKEN = re.compile(r"[^\W_]+")
+_NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
+_LOGINS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        # Fields: `user=gpu`, `"username": "gpu"`, `Owner: gpu`, `LOGNAME=gpu`, `user:gpu:rwx`, and options.
+        rf"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}",
+        rf"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?|\bsu(?: -l?| --login)?)[ =]+{_NAME}",
+        # Sentences of sshd, sudo, PAM and cron.
+        rf"(?i:for|by|of|as|sorry,|invalid|unknown) user [`'\"]?{_NAME}",
+        rf"(?i:logged in as|login as|owned by)(?: user)?:? [`'\"]?{_NAME}",
+        rf"\b(?:Accepted|Failed) \S+ for {_NAME} from\b",
+        rf"\bsudo(?:\[\d+\])?: +{_NAME} : ",
+        rf"(?<![\w.-]){_NAME} is not (?:in the sudoers|allowed to)",
+        rf"[=,]\d+\({_NAME}\)",  # id
+        rf"\b{_NAME}\(uid=\d",
+        rf"\({_NAME}\) CMD ",
+        # Columns: ls -l (owner, then group), ps, who, passwd, group, and our own list of processes.
+        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +{_NAME}[ \t]",
+        rf"[bcdlps-][rwxsStT-]{{9}}[.+@]? +\d+ +[\w.-]+ +{_NAME}[ \t]",
+        rf"^{_NAME} +\d+ +\d+(?:\.\d+)? +\d+(?:\.\d+)? +\S+ +\S",
+        rf"^{_NAME} +(?:pts/|tty|:\d|console\b)",
+        rf"^{_NAME}:[x*!]?:\d*:",
+        rf"^[ \t]*\d+ {_NAME} (?:[A-Zt] \[| *(?:rt|-?\d+) +-?\d+ )",
+        # Places: `~gpu`, folders that are called by their owners, and `gpu@node-a`.
+        rf"(?<![\w~./-])~{_NAME}(?=[/\s\"':,;)]|$)",
+        rf"[/\\](?:homes?|Users|users?|mail|crontabs|media)[/\\]+{_NAME}",
+        rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target|slice|scope|timer|mount)\b)",
+    )
+)
+"""Where a login stands as one. Each is a few steps at any place, however long the line is."""
+_HEADER = re.compile(
+    r"^(?=[^\n]*\b(?:PID|TTY|COMMAND|CMD|JOBID|STATE|ST|GROUP|FROM)\b)[A-Z%/(), \t]*\b(?:USER|OWNER)\b[^\n]*$",
+    re.MULTILINE,
+)
+_GROUP = re.compile(r"^[\w.-]+:[x*!]?:\d+:(?P<members>[\w.,-]+)$", re.MULTILINE)
+_FIELDS = frozenset(
+    re.findall(
+        r"\S+",
+        """user username user_name login logname owner account acct USER LOGNAME USERNAME""",
+    )
+)
+
 
 class People:
-    """Learns names, then finds them. The same name always gets the same number."""
+    """Learns names, then finds them. The same name always gets the same number.
+
+    A name that is also a word of the trade (`gpu`, `data`, `driver`) is found only where a login stands: in a home's path,
+    a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._homes: dict[str, str] = {}
+        self._words: dict[str, str] = {}  # those of them that are found as logins only
+        self._homes: dict[str, set[str]] = {}  # of those, the folders that their homes are in
         self._mails: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._shapes: dict[str, set[tuple[int, int]]] = {}  # of a first token: how far in the name, how long the name
         self._found = 0
 
     def add(self, *names: str, home: str = "") -> None:
@@ -55,21 +97,28 @@ class People:
         parts = [part for part in re.split(r"[\\/]+", home) if part]
         if len(parts) > 1 and parts[0].lower() not in ("var", "usr", "etc", "opt", "run", "nonexistent"):
             names = (*names, parts[-1])
-        wanted = [name for name in names if self._is_somebody(name)]
-        known = next((self._names[name.lower()] for name in wanted if name.lower() in self._names), None)
+            self._homes.setdefault(parts[-1].lower(), set()).add(home.rstrip("\\/")[: -len(parts[-1])])
+        wanted = [name.lower() for name in names if self._is_somebody(name)]
+        known = next((found for name in wanted if (found := self._other(name))), None)
         for name in wanted:
-            self._names.setdefault(name.lower(), known or self._new())
-            known = known or self._names[name.lower()]
-            self._pattern = None
+            if self._other(name) is None:
+                known = known or self._new()
+                self._know(name, known)
+            known = known or self._other(name)
+
+    def _other(self, name: str) -> str | None:
+        return self._names.get(name) or self._words.get(name)
+
+    def _know(self, name: str, other: str) -> None:
+        (self._words if name in words() else self._names)[name] = other
+        token = _TOKEN.search(name)
+        if token:
+            self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
 
     def learn(self, text: str) -> None:
         """Names that a text tells by its paths."""
         for match in _HOME.finditer(text):
-            name = match["name"].rstrip(".")
-            if name.lower() in ORDINARY:
-                self._homes.setdefault(name.lower(), self._new())
-            else:
-                self.add(name)
+            self.add(match["name"].rstrip("."))
 
     def find(self, text: str) -> Iterator[tuple[Place, str]]:
         """Every place of a name, and what takes it."""
@@ -78,22 +127,65 @@ class People:
                 if match["top"].lower() not in _NO_MAIL_TOPS and not match["host"].lower().endswith(_NO_MAIL_HOSTS):
                     mail = self._mails.setdefault(match[0].lower(), f"mail{len(self._mails) + 1}@example.org")
                     yield match.span(), mail
-        if self._names:
-            if self._pattern is None:
-                self._pattern = _words(self._names)
-            for match in self._pattern.finditer(text):
-                yield match.span(), self._names[match[0].lower()]
+        of_trade = False
+        for token in _TOKEN.finditer(text) if self._shapes else ():
+            for before, length in self._shapes.get(token[0].lower(), ()):
+                start = max(0, token.start() - before)
+                end = start + length
+                name = text[start:end].lower()
+                if name in self._words:
+                    of_trade = True
+                    if any(text.endswith(home, 0, start) for home in self._homes.get(name, ())) and not _goes_on(
+                        text, end
+                    ):
+                        yield (start, end), self._words[name]
+                elif name in self._names and _is_word(text, start, end, alone=len(name) < _LONG_ENOUGH):
+                    yield (start, end), self._names[name]
+        if of_trade:
+            yield from self._logins(text)
         if "/" in text or "\\" in text:
             for match in _HOME.finditer(text):
                 name = match["name"].rstrip(".").lower()
-                if name in self._homes or len(name) == 1:
-                    other = self._homes.get(name) or self._homes.setdefault(name, self._new())
-                    start = match.start("name")
-                    yield (start, start + len(name)), other
+                if len(name) == 1:
+                    if name not in self._words:
+                        self._words[name] = self._new()
+                    yield (match.start("name"), match.start("name") + 1), self._words[name]
+
+    def _logins(self, text: str) -> Iterator[tuple[Place, str]]:
+        for pattern in _LOGINS:
+            for match in pattern.finditer(text):
+                name = match["name"].rstrip(".-")
+                if other := self._words.get(name.lower()):
+                    yield (match.start("name"), match.start("name") + len(name)), other
+        for header in _HEADER.finditer(text):
+            yield from self._column(text, header)
+        for group in _GROUP.finditer(text):
+            for word in re.finditer(r"[^,]+", group["members"]):
+                if other := self._words.get(word[0].lower()):
+                    yield (group.start("members") + word.start(), group.start("members") + word.end()), other
+
+    def _column(self, text: str, header: re.Match[str]) -> Iterator[tuple[Place, str]]:
+        """Below a heading USER, to the next empty line: the word that stands there in each line."""
+        headings = header[0].split()
+        column = next(number for number, word in enumerate(headings) if word in ("USER", "OWNER"))
+        at = header.end() + 1
+        while at < len(text):
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            found = list(islice(re.finditer(r"\S+", text[at:end]), column + 1))
+            if not found:
+                return
+            if len(found) > column and (other := self._words.get(found[column][0].lower())):
+                yield (at + found[column].start(), at + found[column].end()), other
+            at = end + 1
+
+    def login(self, field: str, value: str) -> str | None:
+        """What takes a value that is a login by the name of its field, as in JSON; None where it is none."""
+        return self._words.get(value.lower()) if field in _FIELDS else None
 
     @property
     def names(self) -> list[str]:
-        return [*self._names, *self._homes]
+        return [*self._names, *self._words]
 
     @property
     def mails(self) -> int:
@@ -107,13 +199,12 @@ class People:
         return f"user{self._found}"
 
 
-def _words(names: dict[str, str]) -> re.Pattern[str]:
-    """Whole words, the longest first; what joins words in a file's name parts them, where the name is long enough."""
-    long = sorted((re.escape(name) for name in names if len(name) >= _LONG_ENOUGH), key=len, reverse=True)
-    short = sorted((re.escape(name) for name in names if len(name) < _LONG_ENOUGH), key=len, reverse=True)
-    parts = []
-    if long:
-        parts.append(rf"(?<![A-Za-z0-9])(?:{'|'.join(long)})(?![A-Za-z0-9])")
-    if short:
-        parts.append(rf"(?<![A-Za-z0-9_])(?:{'|'.join(short)})(?![A-Za-z0-9_])")
-    return re.compile("|".join(parts), re.IGNORECASE)
+def _is_word(text: str, start: int, end: int, *, alone: bool) -> bool:
+    """A word by itself; what joins words in a file's name parts them, unless it is to stand `alone`."""
+    before, after = text[start - 1 : start], text[end : end + 1]
+    joins = "_" if alone else ""
+    return not any(char and char.isascii() and (char.isalnum() or char in joins) for char in (before, after) if char)
+
+
+def _goes_on(text: str, end: int) -> bool:
+    return text[end : end + 1].isalnum() or text[end : end + 1] in ("_", "-")

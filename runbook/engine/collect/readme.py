@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import runbook
+from runbook.engine.collect.entries import UNFIT
 from runbook.engine.collect.gather import Gathered
 from runbook.engine.collect.nodes import NodeAnswer
 
@@ -23,7 +24,8 @@ What is in here
 TAKEN_OUT = """\
 What was taken out
   REDACTED         secrets: values that the inventory takes from the environment, tokens, passwords, private keys, cookies
-  user1, user2 …   user names, in home folders too; one person has one number everywhere
+  user1, user2 …   user names, in home folders too; one person has one number everywhere. One that is also a word (gpu, data)
+                   is taken out where a login stands: paths, owners, user=, name@host
   mail1@…          e-mail addresses
   Accounts that come with a system (root, ubuntu, nobody …) are left as they are.
 """
@@ -71,14 +73,15 @@ def _nodes(gathered: Gathered) -> Iterator[str]:
     for node in gathered.nodes:
         shown = gathered.scrubber.text(node.node)
         if node.asked:
-            yield f"  {shown}: {told(node, kinds[shown, 'missing'], kinds[shown, 'denied'])}"
+            yield f"  {shown}: {told(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT)))}"
         else:
             yield f"  {shown}: not asked: {node.cause}: {gathered.scrubber.text(node.says)}"
 
 
-def told(node: NodeAnswer, missing: int, denied: int) -> str:
+def told(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
     """`71 answers, 14 tools or files are not there, 6 would need root`."""
     parts = [f"{len(node.entries)} answers"]
     parts += [f"{missing} tools or files are not there"] * bool(missing)
     parts += [f"{denied} need rights that this login does not have"] * bool(denied)
+    parts += [f"{unfit} were not what is sent for them, and are left out"] * bool(unfit)
     return ", ".join(parts)

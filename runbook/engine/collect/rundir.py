@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.engine.collect.entries import Absent, Entry, Form, read_entry
+from runbook.engine.collect.entries import Absent, Entry, Form, open_regular, read_entry
+from runbook.engine.runfolder import homes
 
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]+")
 MOST_LOGS = 2000
+MOST_READ = 64 * 1024 * 1024
+LONGEST_WORD = 1000
 _FILES: tuple[tuple[str, Form], ...] = (("result.json", "json"), ("events.jsonl", "json lines"), ("crash.txt", "text"))
+FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,10 @@ class RunFolder:
 def latest_run() -> Path | None:
     """The newest folder of the places where `run` puts its own, or None. Names of runs begin with their time."""
     found: list[Path] = []
-    uid = os.getuid() if hasattr(os, "getuid") else 0
-    for base in (Path(".runbook"), Path(tempfile.gettempdir()) / f"runbook-{uid}"):
-        runs = base / "runs"
+    for runs in homes():
         try:
-            # In the temporary folder anybody may put a folder with our name.
-            if hasattr(os, "getuid") and runs.stat().st_uid != uid:
-                continue
+            if hasattr(os, "getuid") and runs.stat().st_uid != os.geteuid():
+                continue  # in a folder like /tmp anybody may put one of our name
             found += [path for path in runs.iterdir() if RUN_ID.fullmatch(path.name) and _is_run(path)]
         except OSError:
             continue
@@ -57,22 +57,19 @@ def read_run(path: Path) -> RunFolder | None:
     """What a folder says of its run; None where it is not the folder of one."""
     if not _is_run(path):
         return None
-    said = _document(path / "result.json")
-    started = _first_event(path / "events.jsonl")
-    inventory = str(said.get("inventory") or started.get("inventory") or "")
-    playbook = str(said.get("playbook") or started.get("playbook") or "")
-    nodes = said.get("nodes") or started.get("nodes") or []
-    causes = said.get("causes") or []
-    time = started.get("time")
+    said = _document(path, "result.json")
+    started = _document(path, "events.jsonl", lines=1)
+    inventory = _text(said.get("inventory")) or _text(started.get("inventory"))
+    playbook = _text(said.get("playbook")) or _text(started.get("playbook"))
     return RunFolder(
         path,
-        str(said.get("verdict") or "unfinished"),
-        str(said["stopped_at"]) if said.get("stopped_at") else None,
-        tuple(map(str, causes)) if isinstance(causes, list) else (),
-        tuple(map(str, nodes)) if isinstance(nodes, list) else (),
+        _text(said.get("verdict")) or "unfinished",
+        _text(said.get("stopped_at")) or None,
+        _texts(said.get("causes")),
+        _texts(said.get("nodes")) or _texts(started.get("nodes")),
         _again(path, inventory),
         _again(path, playbook),
-        time if isinstance(time, float) else None,
+        _time(started.get("time")),
         inventory,
         playbook,
     )
@@ -82,18 +79,18 @@ def run_entries(run: RunFolder) -> Iterator[Entry | Absent]:
     """The files of a run that `run` writes, and no others: `--run-dir` may be somebody's home folder."""
     for name, form in _FILES:
         if name != "crash.txt" or (run.path / name).exists():
-            yield read_entry(run.path / name, f"run/{name}", form)
+            yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
     logs = sorted(_logs(run.path / "logs"))
     for path in logs[:MOST_LOGS]:
         place = f"run/logs/{path.relative_to(run.path / 'logs').as_posix()}"
-        yield read_entry(
-            path, place, "json lines" if path.suffix == ".jsonl" else "json" if path.suffix == ".json" else "text"
-        )
+        yield read_entry(path, place, FORMS.get(path.suffix, "text"), below=run.path)
     if len(logs) > MOST_LOGS:
         yield Absent("run/logs", f"{len(logs) - MOST_LOGS} more logs than the {MOST_LOGS} that are here", "left out")
 
 
 def _logs(folder: Path) -> Iterator[Path]:
+    if folder.is_symlink():  # which os.walk would follow
+        return
     for base, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (
@@ -101,21 +98,29 @@ def _logs(folder: Path) -> Iterator[Path]:
         )
 
 
-def _document(path: Path) -> dict[str, object]:
+def _document(run: Path, name: str, *, lines: int = -1) -> dict[str, object]:
+    """The JSON object that a file of the run is, or that its first line is; empty where it is none, however it is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        with open_regular(run / name, run) as stream:
+            found = json.loads((stream.readline if lines == 1 else stream.read)(MOST_READ).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _first_event(path: Path) -> dict[str, object]:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            found = json.loads(stream.readline(1 << 22))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _text(value: object) -> str:
+    return value[:LONGEST_WORD] if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(one) for one in value if _text(one)) if isinstance(value, list) else ()
+
+
+def _time(value: object) -> float | None:
+    """A time of day of this era."""
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e11 else None
+    )
 
 
 def _again(run: Path, named: str) -> Path | None:
@@ -125,4 +130,11 @@ def _again(run: Path, named: str) -> Path | None:
     bases = [Path()]
     if run.parent.name == "runs" and run.parent.parent.name == ".runbook":
         bases.append(run.parent.parent.parent)
-    return next((base / named for base in bases if (base / named).is_file()), None)
+    return next((base / named for base in bases if _is_file(base / named)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False

@@ -12,15 +12,14 @@ import yaml
 from runbook.engine.collect.addresses import Machines
 from runbook.engine.collect.people import People
 from runbook.engine.collect.secrets import Place, is_secret, looks
-from runbook.engine.collect.views import JOINTS, View, plainest, unquoted, views
 from runbook.load.document import Document, parse_document
 from runbook.load.schema import schema
-from runbook.model.redact import SHORTEST
+from runbook.model.redact import Forms, joined
+from runbook.model.views import views
 
 GONE = "REDACTED"
 """One plain word: a value in JSON, in YAML, in a shell and in a URL alike, which `***` is not."""
 
-_NO_JOINTS = {ord(char): None for char in JOINTS}
 _OF_RUNS = frozenset(
     re.findall(
         r"[^\s,]+",
@@ -38,12 +37,7 @@ class Scrubber:
         self.people = People()
         self.machines: Machines | None = Machines() if hide_addresses else None
         self.secrets_found = 0
-        known = {text for text in secrets if len(text) >= SHORTEST}
-        self._known = sorted(
-            known | {plainest(text) for text in known if len(plainest(text)) >= SHORTEST}, key=len, reverse=True
-        )
-        bare = (text.translate(_NO_JOINTS) for text in self._known)
-        self._known_bare = [text for text in dict.fromkeys(bare) if len(text) >= SHORTEST]
+        self._known = Forms(secrets)
         self._ours = _OF_RUNS | _words_of_schemas()
 
     def learn(self, text: str) -> None:
@@ -59,36 +53,17 @@ class Scrubber:
         gone: list[Place] = []
         others: list[tuple[Place, str]] = []
         for view in views(text):
-            gone += [view.raw(*place) for place in self._secrets(view.text)]
-            gone += self._put_together(view)
+            gone += self._known.find(view)
+            gone += [view.raw(*place) for place in looks(view.text)]
             others += [(view.raw(*place), other) for place, other in self._names(view.text)]
-        places = [(place, GONE) for place in _joined(gone)]
+        places = [(place, GONE) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)
         return _replaced(text, places, others)
-
-    def _secrets(self, text: str) -> Iterator[Place]:
-        for known in self._known:
-            at = text.find(known)
-            while at >= 0:
-                yield at, at + len(known)
-                at = text.find(known, at + 1)
-        yield from looks(text)
 
     def _names(self, text: str) -> Iterator[tuple[Place, str]]:
         yield from self.people.find(text)
         if self.machines:
             yield from self.machines.find(text)
-
-    def _put_together(self, view: View) -> Iterator[Place]:
-        """Known secrets in pieces: `s3c'r'et`, as a shell joins them."""
-        if not self._known_bare or not any(known in view.text.translate(_NO_JOINTS) for known in self._known_bare):
-            return
-        bare = unquoted(view)
-        for known in self._known_bare:
-            at = bare.text.find(known)
-            while at >= 0:
-                yield bare.raw(at, at + len(known))
-                at = bare.text.find(known, at + 1)
 
     # Texts with a structure.
 
@@ -113,6 +88,8 @@ class Scrubber:
         if is_secret(name, str(value)):
             self.secrets_found += str(value) != GONE
             return GONE
+        if isinstance(value, str) and (login := self.people.login(name, value)):
+            return login
         return self.text(value) if isinstance(value, str) else value
 
     def _item(self, items: list[object], at: int, name: str) -> object:
@@ -132,7 +109,7 @@ class Scrubber:
             return self.text(text)
         places = list(_secret_values(document))
         self.secrets_found += len(places)
-        scrubbed = self._yaml_text(_replaced(text, [(place, GONE) for place in _joined(places)], []), document)
+        scrubbed = self._yaml_text(_replaced(text, [(place, GONE) for place in joined(places)], []), document)
         again = parse_document(scrubbed, name)
         if again.data is not None and not again.problems and _shape(again.data) == _shape(document.data):
             return scrubbed
@@ -193,27 +170,15 @@ def _shape(value: object) -> object:
     return None
 
 
-def _joined(places: Iterable[Place]) -> list[Place]:
-    joined: list[Place] = []
-    for start, end in sorted(places):
-        if start >= end:
-            continue
-        if joined and start < joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
 def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
     """Of names the earliest and longest; a name that reaches into a secret goes with it, whole."""
     hidden = [place for place, _ in gone]
     while True:
         touching = [place for place, _ in others if _touches(place, hidden)]
-        joined = _joined([*hidden, *touching])
-        if joined == hidden:
+        both = joined([*hidden, *touching])
+        if both == hidden:
             break
-        hidden = joined
+        hidden = both
     chosen = [(place, GONE) for place in hidden]
     last = 0
     for (start, end), other in sorted(others, key=lambda one: (one[0][0], -one[0][1])):

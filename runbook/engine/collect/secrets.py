@@ -41,20 +41,21 @@ _HEADER = re.compile(
 )
 _SCHEME = re.compile(r"\b(?:Bearer|Basic|Digest|ApiKey)\s+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
 _USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")
+_WORD = re.compile(r"[^\s\"'<>]+")
 _QUERY = re.compile(
     r"[?&;](?P<name>[\w.-]{0,64}(?:sig|signature|auth|code|key|session\w*))=(?P<bare>[^\s&\"'<>#]{12,})", re.IGNORECASE
 )
 _BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _BODY = re.compile(r"(?:[A-Za-z0-9+/=]|\\[nr]|[\s|>:,\[\]()\"'-])*")
-_BODY_BEFORE = re.compile(r"(?:[A-Za-z0-9+/=]{16,}\s*)+\Z")
+_BODY_BACKWARDS = re.compile(r"\s*[A-Za-z0-9+/=]{16,}(?:\s+[A-Za-z0-9+/=]{16,})*")
 _PUTTY = re.compile(r"PuTTY-User-Key-File-[0-9](?:.*?\nPrivate-MAC:[^\n]*|.*)", re.DOTALL)
 _LONGEST_KEY = 64 * 1024
 _HARMLESS = re.compile(
     r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[a-zA-Z%]{0,3}|0[xX][0-9A-Fa-f]{1,8}|[\W_]*|.{1,2}"
 )
 _OPENS = (("{", "[", "("), ("{env:",))  # what a token never begins with, and what a password seldom does
-_MORE_NAMES = re.compile(r"(?i)(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
+_MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
 
 
 def secret_name(name: str) -> str | None:
@@ -97,19 +98,34 @@ def _private_keys(text: str) -> Iterator[Place]:
         body = _BODY.match(text, begin.end())
         at = end.end() if end else body.end() if body else begin.end()
         yield begin.start(), at
+    begun = 0
     for end in _END.finditer(text):  # a log that begins in the middle of a key
-        before = _BODY_BEFORE.search(text, max(0, end.start() - _LONGEST_KEY), end.start())
-        if before:
-            yield before.start(), end.end()
+        body = _BODY_BACKWARDS.match(text[max(begun, end.start() - _LONGEST_KEY) : end.start()][::-1])
+        begun = end.end()
+        if body:
+            yield end.start() - body.end(), end.end()
 
 
 def _in_urls(text: str) -> Iterator[Place]:
-    for match in _USERINFO.finditer(text):
+    for match in _userinfos(text):
         if match[3] is not None:
             if any(char.isdigit() for char in match[3]):
                 yield match.span(3)
         elif not re.match(r"[0-9]{1,5}(?:[/,?#]|$)", match[2]) and not stands_for_one(match[2]):
             yield match.span(2)
+
+
+def _userinfos(text: str) -> Iterator[re.Match[str]]:
+    """Only up to the last `@` of a word: where a password ends there, no other beginning has to be tried."""
+    if "://" not in text:
+        return
+    for word in _WORD.finditer(text):
+        start, end = word.start(), text.rfind("@", *word.span()) + 1
+        while (start := text.find("://", start, max(start, end))) >= 0:
+            match = _USERINFO.match(text, start, end)
+            if match:
+                yield match
+            start = match.end() if match else start + 3
 
 
 _HINTS = re.compile(

@@ -10,8 +10,10 @@ from runbook.checks import CHECKS
 from runbook.engine.collect.entries import Absent, Entry, read_entry
 from runbook.engine.collect.rundir import RunFolder
 from runbook.engine.collect.scrub import GONE
-from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.scripts import node_files
+from runbook.launch.job import Job
+from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
@@ -21,38 +23,13 @@ from runbook.model.playbook import Playbook
 from runbook.model.secret import Secret
 
 RANK_PROGRAM = "rank.py"
+KEYS = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
-
-
-class Environment(Mapping[str, str]):
-    """This process's variables. One that is not set does not stop anything: it is remembered, and has no value."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.unset: dict[str, None] = {}
-
-    def __getitem__(self, name: str) -> str:
-        if name not in self._environ:
-            self.unset[name] = None
-            return ""
-        return self._environ[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._environ)
-
-    def __len__(self) -> int:
-        return len(self._environ)
 
 
 def load(path: Path, environ: Mapping[str, str]) -> tuple[Inventory, Origins]:
     """Raises FilesWrong for anything but a variable that is not set."""
     return load_inventory_with_origins(path, environ=environ)
-
-
-def secrets_of(inventory: Inventory) -> list[str]:
-    environments = [inventory.env, *(node.env for node in inventory.nodes)]
-    values = [value.reveal() for env in environments for value in env.values() if isinstance(value, Secret)]
-    return list(dict.fromkeys(value for value in values if value))
 
 
 def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Entry | Absent]:
@@ -66,6 +43,9 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[En
             yield Absent(place, why)
             continue
         entry = read_entry(path, place, "yaml")
+        if isinstance(entry, Entry) and not _is_of_kind(entry.text, kind):
+            # A run's folder may be another's, and name any file of ours.
+            entry = Absent(place, f"{path} is no {kind}", "left out")
         if (
             isinstance(entry, Entry)
             and run is not None
@@ -76,6 +56,12 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[En
         yield entry
 
 
+def _is_of_kind(text: str, kind: str) -> bool:
+    document = parse_document(text, kind)
+    data = document.data
+    return isinstance(data, dict) and KEYS[kind] in data
+
+
 def _changed_since(path: Path, time: float) -> bool:
     try:
         return path.stat().st_mtime > time
@@ -83,19 +69,17 @@ def _changed_since(path: Path, time: float) -> bool:
         return False
 
 
-def script_entries(
-    inventory: Inventory, origins: Origins, playbook: Path | None, nodes: frozenset[str]
-) -> Iterator[Entry | Absent]:
+def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
+    """Without a playbook there is still the script that starts any command as every rank. Raises FilesWrong."""
+    if playbook is None:
+        return Plan(NO_PLAYBOOK, inventory, ())
+    return make_plan(load_playbook(playbook, checks=CHECKS, environ=environ), inventory, Choice())
+
+
+def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Iterator[Entry | Absent]:
     """What `render` would write for each node, with no secret in it: the values are taken out before, not after."""
     try:
-        bare = _without_secrets(inventory)
-        # Without a playbook there is still the script that starts any command as every rank.
-        plan = (
-            make_plan(load_playbook(playbook, checks=CHECKS), bare, Choice())
-            if playbook
-            else Plan(NO_PLAYBOOK, bare, ())
-        )
-        made = node_files(plan, origins)
+        made = node_files(_without_secrets(plan), origins)
     except FilesWrong as wrong:
         yield Absent("scripts", f"they cannot be rendered: {wrong}", "failed")
         return
@@ -107,7 +91,21 @@ def script_entries(
                 yield Entry(f"scripts/{one.node.name}/{name}", file.data.decode("utf-8", "replace"), node=one.node.name)
 
 
-def _without_secrets(inventory: Inventory) -> Inventory:
+def _without_secrets(plan: Plan) -> Plan:
+    return replace(
+        plan, inventory=_inventory_without(plan.inventory), stages=tuple(_stage_without(stage) for stage in plan.stages)
+    )
+
+
+def _stage_without(stage: PlannedStage) -> PlannedStage:
+    work = stage.work
+    if isinstance(work, Job):
+        programs = {name: replace(program, env=_without(program.env)) for name, program in work.programs.items()}
+        work = replace(work, programs=programs)
+    return replace(stage, work=work, inventory=_inventory_without(stage.inventory))
+
+
+def _inventory_without(inventory: Inventory) -> Inventory:
     return replace(
         inventory,
         env=_without(inventory.env),

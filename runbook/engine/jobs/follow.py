@@ -15,21 +15,19 @@ from runbook.checks.training.logs import RankLogs
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
 from runbook.engine.jobs.known import Cluster, KnownJob
-from runbook.model.redact import Redactor
+from runbook.engine.jobs.secrets import JobSecrets
 from runbook.model.verdict import Outcome
 
 Tell = Callable[[Place, str, list[str]], None]
 
 
-def crew_of(cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell) -> Crew:
-    """The job's processes as their journals tell them; their logs come into `run_dir`."""
-    run = Run(job.id, run_dir, cluster.site, redactor=Redactor(()))
-    at = Context(run, cluster.inventory, str(job.about.get("stage", job.id)), math.inf, lambda *_, **__: None)
-    logs = RankLogs(run_dir / "logs" / job.attempt, run.redactor, tell)
+def crew_of(cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets) -> Crew:
+    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets."""
+    run = Run(job.id, run_dir, cluster.site, redactor=secrets.everywhere)
+    at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
+    logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes)
     crew = Crew(at, job.attempt, job.places, logs)
-    crew.folders = {
-        name: f"{folder}/{job.attempt}" for name, folder in job.folders.items() if job.attempt in job.attempts[name]
-    }
+    crew.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in crew.nodes}
     crew.offsets = {name: cluster.site.sessions[name].clock() for name in crew.folders if name in cluster.site.sessions}
     by_name = {journal["name"]: journal for journal in job.processes}
     for member in crew.members:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from runbook.checks.context import Facts
+from runbook.checks.context import Facts, no_answer
 from runbook.checks.training.attempt import Place
+from runbook.checks.training.crew import unbelievable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory, Node
+from runbook.node.journal import (
+    ABOUT,
+    ATTEMPT,
+    DAMAGED,
+    JOURNAL,
+    LOOKED,
+    TEXT,
+    TIME,
+    WRITTEN,
+    Odd,
+    attempt_folder,
+    belongs,
+    checked,
+)
 from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
@@ -19,13 +34,23 @@ ASK_S = 20.0
 
 @dataclass
 class KnownJob:
-    """A job as its nodes tell it. `folders` and `attempts` (journals by attempt) go by node; times are of the nodes' clocks."""
+    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could not
+    read, with what lives beside them) go by node; times are of the nodes' clocks."""
 
     id: str
     about: Facts
     folders: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, dict[str, list[Facts]]] = field(default_factory=dict)
+    damaged: dict[str, list[Facts]] = field(default_factory=dict)
     clocks: dict[str, float] = field(default_factory=dict)
+
+    def join(self, other: KnownJob) -> None:
+        """Take in what another node knows of it."""
+        self.about = max(self.about, other.about, key=len)  # a node whose job.json is damaged knows little
+        self.folders |= other.folders
+        self.attempts |= other.attempts
+        self.damaged |= other.damaged
+        self.clocks |= other.clocks
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -40,7 +65,8 @@ class KnownJob:
     @property
     def attempt(self) -> str:
         """The latest attempt that any node knows."""
-        return max((name for attempts in self.attempts.values() for name in attempts), default="attempt-01")
+        known = [name for attempts in self.attempts.values() for name in attempts]
+        return max(known, key=serial_of, default=attempt_folder(1))
 
     @property
     def processes(self) -> list[Facts]:
@@ -57,17 +83,17 @@ class KnownJob:
     @property
     def state(self) -> str:
         """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node tells
-        nothing."""
+        nothing, or cannot read what its keepers wrote."""
         now = self.processes
         living = [journal for journal in now if journal["lives"]]
         if living and len(living) == len(now) and not self.absent:
             return "running"
         if living:
             return "degraded"
-        bad = [journal for journal in now if journal["state"] != "ended" or journal["code"] != 0]
+        bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
         if bad:
             return "stopped" if all(str(journal.get("why") or "").startswith("signal") for journal in bad) else "failed"
-        return "unknown" if self.absent or not now else "finished"
+        return "unknown" if self.absent or self.damaged or not now else "finished"
 
     @property
     def places(self) -> list[Place]:
@@ -75,7 +101,7 @@ class KnownJob:
             Place(
                 j["name"],
                 j["node"],
-                int(j["local_rank"] or 0),
+                j.get("local_rank") or 0,
                 tuple(j["ranks"]),
                 tuple(j.get("gpus") or ()),
                 tuple(
@@ -127,20 +153,16 @@ class Cluster:
         nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
         found: dict[str, KnownJob] = {}
         for name, answer in self.site.each(nodes, one, timeout_s=ASK_S + 5.0).items():
-            if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
-                self.site.failures[name] = Unreachable("ssh-unreachable", f"{name}: {answer}", f"check {name}")
-                continue
-            if isinstance(answer, BaseException):
-                raise answer
-            for seen in _of_node(answer["jobs"], name):
-                job = found.setdefault(str(seen["about"]["job"]), KnownJob(str(seen["about"]["job"]), seen["about"]))
-                job.folders[name] = seen["folder"]
-                job.attempts[name] = seen["attempts"]
-                job.clocks[name] = float(answer["time"])
+            try:
+                for seen in _told(answer, name):
+                    found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
+            except _ASIDE as error:
+                self.site.failures[name] = why_not(name, error)
         return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
-        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong."""
+        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and Unreachable
+        where a node that tells nothing may know it."""
         jobs = self.jobs()
         chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
         if wanted is None and alive:
@@ -152,6 +174,8 @@ class Cluster:
             return exact[0]
         names = ", ".join(job.id for job in jobs) or "none at all"
         if not chosen:
+            for silent in self.unreached.values():
+                raise silent
             raise FilesWrong(
                 [
                     Problem(
@@ -164,9 +188,69 @@ class Cluster:
         raise FilesWrong([Problem("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")])
 
 
-def _of_node(jobs: Sequence[Facts], name: str) -> Iterator[Facts]:
-    """Those of a node by its own name: nodes may be one machine, or share their homes."""
-    for seen in jobs:
-        with contextlib.suppress(KeyError):
-            if seen["about"]["node"] == name:
-                yield seen
+_ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
+"""What makes one node unknown, while the others go on."""
+
+
+def why_not(node: str, error: BaseException) -> Unreachable:
+    """Why a node tells nothing of its jobs."""
+    if isinstance(error, Odd):
+        return unbelievable(node, error)
+    if isinstance(error, Unreachable):
+        return error
+    finding = no_answer(node, "job", error).findings[0]
+    return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
+
+
+def _told(answer: Facts | BaseException, node: str) -> list[KnownJob]:
+    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an answer.
+
+    Only those of the node by its own name: nodes may be one machine, or share their homes.
+    """
+    if isinstance(answer, BaseException):
+        raise answer
+    clock = checked(answer, {"time": TIME}, ("time",), "the answer")["time"]
+    found = []
+    for seen in _list(answer, "jobs"):
+        about = seen.get("about") if isinstance(seen, dict) else None
+        if not isinstance(about, dict):
+            raise Odd("about", about, "a mapping")
+        if about.get("node") != node:
+            continue
+        about = checked(about, ABOUT, ("job", "node"))
+        folder = checked(seen, {"folder": TEXT}, ("folder",))["folder"]
+        damaged = [checked(one, DAMAGED, tuple(DAMAGED), "damaged") for one in _list(seen, "damaged")]
+        attempts = seen.get("attempts")
+        if not isinstance(attempts, dict):
+            raise Odd("attempts", attempts, "a mapping")
+        journals = {name: _journals(name, attempts, node, about["job"]) for name in attempts}
+        job = KnownJob(about["job"], about, {node: folder}, {node: journals}, clocks={node: float(clock)})
+        if damaged:
+            job.damaged[node] = damaged
+        found.append(job)
+    return found
+
+
+def _journals(attempt: str, attempts: Facts, node: str, job: str) -> list[Facts]:
+    if not ATTEMPT.match(attempt):
+        raise Odd("attempts", attempt, "the name of an attempt")
+    kinds, needed = {**JOURNAL, **LOOKED}, (*WRITTEN, "lives", "keeper_lives")
+    journals = [
+        belongs(checked(one, kinds, needed, "the journal"), node, job, attempt) for one in _list(attempts, attempt)
+    ]
+    names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise Odd("name", twice, "a name of its own for each process")
+    return journals
+
+
+def serial_of(attempt: str) -> int:
+    return int(attempt.removeprefix("attempt-"))
+
+
+def _list(said: Facts, field: str) -> list[Any]:
+    value = said.get(field, [])
+    if not isinstance(value, list):
+        raise Odd(field, value, "a list")
+    return value

@@ -11,7 +11,7 @@ from runbook.load.ranges import expand
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Node, Ssh
 
-_PORT = re.compile(r"(?P<host>.+):(?P<port>[0-9]{1,5})")
+_PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _USER = re.compile(r"[^-\s]\S*")
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
 _REFUSED = re.compile("[\0\r\n\ud800-\udfff]")
 
 

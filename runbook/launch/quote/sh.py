@@ -17,7 +17,7 @@ OWN_NAMES = frozenset(
 )
 """Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
+_PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 
 
 class Sh(Literal):

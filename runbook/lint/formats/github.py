@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from runbook.lint.finding import Finding, Report
 from runbook.lint.formats.text import summary
-
-_CONTROL = re.compile(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a file's name may hold what steers a terminal
 
 
 def github(report: Report) -> str:
@@ -31,7 +27,6 @@ def _command(finding: Finding) -> str:
 
 
 def _data(text: str) -> str:
-    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -68,9 +68,10 @@ def _result(finding: Finding, rule_index: int, fingerprint: str) -> dict[str, An
 def artifact(file: str) -> dict[str, str]:
     """A file's URI: relative to the source root below this folder, else as a whole."""
     whole = Path(os.path.normpath(Path(file).absolute()))
-    if not whole.is_relative_to(Path.cwd()):
+    try:
+        relative = whole.relative_to(Path.cwd()).as_posix()
+    except (ValueError, FileNotFoundError):  # elsewhere; or this folder is gone, and everything is
         return {"uri": whole.as_uri()}
-    relative = whole.relative_to(Path.cwd()).as_posix()
     return {"uri": quote(os.fsencode(relative), safe="/-._~"), "uriBaseId": "%SRCROOT%"}
 
 

@@ -12,7 +12,7 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 
 _MAYBE_LOOPBACK = re.compile(r"127\.|.*:|.*local", re.IGNORECASE)
-_IPV4 = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)\.([0-9]+)")
+_IPV4 = re.compile(r"\A([0-9]+\.[0-9]+\.[0-9]+)\.([0-9]+)")
 _PADDING = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 

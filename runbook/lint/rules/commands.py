@@ -30,7 +30,7 @@ _EXAMPLES = {
 }
 
 _OWN_PROCESS = re.compile(
-    r"\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s|su(?:\s|$)"
+    r"\A\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s|su(?:\s|$)"
     r"|(?:tmux|screen)(?:\s|$)|conda\s+(?:init|run)\b|(?:poetry|pipenv)\s+shell\b"
     r"|(?:~|\.{0,2})/\S*(?:\.sh|/activate)(?:\s|$))"
 )

@@ -13,7 +13,9 @@ from runbook.model.selection import Selection, selection
 _INTERFACE = re.compile(r"(ib|eth|bond|docker|veth|virbr)[0-9]+|lo|en[opsx][0-9]\w*", re.ASCII)
 _ADAPTER = re.compile(r"mlx[45]_\d+|(bnxt_re|irdma|efa|hns|qedr|erdma)_?\d+|rdmap\d\w*|rocep\d\w*", re.ASCII)
 _ADAPTER_PORT = re.compile(r"[^:]+(:[0-9]{1,4}){1,3}", re.ASCII)
-_COUNTED_ADAPTER = re.compile(r"\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9]", re.ASCII)  # from 0, so 10 may be there
+_COUNTED_ADAPTER = re.compile(
+    r"\A(?:\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9])", re.ASCII
+)  # from 0, so 10 may be there
 _COUNTED_INTERFACE = re.compile(r"(eth|ib)[1-9]", re.ASCII)  # not ens5, enp3s0: their numbers are slots
 _VIRTUAL = re.compile(
     r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+|flannel\.\d+|br-[0-9a-f]{12}",

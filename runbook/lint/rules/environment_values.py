@@ -82,7 +82,7 @@ def _spaces(variable: Variable, text: str) -> Iterator[Fault]:
         message = f"a space belongs to the value {shown(text)}, and {variable.reader} takes it as part of the name"
         yield Fault("stray-space", message, f"write {shown(text.strip())}")
     elif variable.kind not in ("choice", "boolean", "path") and re.search(r"[,;]\s|\s[,;]", text):
-        tight = re.sub(r"\s*([,;])\s*", r"\1", text)
+        tight = "".join(part.strip() for part in re.split(r"([,;])", text))
         message = f"there are spaces around the commas of {shown(text)}, and {variable.reader} takes them as part of the names"
         yield Fault("stray-space", message, f"write {shown(tight)}")
 

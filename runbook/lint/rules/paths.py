@@ -16,7 +16,7 @@ WRITE_OUT = "write it out; `~/` is the home folder"
 _PROGRAMS = frozenset(
     ["python", "python3", "conda", "mamba", "uv", "poetry", "pipenv", "env", "sudo", "docker", "podman", "srun", "exec"]
 )
-_OLD = re.compile(r"(?:.*[/\\])?python(?:2(?:\.[0-9]+)?|3\.[0-7])(?:\.exe)?")
+_OLD = re.compile(r"\A(?:.*[/\\])?python(?:2(?:\.[0-9]+)?|3\.[0-7])(?:\.exe)?")
 _EXAMPLES = {
     ("python", True): r"C:\venv\Scripts\python.exe",
     ("python", False): "/opt/venv/bin/python",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from runbook.lint.subject import InventoryFile
@@ -25,14 +27,10 @@ def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
 
     A key that nobody knows may be any key misspelt. What is left out has been complained about already.
     """
-    nodes = file.inventory.nodes
     if not file.wrong:
-        return nodes
-    if any(_spoils_all(keys, names) for keys in file.wrong):
-        return ()
-    entries = {keys[:2] for keys in file.wrong if keys[:1] == ("nodes",) and _touches(keys[2:], names)}
-    groups = {keys[1] for keys in file.wrong if keys[:1] == ("groups",) and _touches(keys[3:], names)}
-    return [node for node in nodes if file.origins.entry(node.name) not in entries and groups.isdisjoint(node.groups)]
+        return file.inventory.nodes
+    doubts = _doubts(file)
+    return _without(file, frozenset(doubts.keys() & {_ANY, *names}))
 
 
 def all_trusted(file: InventoryFile, *names: str) -> bool:
@@ -124,20 +122,54 @@ def each(nodes: Sequence[Node]) -> str:
     return named(nodes) if len(nodes) == 1 else f"each of {named(nodes)}"
 
 
-@cache
-def _node_keys() -> frozenset[str]:
-    return frozenset(schema("inventory")["$defs"]["node"]["properties"])
+_ANY = ""
+"""Stands for every key: what is wrong may have been meant for any."""
 
 
-def _touches(inside: Keys, names: Sequence[str]) -> bool:
-    """Whether a wrong value at `inside` a node's settings leaves doubt about these keys."""
-    return not inside or inside[0] in names or inside[0] not in _node_keys()
+@dataclass(slots=True)
+class _Doubt:
+    """The nodes that a wrong value leaves doubt about."""
+
+    all: bool = False
+    entries: set[Keys] = field(default_factory=set)
+    groups: set[object] = field(default_factory=set)
 
 
-def _spoils_all(keys: Keys, names: Sequence[str]) -> bool:
-    """A misspelt `defaults`, or a group whose members are in doubt, may have been meant for any node."""
-    if keys[:1] == ("defaults",):
-        return _touches(keys[1:], names)
-    if len(keys) < 2:
-        return keys in ((), ("nodes",), ("groups",)) or keys[0] not in schema("inventory")["properties"]
-    return keys[0] == "groups" and keys[2:3] != ("defaults",)
+@lru_cache(maxsize=2)  # many rules ask the same of one file
+def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
+    """By the key of a node's settings that is in doubt."""
+    top = schema("inventory")["properties"]
+    known = schema("inventory")["$defs"]["node"]["properties"]
+    doubts: defaultdict[str, _Doubt] = defaultdict(_Doubt)
+
+    def about(inside: Keys) -> _Doubt:
+        return doubts[str(inside[0]) if inside and inside[0] in known else _ANY]
+
+    for keys in file.wrong:
+        block = keys[0] if keys else None
+        if block == "defaults":
+            about(keys[1:]).all = True
+        elif len(keys) < 2:
+            if block in (None, "nodes", "groups") or block not in top:
+                doubts[_ANY].all = True
+        elif block == "nodes":
+            about(keys[2:]).entries.add(keys[:2])
+        elif block == "groups" and keys[2:3] == ("defaults",):
+            about(keys[3:]).groups.add(keys[1])
+        elif block == "groups":  # its members are in doubt, and may have been any node
+            doubts[_ANY].all = True
+    return doubts
+
+
+@lru_cache(maxsize=16)
+def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
+    """The nodes about which there is no doubt by any of these keys."""
+    nodes = file.inventory.nodes
+    doubts = [_doubts(file)[name] for name in names]
+    if not doubts:
+        return nodes
+    if any(doubt.all for doubt in doubts):
+        return ()
+    entries = set[Keys]().union(*(doubt.entries for doubt in doubts))
+    groups = set[object]().union(*(doubt.groups for doubt in doubts))
+    return [node for node in nodes if file.origins.entry(node.name) not in entries and groups.isdisjoint(node.groups)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -19,16 +19,19 @@ _SUSPECT = re.compile(
 )
 """What the resolver is worth asking about, which takes longer than this; no IP address is."""
 _RESOLVER: Any = yaml.resolver.Resolver()
+_CONSTRUCTOR: Any = yaml.constructor.SafeConstructor()
 _ANCHOR = re.compile(r"&\S+\s+")
 
 
 def yaml_surprises(document: Document) -> Iterator[Problem]:
     lines = document.lines
     for text, span, is_key in _suspects(document):
-        if span is not None and _is_plain(text, span, lines):
-            for problem in _surprise(text, span):
-                number = is_key and problem.id == "yaml.odd-number"
-                yield replace(problem, help=f'write "{text}" in quotes') if number else problem
+        surprise = _surprise(text)
+        if surprise is not None and span is not None and _is_plain(text, span, lines):
+            id, message, help = surprise
+            yield Problem(
+                id, message, span, f'write "{text}" in quotes' if is_key and id == "yaml.odd-number" else help
+            )
 
 
 def unused_anchors(document: Document) -> Iterator[Problem]:
@@ -51,34 +54,38 @@ def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
 
 def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
     """Whether it stands there without quotes, with or without an anchor before it."""
-    shown = lines[span.line - 1][span.column - 1 :]
-    anchor = _ANCHOR.match(shown)
-    return shown.startswith(text, anchor.end() if anchor else 0)
+    line, start = lines[span.line - 1], span.column - 1
+    anchor = _ANCHOR.match(line, start)
+    return line.startswith(text, anchor.end() if anchor else start)
 
 
-def _surprise(text: str, span: Span) -> Iterator[Problem]:
+@lru_cache(maxsize=10_000)
+def _surprise(text: str) -> tuple[str, str, str] | None:
+    """The rule's id, what surprises, and what to do."""
     tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     quoted = f'"{text}" in quotes'
     if tag == "bool":
         meant = str(yaml.SafeLoader.bool_values[text.lower()]).lower()
         help = f"write {meant} if you mean it, otherwise {quoted}"
-        yield Problem("yaml.truth-word", f"`{text}` is {meant} to other YAML readers, and text here", span, help)
-    elif tag == "null":
+        return "yaml.truth-word", f"`{text}` is {meant} to other YAML readers, and text here", help
+    if tag == "null":
         help = f"write null if you mean nothing, otherwise {quoted}"
-        yield Problem("yaml.null-word", f"`{text}` is nothing to other YAML readers, and text here", span, help)
-    elif tag == "timestamp":
-        yield Problem("yaml.date", f"`{text}` is a date to other YAML readers, and text here", span, f"write {quoted}")
-    elif tag in ("int", "float"):
-        message = f"`{text}` is {_number(text)} to other YAML readers, and text here"
+        return "yaml.null-word", f"`{text}` is nothing to other YAML readers, and text here", help
+    if tag == "timestamp":
+        return "yaml.date", f"`{text}` is a date to other YAML readers, and text here", f"write {quoted}"
+    if tag in ("int", "float"):
+        message = f"`{text}` is {_number(text, tag)} to other YAML readers, and text here"
         octal = re.fullmatch(r"[-+]?0[0-7_]+", text)
         id = "yaml.base-60" if ":" in text else "yaml.octal" if octal else "yaml.odd-number"
         help = f"write {quoted}" if id != "yaml.odd-number" else f"write a plain number, or {quoted}"
-        yield Problem(id, message, span, help)
+        return id, message, help
+    return None
 
 
-def _number(text: str) -> str:
+def _number(text: str, tag: str) -> str:
     """What YAML 1.1 reads."""
+    node = yaml.ScalarNode(tag, text)
     try:
-        return str(yaml.safe_load(text))
+        return str(_CONSTRUCTOR.construct_yaml_int(node) if tag == "int" else _CONSTRUCTOR.construct_yaml_float(node))
     except (ValueError, OverflowError):
         return "a number"

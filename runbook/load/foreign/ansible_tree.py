@@ -13,7 +13,7 @@ from runbook.load.ranges import LARGEST
 
 TOP = ("all", "ungrouped")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
-_PORT = re.compile(r"(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[(?P<inside>.+)\]:(?P<number>[0-9]+)")
+_PORT = re.compile(r"\A(?:(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[(?P<inside>.+)\]:(?P<number>[0-9]+))")
 
 
 @dataclass(frozen=True, slots=True)

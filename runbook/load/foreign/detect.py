@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from runbook.load.document import parse_document
 from runbook.load.foreign.found import Found, Lines
 from runbook.load.shape import ANSIBLE_PLAYBOOK, ANSIBLE_TASKS, PLAYBOOK, shape_of
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 
 KINDS = ("hostfile", "ansible", "slurm")
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
-_SLOTS = re.compile(r"\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
-_COUNTED = re.compile(r"[^\s:=]+:(?P<slots>[0-9]{1,5})")
+_SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
+_COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
 _SHAPES = (_SLOTS, _COUNTED, _HOST)
 _ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
@@ -50,7 +51,7 @@ def _refuse(text: str, file: str) -> None:
     """What would have to be run, decrypted or not imported at all."""
     if text.startswith("#!"):
         message = "this is a program, and an import runs nothing"
-        help = f"run it yourself: ansible-inventory -i {file} --list --yaml | runbook inventory import -"
+        help = f"run it yourself: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise Lines(text, file).wrong(1, "", "program", message, help)
     if text.startswith("$ANSIBLE_VAULT"):
         help = f"ansible-vault view {file} | runbook inventory import -"

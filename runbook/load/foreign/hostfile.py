@@ -20,7 +20,7 @@ NO_PLACE = {
     **dict.fromkeys(("max_slots", "max-slots", "slots_max", "slots-max"), "a node has as many ranks as GPUs"),
     "ifname": "the interface of the job goes into `network: {interface: …}`",
 }
-_COUNTED = re.compile(r"(?P<host>.+?):(?P<slots>[0-9]+)")
+_COUNTED = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
 
 
 @dataclass
@@ -41,7 +41,7 @@ def read_hostfile(text: str, file: str) -> Found:
         line = raw.partition("#")[0].strip()
         if not line:
             continue
-        name, *words = re.sub(r"\s*=\s*", "=", line).split()
+        name, *words = "=".join(part.strip() for part in line.split("=")).split()
         user, name, slots = _host(lines, number, name)
         for word in words:
             key, equals, value = word.partition("=")

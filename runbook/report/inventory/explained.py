@@ -9,6 +9,7 @@ from runbook.load.origins import Origins
 from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
+from runbook.model.visible import visible
 from runbook.report.fold import fold
 from runbook.report.inventory.answers import Answer, Answers, Ask
 from runbook.report.inventory.listing import headline
@@ -37,7 +38,7 @@ def _every_key(answers: Answers, node: Node) -> str:
         place = str(best.span) if best and best.span else ""
         more = f"  (over {', '.join(one.level for one in answer.given[-2::-1])})" if len(answer.given) > 1 else ""
         rows.append((answer.key, answer.value, (best.level if best else answer.why) + more, place))
-    return f"\n{node.name}\n" + _table(rows, "  ")
+    return f"\n{visible(node.name)}\n" + _table(rows, "  ")
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
@@ -54,7 +55,7 @@ def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
 
 def _candidates(names: str, answer: Answer) -> str:
     """The winner first, then what it won over, the strongest first."""
-    lines = [f"{names}: {answer.key} = {answer.value}"]
+    lines = [visible(f"{names}: {answer.key} = {answer.value}")]
     rows = [
         ("wins" if number == 0 else "", one.level, one.text, str(one.span) if one.span else "")
         for number, one in enumerate(reversed(answer.given))
@@ -83,7 +84,7 @@ def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
 
 
 def _table(rows: Iterable[tuple[str, ...]], indent: str) -> str:
-    listed = list(rows)
+    listed = [tuple(map(visible, row)) for row in rows]
     widths = [min(48, max((len(row[column]) for row in listed), default=0)) for column in range(4)]
     return "".join(_lines(listed, widths, indent))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from runbook.model.inventory import Inventory, Node
+from runbook.model.visible import visible
 from runbook.report.fold import fold
 from runbook.report.inventory.listing import gpus, headline
 
@@ -22,7 +23,7 @@ def text(inventory: Inventory) -> str:
         lines += [f"  |  |--{line}" for line in _leaves(alone)]
     else:
         lines += [f"  |--{line}" for line in _leaves(alone)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def _leaves(nodes: Iterable[Node]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from runbook.launch.ranks import Seat, dialled_address, seating
 from runbook.model.inventory import Inventory, Node
+from runbook.model.visible import visible
 from runbook.report.fold import fold
 from runbook.report.values import plain
 
@@ -21,7 +22,7 @@ def text(inventory: Inventory, nodes: Sequence[Node]) -> str:
     chosen = [seats[node.name] for node in nodes]
     groups = [[seat] for seat in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
     rows = [_row(same) for same in groups]
-    table = [HEADINGS, *rows]
+    table = [HEADINGS, *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
     used = [column for column in range(len(HEADINGS)) if column < 4 or any(row[column] for row in rows)]
     lines = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in table]
@@ -32,7 +33,7 @@ def headline(inventory: Inventory) -> str:
     gpus = sum(len(node.gpus) for node in inventory.nodes)
     where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
     on = f" on {_count(gpus, 'GPU')}" if gpus == inventory.world_size else f", {_count(gpus, 'GPU')}" if gpus else ""
-    return (
+    return visible(
         f"{inventory.name} ({inventory.source}): {_count(len(inventory.nodes), 'node')}, "
         f"{_count(inventory.world_size, 'rank')}{on}; {inventory.rendezvous.backend}, ranks dial {where}"
     )

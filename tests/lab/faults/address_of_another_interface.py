@@ -11,6 +11,5 @@ FAULT = Fault(
     inventory=lambda _lab: {"network": {"interface": "eth1"}},
     cause=None,
     says=(r"2 ranks on 2 hosts joined at 10\.",),
-    quick=True,
     within_s=8,
 )

@@ -28,6 +28,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"nft rule arp guard input handle \d+ `iifname .?eth1.? drop`",),
     mends=True,
-    quick=True,
     within_s=7,
 )

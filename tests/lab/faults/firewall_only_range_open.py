@@ -23,7 +23,6 @@ FAULT = Fault(
     cause="data-ports-blocked",
     nodes="node-a",
     says=(r"policy drop", r"32768-60999"),
-    quick=True,
     mends=True,
     within_s=7,
 )

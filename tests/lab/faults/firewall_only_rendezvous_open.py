@@ -24,7 +24,6 @@ FAULT = Fault(
     nodes="node-a",
     says=(r"the rendezvous port 29500 opens, but", r"policy drop"),
     torchrun=True,
-    quick=True,
     mends=True,
     within_s=7,
 )

@@ -12,6 +12,5 @@ FAULT = Fault(
     says=(r"rejects TCP 29500 .*with a TCP reset", r"tcp dport 29500 reject with tcp reset"),
     mends=True,
     torchrun=True,
-    quick=True,
     within_s=7,
 )

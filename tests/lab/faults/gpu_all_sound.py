@@ -10,6 +10,5 @@ FAULT = Fault(
     inventory=two_each,
     cause=None,
     says=(r"2 GPUs", r"4 ranks on 2 hosts joined"),
-    quick=True,
     within_s=12,
 )

@@ -19,6 +19,5 @@ FAULT = Fault(
     cause="fabricmanager-down",
     nodes="node-b",
     says=(r"Fabric State: In Progress", r"systemctl restart nvidia-fabricmanager"),
-    quick=True,
     within_s=6,
 )

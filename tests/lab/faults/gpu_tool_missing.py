@@ -13,6 +13,5 @@ FAULT = Fault(
     nodes="node-b",
     unreachable=True,
     says=(r"node-b has no nvidia-smi", r"the kernel shows \d+ NVIDIA GPU"),
-    quick=True,
     within_s=6,
 )

@@ -17,6 +17,5 @@ FAULT = Fault(
     cause="ib-port-not-active",
     nodes="node-b",
     says=(r"mlx5_1:1 of node-b is Down \(physical state Polling\)",),
-    quick=True,
     within_s=12,
 )

@@ -17,6 +17,5 @@ FAULT = Fault(
     cause="ib-no-device",
     nodes="node-b",
     says=(r"node-b has no InfiniBand device",),
-    quick=True,
     within_s=12,
 )

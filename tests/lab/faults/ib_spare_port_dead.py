@@ -15,6 +15,5 @@ FAULT = Fault(
     inventory=lambda _lab: {"infiniband": {"hca": "=mlx5_0", "min_rate_gbps": 200}},
     cause=None,
     says=(r"mlx5_0:1 Active, LinkUp at 200 Gbit/s",),
-    quick=True,
     within_s=16,
 )

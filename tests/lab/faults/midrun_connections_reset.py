@@ -19,6 +19,5 @@ FAULT = Fault(
     nodes=("node-a", "node-b"),
     says=(r"no rank had died", r"ruled out: "),
     torchrun=True,
-    quick=True,
     within_s=6,
 )

@@ -14,6 +14,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"ct state established reject with tcp reset",),
     torchrun=True,
-    quick=True,
     within_s=8,
 )

@@ -12,6 +12,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"fd00:77::1", r"IPv6"),
     mends=True,
-    quick=True,
     within_s=4,
 )

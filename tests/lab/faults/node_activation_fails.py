@@ -8,6 +8,7 @@ FAULT = Fault(
     inventory=lambda lab: {"nodes": {"node-b": {"activate": "source /opt/nowhere/bin/activate"}}},
     stage="reach",
     cause="activation-failed",
+    ranks=True,
     nodes="node-b",
     says=(r"fails with code \d+: .*/opt/nowhere/bin/activate: No such file",),
     quick=True,

@@ -8,6 +8,7 @@ FAULT = Fault(
     inventory=lambda lab: {"nodes": {"node-b": {"python": lab.python_without_torch}}},
     stage="reach",
     cause="torch-missing",
+    ranks=True,
     nodes="node-b",
     says=(r"-m pip install torch",),
     quick=True,

@@ -23,8 +23,8 @@ FAULT = Fault(
     hosts=3,
     stage="reach",
     cause="torch-version-mismatch",
+    ranks=True,
     nodes="node-b",
     says=(r"2.1.0",),
-    quick=True,
     within_s=6,
 )

@@ -23,6 +23,5 @@ FAULT = Fault(
     cause="python-too-old",
     nodes="node-b",
     says=(r"older than Python 3.8",),
-    quick=True,
     within_s=6,
 )

@@ -11,6 +11,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"/opt/scratch",),
     mends=True,
-    quick=True,
     within_s=6,
 )

@@ -11,6 +11,5 @@ FAULT = Fault(
     cause="workdir-not-writable",
     nodes="node-b",
     says=(r"[Rr]ead-only",),
-    quick=True,
     within_s=6,
 )

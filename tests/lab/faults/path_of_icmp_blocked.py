@@ -8,6 +8,5 @@ FAULT = Fault(
     breaks=lambda lab: filter_rule(lab["node-b"], "ip protocol icmp drop"),
     cause=None,
     says=(r"node-b does not answer ICMP",),
-    quick=True,
     within_s=8,
 )

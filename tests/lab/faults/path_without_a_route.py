@@ -18,6 +18,5 @@ FAULT = Fault(
     says=(r"no route to node-a",),
     mends=True,
     torchrun=True,
-    quick=True,
     within_s=6,
 )

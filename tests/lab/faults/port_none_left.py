@@ -24,9 +24,9 @@ def exhaust(lab: Lab) -> None:
 FAULT = Fault(
     breaks=exhaust,
     stage="firewall",
-    cause="port-in-use",
+    cause="ephemeral-ports-exhausted",
     nodes="node-b",
-    says=(r"50000-50010",),
+    says=(r"50000-50010", r"11 of 11 cannot be had", r"process \d+ of root holds 11 sockets: .*python"),
     mends=True,
     within_s=7,
 )

@@ -10,6 +10,5 @@ FAULT = Fault(
     cause="port-in-use",
     nodes="node-a",
     says=(r"29500", r"process \d+ of root", r"python -c import socket", r"sudo kill \d+"),
-    quick=True,
     within_s=5,
 )

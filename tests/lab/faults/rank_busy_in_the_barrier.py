@@ -11,6 +11,5 @@ FAULT = Fault(
     cause="rank-behind",
     nodes="node-a",
     says=(r"rank 0 on node-a is somewhere else", r"sitecustomize\.py"),
-    quick=True,
     within_s=12,
 )

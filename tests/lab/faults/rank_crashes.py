@@ -14,6 +14,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"SIGSEGV", r"string_at"),
     torchrun=True,
-    quick=True,
     within_s=8,
 )

@@ -20,6 +20,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"killed by the kernel for want of memory",),
     torchrun=True,
-    quick=True,
     within_s=6,
 )

@@ -8,6 +8,5 @@ FAULT = Fault(
     arguments=("-e", "gate=auto"),
     cause=None,
     says=(r"auto: busbw .* was not judged, no number is known for gloo, 2 nodes", r"give `min_busbw_gbytes:` yourself"),
-    quick=True,
     within_s=8,
 )

@@ -10,8 +10,7 @@ FAULT = Fault(
     stage="full",
     cause="allreduce-slow",
     nodes=EVERY,
-    says=(r"eth0 is limited to 100 Mbit/s", r"measured between nodes: 11"),
+    says=(r"eth0 is limited to 100 Mbit/s", r"measured between nodes: \d"),
     mends=True,
-    quick=True,
     within_s=12,
 )

@@ -13,6 +13,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"node-b sends at \d", r"eth0 is limited to 50 Mbit/s", r"node-a, node-c move .* among themselves"),
     mends=True,
-    quick=True,
     within_s=14,
 )

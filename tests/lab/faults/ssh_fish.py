@@ -7,6 +7,5 @@ from lab.fault import Fault
 FAULT = Fault(
     breaks=lambda lab: lab["node-b"].login_shell("/usr/bin/fish"),
     cause=None,
-    quick=True,
     within_s=10,
 )

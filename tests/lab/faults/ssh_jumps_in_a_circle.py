@@ -20,6 +20,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"in a circle", r"ProxyJump none"),
     unreachable=True,
-    quick=True,
     within_s=5,
 )

@@ -14,6 +14,5 @@ FAULT = Fault(
         r"curve25519",
     ),
     unreachable=True,
-    quick=True,
     within_s=6,
 )

@@ -11,6 +11,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"only.* password",),
     unreachable=True,
-    quick=True,
     within_s=6,
 )

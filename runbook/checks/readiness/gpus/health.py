@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from runbook.causes.tools.nvidia import App, Details, Gpu, bus_key, throttled
 from runbook.checks.brief import in_brief
 from runbook.checks.context import Facts
+from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -159,7 +160,7 @@ def busy(
     if not numbers:
         return [], warnings
     first = first or taken[0].partition(": ")[2]
-    ids = " ".join(map(str, sorted(pids)))
+    ids = " ".join(map(word, sorted(pids)))
     remedy = (
         f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
         if pids

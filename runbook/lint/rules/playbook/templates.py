@@ -11,6 +11,7 @@ from runbook.load.document import Keys
 from runbook.load.templating import is_template, names_used
 from runbook.model.errors import Problem
 
+_PARSED = 2000  # templates of one file; of more, every word counts as a variable that is used
 _WORD = re.compile(r"[A-Za-z_]\w*")
 FACTS = ("nodes", "node_count", "world_size", "gpus", "backend", "infiniband", "master")
 
@@ -22,9 +23,9 @@ def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
     stages = _data(file).get("stages")
     if not isinstance(stages, list):
         return  # and so are all uses
-    used = _names_in(stages)
+    unused = _without_used(set(file.playbook.vars), stages)
     for name in file.playbook.vars:
-        if name not in used and file.document.key_span("vars", name) is not None:
+        if name in unused and file.document.key_span("vars", name) is not None:
             message = f"no stage uses the variable `{name}`"
             help = "remove it, or use it: {{ " + name + " }}"
             yield Problem("playbook.unused-var", message, file.document.key_span("vars", name), help)
@@ -83,12 +84,17 @@ def _texts(value: object, keys: Keys) -> Iterator[tuple[Keys, str]]:
             yield from _texts(inner, (*keys, index))
 
 
-def _names_in(stages: object) -> set[str]:
-    """Every variable that any text mentions, and those of `when`, which is an expression without braces."""
-    found: set[str] = set()
+def _without_used(variables: set[str], stages: object) -> set[str]:
+    """Those that no template mentions, nor any `when`, which is an expression without braces."""
+    parsed = 0
     for keys, text in _texts(stages, ()):
         condition = keys[-1:] == ("when",)
-        if condition or is_template(text):
+        words = set(_WORD.findall(text)) if variables and (condition or is_template(text)) else set()
+        if variables.isdisjoint(words):
+            continue
+        parsed += 1
+        names = set()
+        if parsed <= _PARSED:
             names = names_used(text) | (names_used("{{ " + text + " }}") if condition else set())
-            found |= names or set(_WORD.findall(text))  # of a template that cannot be parsed, every word
-    return found
+        variables = variables - (names or words)  # of a template that cannot be parsed, every word
+    return variables

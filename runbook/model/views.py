@@ -24,6 +24,7 @@ _CODED = re.compile(
     r"|(?P<entity>&(?:amp|lt|gt|quot|apos|\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6});)",
     re.DOTALL,
 )
+_SIGNS = ("\\", "%", "&", "\x1b", "'\"'\"'")  # with none of which nothing is coded
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0"}
 SEAM = "\N{WORD JOINER}"
 """Stands where a colour changes: no part of a word, and nothing that holds a secret's halves apart."""
@@ -60,7 +61,7 @@ def views(text: str) -> Iterator[View]:
         if view is None:
             return
         yield view
-        view = _read_again(view, _CODED, _decoded)
+        view = _read_again(view, _CODED, _decoded) if any(sign in view.text for sign in _SIGNS) else None
 
 
 def unquoted(view: View) -> View:

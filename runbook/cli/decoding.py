@@ -1,0 +1,254 @@
+"""The bytes of a log as UTF-8 text: other encodings decoded, holes of NULs dropped, a saved page of HTML stripped.
+
+Nothing is dropped in silence: `Account` is told what was changed, and what could not be understood.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from html.parser import HTMLParser
+from itertools import chain
+from typing import Protocol
+
+HEAD = 4096  # bytes that tell an encoding
+CONTROLS = bytes({*range(32), 127} - set(b"\b\t\n\f\r\x1b"))
+BINARY = 0.03
+"""Share of control characters from which on bytes are no text."""
+FOREIGN = 0.3
+"""Share of bytes that are not UTF-8 from which on nobody can say what a text says."""
+WINDOW = 16 << 10  # bytes of which that is a share
+END = 64  # NULs at a file's end that are no writer's mark
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # it begins as the one of UTF-16 does
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),  # what PowerShell's `>` writes
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+FORMATS = (
+    (b"\x7fELF", "a program or a core dump"),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"SQLite format 3", "a database (SQLite)"),
+    (b"LPKSHHRH", "a binary journal; give what `journalctl --file FILE` prints"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; give what it holds"),
+    (b"Rar!\x1a\x07", "a RAR archive; give what it holds"),
+    (b"\x04\x22\x4d\x18", "packed with lz4; give what `lz4 -dc FILE` prints"),
+    (b"\x1f\x9d", "packed with compress; give what `gzip -dc FILE` prints"),
+    (b"PK\x03\x04", "a zip archive, and those are read only as files of their own"),
+    (b"PK\x05\x06", "an empty zip archive"),
+)
+HTML = re.compile(rb"\A\s*(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
+PREFORMATTED = frozenset({"pre", "code", "samp", "textarea"})
+BREAKS = frozenset({"br", "div", "p", "tr", "li", "h1", "h2", "h3", "h4", "pre"})
+TAG = 4096  # characters of one tag
+
+
+class Account(Protocol):
+    """Who is told about one file."""
+
+    def unread(self, why: str) -> None:
+        """Part of it, or all, was not read or not understood."""
+
+    def note(self, says: str) -> None:
+        """It was read, and not quite as it stands there."""
+
+
+def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+    """The text as UTF-8, without NULs and tags."""
+    rest = iter(chunks)
+    head = b""
+    hole = False
+    for chunk in rest:
+        head += chunk
+        # A hole at the beginning, which truncating the file of a writer leaves; UTF-16 and UTF-32 have three at most.
+        if head.startswith(bytes(4)):
+            head, hole = head.lstrip(b"\0"), True
+        if len(head) >= HEAD:
+            break
+    if hole and not head:
+        account.unread("it holds nothing but NUL bytes")
+        return
+    if hole:
+        account.note(
+            "it begins with NUL bytes (a hole, as truncating a file leaves that is still written); they were dropped"
+        )
+    if kind := next((kind for magic, kind in FORMATS if head.startswith(magic)), None):
+        account.unread(f"it is no text but {kind}")
+        return
+    whole = chain([head], rest)
+    encoding, marked = _encoding(head)
+    if encoding != "utf-8":
+        if not marked:
+            account.note(f"it was read as {encoding.upper()}, which it looks like and does not say")
+        yield from _recoded(whole, encoding, account)
+    elif HTML.match(head.removeprefix(codecs.BOM_UTF8)):
+        yield from _stripped(_plain(whole, account), account)
+    else:
+        yield from _plain(whole, account)
+
+
+def _encoding(head: bytes) -> tuple[str, bool]:
+    """The name of it, and whether a mark says so."""
+    for mark, name in MARKS:
+        if head.startswith(mark):
+            return name, True
+    sample = head[: len(head) // 4 * 4][:HEAD]
+    if b"\0" not in sample:
+        return "utf-8", False
+    nuls = [sample[at::4].count(0) / max(1, len(sample) // 4) for at in range(4)]
+    most, least = 0.4, 0.1
+    for name, empty, full in (
+        ("utf-32-le", (1, 2, 3), (0,)),
+        ("utf-32-be", (0, 1, 2), (3,)),
+        ("utf-16-le", (1, 3), (0, 2)),
+        ("utf-16-be", (0, 2), (1, 3)),
+    ):
+        if all(nuls[at] > most for at in empty) and all(nuls[at] < least for at in full):
+            return name, False
+    # Other scripts have fewer NULs: then every letter has to make sense.
+    wide = sample[:HEAD].replace(bytes(8), b"")
+    for name in ("utf-16-le", "utf-16-be"):
+        text = _strictly(wide, name)
+        if text and "\n" in text and all(char.isprintable() or char in "\t\r\n\x1b" for char in text):
+            return name, False
+    return "utf-8", False
+
+
+def _strictly(data: bytes, encoding: str) -> str | None:
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(data)
+    except UnicodeDecodeError:
+        return None
+
+
+def _recoded(chunks: Iterable[bytes], encoding: str, account: Account) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    odd = False
+    for chunk in chunks:
+        text = decoder.decode(chunk)
+        odd = odd or text.count("\ufffd") > FOREIGN * len(text)
+        yield text.replace("\0", "").encode("utf-8", "replace")
+    if odd:
+        account.unread(f"part of it is no {encoding.upper()}")
+
+
+def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+    """Bytes of UTF-8, or nearly."""
+    nuls, binary, foreign = False, False, False
+    tail = b""
+    for chunk in chunks:
+        tail = chunk[-END:] if len(chunk) >= END else (tail + chunk)[-END:]
+        text = chunk
+        if b"\0" in chunk:
+            nuls, text = True, chunk.translate(None, b"\0")
+        for at in range(0, 0 if binary else len(text), WINDOW):
+            part = text[at : at + WINDOW]
+            binary = binary or is_binary(part)
+            foreign = foreign or is_foreign(part)
+        yield text
+    if binary:
+        account.unread("it is no text, or part of it is none")
+    elif foreign:
+        account.unread("its letters are neither UTF-8 nor UTF-16 (`iconv -f ENCODING -t UTF-8`)")
+    elif tail == bytes(END):
+        account.unread(
+            "it ends in NUL bytes, as a machine leaves a file that loses power: what was written last is not there"
+        )
+    elif nuls:
+        account.note("there are NUL bytes in it; they were dropped")
+
+
+def is_binary(data: bytes) -> bool:
+    """Control characters all over: no text of any encoding. NULs are gone: a hole has them, and UTF-16 that PowerShell's
+    `>>` added to a file."""
+    return len(data) - len(data.translate(None, CONTROLS)) > BINARY * len(data)
+
+
+def is_foreign(data: bytes) -> bool:
+    """Bytes of no encoding that is read here."""
+    if data.isascii():
+        return False
+    return data.decode("utf-8", "replace").count("\ufffd") > FOREIGN * len(data)
+
+
+def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
+    """What a page of HTML shows."""
+    page, seen = _Page(), _Seen()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for chunk in chunks:
+        text = seen.of(decoder.decode(chunk))
+        # In small pieces: the parser looks again at all of a tag that has no end yet.
+        for at in range(0, len(text), TAG):
+            page.feed(text[at : at + TAG])
+            if len(page.rawdata) > 2 * TAG:
+                account.unread("its HTML is not understood; save the page as text")
+                return
+        yield page.take()
+    page.feed(seen.rest)
+    page.close()
+    yield page.take()
+    if seen.hidden:
+        account.unread("its HTML breaks off; save the page as text")
+    elif not page.preformatted:
+        account.unread("it is a page of HTML that shows no log; save the log itself, as text")
+    else:
+        account.note("it is a page of HTML; its text was read")
+
+
+class _Seen:
+    """Takes out scripts, styles and comments, however long they are."""
+
+    BEGINS = re.compile(r"<(?:(script|style)\b|!--)", re.IGNORECASE)
+    ENDS = re.compile(r"</(?:script|style)\s*>", re.IGNORECASE)
+    LONGEST = 16  # characters of a mark that may be cut by the end of a chunk
+
+    def __init__(self) -> None:
+        self.rest = ""  # characters that may begin a mark
+        self.hidden: re.Pattern[str] | None = None
+
+    def of(self, text: str) -> str:
+        text = self.rest + text
+        shown: list[str] = []
+        at = 0
+        while True:
+            found = (self.hidden or self.BEGINS).search(text, at)
+            if found is None:
+                break
+            if self.hidden is None:
+                shown.append(text[at : found.start()])
+                self.hidden = self.ENDS if found[1] else re.compile("-->")
+            else:
+                self.hidden = None
+            at = found.end()
+        if self.hidden is not None:
+            self.rest = text[max(at, len(text) - self.LONGEST) :]
+            return "".join(shown)
+        mark = text.rfind("<", max(at, len(text) - self.LONGEST))
+        end = mark if mark >= 0 else len(text)
+        self.rest = text[end:]
+        return "".join([*shown, text[at:end]])
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.rawdata: str
+        self.preformatted = False
+        self._text: list[str] = []
+
+    def take(self) -> bytes:
+        """What was read since."""
+        text, self._text = "".join(self._text), []
+        return text.encode("utf-8", "replace")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.preformatted = self.preformatted or tag in PREFORMATTED
+        if tag in BREAKS:
+            self._text.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)

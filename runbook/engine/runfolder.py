@@ -1,0 +1,157 @@
+"""The folder of a run: found or made, ours, and no other run's at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.surroundings import lack_behind
+
+FILES = ("events.jsonl", "result.json", "crash.txt", "logs", "hang")
+"""What a run puts into its folder."""
+
+
+@contextlib.contextmanager
+def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = lambda text: None) -> Iterator[Path]:
+    """The folder `named`, else a new one of this id, held for as long as the `with` block lasts. Raises FilesWrong.
+
+    A named one may have been used before: the files of that run are put beside it, and `note` is told where.
+    """
+    if named is None:
+        yield _new(run_id)
+        return
+    path = Path(named)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        holder = _held(path)
+    except OSError as error:
+        if lack_behind(error):
+            raise  # no fault of the name's
+        raise _wrong(f"--run-dir {named}: {error.strerror}") from None
+    try:
+        if used := [name for name in FILES if os.path.lexists(path / name)]:
+            note(f"{named} held the files of an earlier run: they are in {_put_aside(path, used)} now")
+        yield path
+    finally:
+        if holder is not None:
+            os.close(holder)
+
+
+def homes() -> list[Path]:
+    """Where runs that name no folder put theirs, the first that can be used: here, and in the user's own folder for such."""
+    here, state = Path(".runbook", "runs"), Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:  # neither HOME nor an entry for this user
+            return [here]
+    return [here, state / "runbook" / "runs"]
+
+
+def _new(run_id: str) -> Path:
+    for home in homes():
+        above = home.parent.parent
+        try:
+            if above != Path():
+                above.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _own(above)
+            for folder in (home.parent, home):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _own(folder, private=True)
+            (home / run_id).mkdir(mode=0o700)
+        except OSError:
+            continue
+        return home / run_id
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"runbook-{run_id}-"))
+    except OSError:
+        raise _wrong("no folder for this run's files can be made", "name one: --run-dir") from None
+
+
+def _own(folder: Path, *, private: bool = False) -> None:
+    """Raise OSError where a folder, or the link to it, is not ours; a `private` one is for us alone to write from now on."""
+    if not hasattr(os, "getuid"):
+        return
+    status = folder.stat()
+    if {status.st_uid, folder.lstat().st_uid} != {os.geteuid()}:
+        raise PermissionError(errno.EPERM, "it is another user's", str(folder))
+    if private and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _held(path: Path) -> int | None:
+    """A descriptor that keeps other runs out of a folder; None where the system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    if path.stat().st_uid not in (os.geteuid(), 0):
+        raise PermissionError(
+            errno.EPERM, "it is another user's, who could change this run's files: name one of your own"
+        )
+    holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(holder)
+        raise BlockingIOError(errno.EAGAIN, "another run uses it now: name another folder, or wait") from None
+    except OSError:
+        pass  # a file system without locks: nobody can be kept out there
+    return holder
+
+
+def _put_aside(path: Path, used: Sequence[str]) -> Path:
+    """Move what a run of ours left to the first of PATH.1, PATH.2, … that is free. Raises FilesWrong where it is no run's."""
+    names = ", ".join(used)
+    if not _is_our_run(path, used):
+        raise _wrong(
+            f"{path}: there is {names}, and not as a run of this user left it: nothing is overwritten",
+            "name another folder, or remove what is there",
+        )
+    whole = Path(os.path.abspath(path))  # noqa: PTH100  a link stays the one that was named
+    for number in itertools.count(1):
+        aside = whole.with_name(f"{whole.name}.{number}")
+        try:
+            aside.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _wrong(
+                f"{path}: there is {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
+            ) from None
+        break
+    try:
+        for name in used:
+            (path / name).rename(aside / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.rmdir()
+        raise _wrong(f"{path}: {name} of an earlier run cannot be put aside: {error.strerror}") from None
+    return path.with_name(aside.name) if path.name else aside
+
+
+def _is_our_run(path: Path, used: Sequence[str]) -> bool:
+    """Whether every one of these is a file or folder of ours, no link, and the events begin as those of a run do."""
+    for name in used:
+        status = (path / name).lstat()
+        kind = stat.S_ISDIR if name in ("logs", "hang") else stat.S_ISREG
+        if not kind(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.geteuid()):
+            return False
+    try:
+        with (path / "events.jsonl").open("rb") as events:
+            first = json.loads(events.readline(1 << 20) or b"{}")
+    except (OSError, ValueError, RecursionError):
+        return False
+    return first == {} or (isinstance(first, dict) and first.get("event") == "run-started")
+
+
+def _wrong(message: str, help: str | None = None) -> FilesWrong:
+    return FilesWrong([Problem("arguments.run-dir", message, help=help)])

@@ -1,0 +1,288 @@
+"""Jinja2's sandbox with an end: what a template computes is bounded in steps and in size, whatever it calls.
+
+Every character and item that is made or looked at, and every turn of a loop, is taken from one budget. What would make
+much out of little, `'%999999999d'` or `x | center(10 ** 9)`, is refused before it is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+import jinja2
+from jinja2 import nodes, pass_context
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+LARGEST = 1_000_000  # characters and items of one value
+BUDGET = 2_000_000  # of all values and turns of loops that one template makes
+LONGEST_TEMPLATE = 100_000  # characters of a text with templates in it
+LARGEST_POWER = 64
+LARGEST_BITS = 256  # of a whole number
+DEEPEST = 50  # lists in lists
+_FORMAT_NUMBER = re.compile(r"[0-9]{1,20}")
+_TO_A_WIDTH = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice"})
+_BY_A_WIDTH = frozenset({"expandtabs", "indent", "tojson", "pprint", "round"})
+_BY_A_TEXT = frozenset({"join", "wordwrap", "truncate", "urlize", "xmlattr", "translate"})
+"""Of filters and methods: what makes more of what it is given. All others make as much, or a small multiple."""
+_FORMATTERS = frozenset({"format", "format_map"})
+_SUBJECT = (str, bytes, list, tuple, dict, range, int)
+
+_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
+
+
+class TooMuch(Exception):
+    """A bound was met; the message says which."""
+
+
+@contextmanager
+def bounded_work() -> Iterator[None]:
+    """The budget of one template."""
+    token = _left.set([BUDGET])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def spend(value: object = None, *, steps: int = 1) -> None:
+    """Take a value, and some steps, from the budget. Raises TooMuch."""
+    left = _left.get()
+    if left is None:
+        return
+    left[0] -= steps + (0 if value is None else size_of(value))
+    if left[0] < 0:
+        raise TooMuch(f"it takes more than {BUDGET:,} steps")
+
+
+def size_of(value: object) -> int:
+    """Characters and items, of everything inside as often as it stands there. Raises TooMuch above LARGEST."""
+    size = _measured(value, LARGEST, 0)
+    if size > LARGEST:
+        raise TooMuch(f"a value of it has more than {LARGEST:,} characters or items")
+    return size
+
+
+def _measured(value: object, most: int, depth: int) -> int:
+    if isinstance(value, str | bytes | range):
+        return len(value)
+    if isinstance(value, int):
+        if value.bit_length() > LARGEST_BITS:
+            raise TooMuch(f"a number of it has more than {LARGEST_BITS} bits")
+        return 1
+    if isinstance(value, Mapping):
+        inner: Iterable[object] = (part for pair in value.items() for part in pair)
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    else:
+        return 1
+    if depth > DEEPEST:
+        raise TooMuch(f"lists are nested more than {DEEPEST} levels deep")
+    size = 1
+    for part in inner:
+        size += _measured(part, most - size, depth + 1)
+        if size > most:
+            break
+    return size
+
+
+def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
+    """Raise TooMuch for what would make more than LARGEST: a width, or something for every character or item."""
+    size = max(1, _measured(subject, LARGEST, 0))
+    if name in _FORMATTERS and isinstance(subject, str):
+        _refuse_format(subject, arguments)
+        return
+    grown = 0
+    if name in _TO_A_WIDTH:
+        grown = max(map(_number, arguments), default=0)
+    elif name in _BY_A_WIDTH:
+        grown = size * max(map(_width, arguments), default=0)
+    elif name in _BY_A_TEXT:
+        grown = size * max((_measured(argument, LARGEST, 0) for argument in arguments), default=0)
+    elif name == "replace" and isinstance(subject, str | bytes) and len(arguments) > 1:
+        old, new = arguments[:2]
+        grown = (subject.count(old) if isinstance(old, type(subject)) else size) * _measured(new, LARGEST, 0)  # type: ignore[arg-type]
+    elif name == "sum" and isinstance(subject, list | tuple) and any(isinstance(one, list | tuple) for one in subject):
+        grown = size * len(subject)
+    if grown > LARGEST:
+        raise TooMuch(f"`{name}` would make more than {LARGEST:,} characters or items")
+
+
+def _number(argument: object) -> int:
+    """A count as it is; `round` and the like take numbers of other types as well."""
+    if isinstance(argument, int | float):
+        return int(min(abs(argument), LARGEST + 1)) if argument == argument else 0
+    return 0
+
+
+def _width(argument: object) -> int:
+    return max(_number(argument), _measured(argument, LARGEST, 0))
+
+
+def _refuse_format(text: str, arguments: list[object]) -> None:
+    """A width may stand in the text, in what is filled in (`%*d`, `{:{}}`), and at every place again."""
+    places = text.count("%") + text.count("{")
+    widths = [int(found[0]) for found in _FORMAT_NUMBER.finditer(text)]
+    widths += [
+        _width(argument) if "*" in text or "{" in text else _measured(argument, LARGEST, 0)
+        for argument in _flat(arguments)
+    ]
+    if max(widths, default=0) * places > LARGEST:
+        raise TooMuch(f"a text with values filled in would have more than {LARGEST:,} characters")
+
+
+def _flat(arguments: list[object]) -> Iterator[object]:
+    for argument in arguments:
+        if isinstance(argument, Mapping):
+            yield from argument.values()
+        elif isinstance(argument, list | tuple):
+            yield from argument
+        else:
+            yield argument
+
+
+def _bounded(name: str, function: Any) -> Callable[..., Any]:
+    """The filter, or test, with bounds. Jinja2 hands some of them itself first, and marks those by an attribute."""
+    own = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
+
+    @wraps(function)
+    def bounded(*arguments: Any, **named: Any) -> Any:
+        values = [*arguments[own:], *named.values()]
+        for value in values:
+            spend(value)
+        if values:
+            _refuse_growth(name, values[0], values[1:])
+        result = function(*arguments, **named)
+        spend(result)
+        return result
+
+    return bounded
+
+
+@pass_context
+def _turn(_: Context, value: object, weight: int) -> object:
+    spend(steps=weight)
+    return value
+
+
+@pass_context
+def _items(_: Context, items: Any) -> Any:
+    """What is gone over or compared, at hand as a whole: of a generator nobody knows the length."""
+    if isinstance(items, Iterator) and not isinstance(items, jinja2.Undefined):
+        gathered = []
+        for item in items:
+            spend(item)
+            gathered.append(item)
+        return gathered
+    spend(items)
+    return items
+
+
+@pass_context
+def _joined(_: Context, *parts: object) -> str:
+    for part in parts:
+        spend(part)
+    return "".join(map(str, parts))
+
+
+class _Counting(NodeTransformer):
+    """Puts what is counted into a template's tree, where no call of the environment's stands."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _call("(items)", node.iter)
+        node.body.insert(0, _weighed(node))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, _weighed(node))
+        return node
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, _weighed(node))
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _call("(items)", node.expr)
+        for operand in node.ops:
+            operand.expr = _call("(items)", operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _call("(items)", node.node)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("(joined)", *node.nodes)
+
+
+def _weighed(node: nodes.Node) -> nodes.Output:
+    """Counts one turn, by what there is to do in it and by the text that it writes out."""
+    weight = sum(1 for _ in node.find_all(nodes.Node))
+    weight += sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+    return nodes.Output([_call("(turn)", nodes.Const(""), nodes.Const(weight))], lineno=node.lineno)
+
+
+def _call(name: str, first: nodes.Node, *others: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(first, name, list(others), [], None, None, lineno=first.lineno)
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Nothing is computed when a template is compiled, and everything that it computes is counted."""
+
+    intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%", "**"])
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(optimized=False, **options)
+        for table in (self.filters, self.tests):
+            for name, function in tuple(table.items()):
+                table[name] = _bounded(name, function)
+        # No template can name these.
+        self.filters = {**self.filters, "(turn)": _turn, "(items)": _items, "(joined)": _joined}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        _Counting().visit(tree)
+        return tree
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        spend(left)
+        spend(right)
+        if operator == "*":
+            for one, other in ((left, right), (right, left)):
+                if (
+                    isinstance(one, str | bytes | list | tuple)
+                    and isinstance(other, int)
+                    and size_of(one) * other > LARGEST
+                ):
+                    raise TooMuch(f"the result would have more than {LARGEST:,} characters or items")
+        elif operator == "%" and isinstance(left, str | bytes):
+            _refuse_format(left if isinstance(left, str) else left.decode("latin-1"), [right])
+        elif operator == "**" and isinstance(right, int | float) and abs(right) > LARGEST_POWER:
+            raise TooMuch(f"a power of more than {LARGEST_POWER}")
+        result = super().call_binop(context, operator, left, right)
+        spend(result)
+        return result
+
+    def call(__self, __context: Context, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805
+        values = [*arguments, *named.values()]
+        for value in values:
+            spend(value)
+        subject = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # the sandbox wraps `format`
+        if isinstance(subject, _SUBJECT):
+            spend(subject)
+            _refuse_growth(getattr(__obj, "__name__", ""), subject, values)
+        result = super().call(__context, __obj, *arguments, **named)
+        spend(result)
+        return result

@@ -1,0 +1,53 @@
+"""Foreign names in commands that people paste: interfaces, chains, paths, hosts, whatever a node, a log or a file calls them.
+
+Every remedy with a command in it puts such a name in through here. A name is one word of its command, and nothing that is
+not printable stands in it raw: what is escaped names nothing any more, so that such a command fails instead of acting.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from runbook.model.visible import visible
+
+_NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
+NFT_BY_HAND = "sudo nft -a list ruleset"
+"""What is said instead where a name cannot be typed."""
+_POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
+_POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
+_NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
+_MARKS = {"`": r"\x60", "; on ": r";\x20on "}
+"""A remedy shows commands between backticks, and `; on node-b: ` begins another node's part of it (`report.remedies`): no
+name may."""
+
+
+def word(name: object) -> str:
+    """The name as one word of a command in a POSIX shell."""
+    text = visible(str(name))
+    for mark, escape in _MARKS.items():
+        text = text.replace(mark, escape)
+    if text.startswith("~/"):  # the shell expands it
+        return "~/" + (shlex.quote(text[2:]) if text[2:] else "")
+    return shlex.quote(text)
+
+
+def nft_words(*names: object) -> str | None:
+    """Names of families, tables and chains, and handles, as nft reads them; None where one of them cannot be typed.
+
+    nft joins its arguments and reads them as one text in its own language: no quoting of the shell keeps a `;` from it.
+    """
+    words = [str(name) for name in names]
+    return " ".join(words) if all(map(_NFT_WORD.fullmatch, words)) else None
+
+
+def powershell_word(name: object) -> str:
+    """The name as one word of a command in PowerShell, where typographic quotes end a text as well."""
+    text = visible(str(name))
+    return text if _POWERSHELL_BARE.fullmatch(text) else "'" + _POWERSHELL_QUOTES.sub(r"\1\1", text) + "'"
+
+
+def netsh_name(name: str) -> str:
+    """A firewall rule's name between quotes for netsh, typed in cmd or in PowerShell; `THE RULE` where none of both can
+    carry it."""
+    return f'"{name}"' if _NETSH.fullmatch(name) and visible(name) == name else '"THE RULE"'

@@ -1,0 +1,116 @@
+"""Files below a folder of ours, by names that somebody else may have chosen: a node, an inventory.
+
+Two rules keep such a name from reaching any other file: it is one word of harmless characters, and no link is followed on
+the way from the folder to the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe that lies there must not hold us
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+_BY_DESCRIPTOR = os.open in os.supports_dir_fd  # not on Windows
+
+
+class BadName(ValueError):
+    """A name that may not become the name of a file."""
+
+
+def file_name(name: object) -> str:
+    """The name, where it may become that of a file or a folder: letters, digits and `_.+@=-`, with no `.` or `-` in front
+    and no more than 240 of them. Raises BadName."""
+    if not isinstance(name, str) or not _PLAIN.match(name):
+        shown = ascii(name)
+        raise BadName(f"{shown if len(shown) <= 80 else shown[:77] + '...'} cannot be the name of a file")
+    return name
+
+
+def make_below(folder: Path, *names: str) -> Path:
+    """The folder of these names below `folder`; what is not there is made, for us alone. Raises BadName, OSError."""
+    with _opened(folder, names):
+        return folder.joinpath(*names)
+
+
+def append_below(folder: Path, *names: str) -> BinaryIO:
+    """The file of these names below `folder`, open for writing at its end; folders are made. Raises BadName, OSError."""
+    *folders, name = names
+    path = folder.joinpath(*names)
+    with _opened(folder, folders) as holder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | _NO_LINK
+        file = os.fdopen(_open(holder, path, file_name(name), flags), "ab")
+    found = os.fstat(file.fileno())
+    ours = not hasattr(os, "getuid") or found.st_uid == os.geteuid()
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not ours:
+        file.close()
+        raise OSError(errno.EPERM, "what lies there is no file of ours", str(path))
+    return file
+
+
+def write_below(folder: Path, *names: str, data: str | bytes) -> None:
+    """Write the file of these names whole or not at all, in the place of what lies there. Raises BadName, OSError."""
+    *folders, name = names
+    partial = f"{file_name(name)}.partial"
+    with _opened(folder, folders) as holder:
+        inside = folder.joinpath(*folders)
+        by = {} if holder is None else {"src_dir_fd": holder, "dst_dir_fd": holder}
+
+        def at(one: str) -> str | Path:
+            return inside / one if holder is None else one
+
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(at(partial), dir_fd=holder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _NO_LINK
+        try:
+            with os.fdopen(_open(holder, inside / partial, partial, flags), "wb") as file:
+                file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+            os.replace(at(partial), at(name), **by)  # noqa: PTH105  Path.replace() knows no descriptors
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(at(partial), dir_fd=holder)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, names: tuple[str, ...] | list[str]) -> Iterator[int | None]:
+    """A descriptor of the folder of these names, so that nobody can swap it meanwhile; None where the system has none."""
+    for name in names:
+        file_name(name)
+    if not _BY_DESCRIPTOR:
+        for name in names:
+            folder = folder / name
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+            if folder.is_symlink() or not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        yield None
+        return
+    holder = os.open(folder, _FOLDER)
+    try:
+        for name in names:
+            folder = folder / name
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=holder)
+            try:
+                inner = os.open(name, _FOLDER | _NO_LINK, dir_fd=holder)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(folder)) from None
+            os.close(holder)
+            holder = inner
+        yield holder
+    finally:
+        os.close(holder)
+
+
+def _open(holder: int | None, path: Path, name: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o600) if holder is None else os.open(name, flags, 0o600, dir_fd=holder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

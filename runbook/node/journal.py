@@ -1,0 +1,173 @@
+"""What a keeper writes down of its process, and what is written down of its job: every field, and what it may hold.
+
+A journal on a disk may be damaged or of another version, and what comes over the wire may be a lie. So a node's program and
+the controller read them through the same table. Nothing is imported that a node's Python 3.8 has not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
+
+Facts = Dict[str, Any]
+Kind = Tuple[str, Callable[[Any], bool]]
+
+STATES = ("none", "waiting", "running", "stopping", "ended")
+"""Of a kept process, in the order in which they come; nobody writes down the first."""
+
+LONGEST_TEXT = 1 << 15
+LATEST = 1e11  # seconds since 1970
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
+
+
+class Odd(ValueError):
+    """A field that does not hold what it must; the text names it, and what it holds."""
+
+    def __init__(self, field: str, value: object, wanted: str) -> None:
+        shown = reprlib.repr(value).encode("ascii", "backslashreplace").decode()
+        super().__init__("`%s` is %s, and has to be %s" % (field, shown, wanted))
+
+
+def integer(low: int, high: int) -> Kind:
+    return (
+        "an integer from %d to %d" % (low, high),
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
+    )
+
+
+def number(high: float) -> Kind:
+    def fits(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return math.isfinite(value) and 0 <= value <= high if isinstance(value, float) else 0 <= value <= high
+
+    return "a number from 0 to %g" % high, fits
+
+
+def list_of(kind: Kind, least: int = 0) -> Kind:
+    what, fits = kind
+    return (
+        "a list%s, each %s" % (" of at least %d" % least if least else "", what),
+        lambda value: isinstance(value, list) and len(value) >= least and all(map(fits, value)),
+    )
+
+
+def mapping_of(kind: Kind) -> Kind:
+    what, fits = kind
+    return (
+        "a mapping from names to %s" % what,
+        lambda value: isinstance(value, dict) and all(NAME[1](key) and fits(one) for key, one in value.items()),
+    )
+
+
+def perhaps(kind: Kind) -> Kind:
+    what, fits = kind
+    return what + ", or null", lambda value: value is None or fits(value)
+
+
+NAME: Kind = ("a name that a file may have", lambda value: isinstance(value, str) and bool(PLAIN.match(value)))
+TEXT: Kind = (
+    "a text of at most %d characters" % LONGEST_TEXT,
+    lambda value: isinstance(value, str) and len(value) <= LONGEST_TEXT,
+)
+TRUTH: Kind = ("true or false", lambda value: isinstance(value, bool))
+STATE: Kind = (", ".join(STATES[1:-1]) + " or " + STATES[-1], lambda value: value in STATES[1:])
+TIME = number(LATEST)
+PID = integer(1, 1 << 31)
+TICKS = integer(0, 1 << 63)
+RANK = integer(0, 10000000)
+GPU = integer(0, 65535)
+SERIAL = integer(1, 1000000)
+
+JOURNAL: Mapping[str, Kind] = {
+    "name": NAME,
+    "job": NAME,
+    "attempt": SERIAL,
+    "node": NAME,
+    "ranks": list_of(RANK, 1),
+    "local_rank": perhaps(RANK),
+    "gpus": perhaps(list_of(GPU)),
+    "each": perhaps(list_of(NAME)),
+    "detached": perhaps(TRUTH),
+    "keeper": PID,
+    "keeper_born": perhaps(TICKS),
+    "barrier": perhaps(TEXT),
+    "met": list_of(TEXT),
+    "met_on": perhaps(TEXT),
+    "state": STATE,
+    "pid": perhaps(PID),
+    "born": perhaps(TICKS),
+    "code": perhaps(integer(-(1 << 31), 1 << 32)),
+    "started": perhaps(TIME),
+    "ended": perhaps(TIME),
+    "why": perhaps(TEXT),
+    "left": list_of(PID),
+}
+WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
+"""What every journal on a disk has."""
+
+LOOKED: Mapping[str, Kind] = {"lives": TRUTH, "keeper_lives": TRUTH, "use": mapping_of(perhaps(number(1e18)))}
+"""What a node's program adds of what lives now."""
+
+ABOUT: Mapping[str, Kind] = {
+    "job": NAME,
+    "node": NAME,
+    "stage": TEXT,
+    "launcher": TEXT,
+    "grace_s": number(1e7),
+    "command": list_of(TEXT),
+    "attempt": SERIAL,
+    "port": integer(0, 65535),
+    "gpus": list_of(GPU),
+    "nodes": mapping_of(list_of(RANK)),
+    "began": TIME,
+    "run_dir": TEXT,
+    "made_from": list_of(TEXT),
+}
+
+DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
+"""A file that cannot be read, why, and the living processes that it may be about."""
+
+
+def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = (), what: str = "it") -> Facts:
+    """The known fields of what was said, each as it has to be. Raises Odd."""
+    if not isinstance(said, dict):
+        raise Odd(what, said, "a mapping")
+    for field in needed:
+        if field not in said:
+            raise Odd(field, None, kinds[field][0])
+    found = {field: said[field] for field in kinds if field in said}
+    for field, value in found.items():
+        wanted, fits = kinds[field]
+        if not fits(value):
+            raise Odd(field, value, wanted)
+    return found
+
+
+def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
+    """The journal, where it is one of this node and job and of the folder of this attempt. Raises Odd."""
+    for field, wanted in (("node", node), ("job", job)):
+        if journal[field] != wanted:
+            raise Odd(field, journal[field], "`%s`" % wanted)
+    if attempt_folder(journal["attempt"]) != attempt:
+        raise Odd("attempt", journal["attempt"], "that of " + attempt)
+    for field, names in (("name", [journal["name"]]), ("each", journal.get("each") or [])):
+        for name in names:
+            if node_of(name) != node:
+                raise Odd(field, name, "that of a process of " + node)
+    return journal
+
+
+def node_of(name: str) -> str:
+    """Whose process has files of this name: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
+    return name.partition(".")[2].rpartition(".")[0]
+
+
+ATTEMPT = re.compile(r"attempt-[0-9]{2,7}\Z")
+
+
+def attempt_folder(serial: int) -> str:
+    """The name of the folder of a try; `serial` counts the tries of a run, from 1."""
+    return "attempt-%02d" % serial

@@ -1,0 +1,204 @@
+"""Whose files these are. On a node that others use too, only what is ours counts, in folders that nobody else can change.
+
+It is the rule of sshd's StrictModes: every folder from / on belongs to us or to root, and no one else may write to it; one that
+is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the keeper.
+"""
+
+import errno
+import json
+import os
+import stat
+
+LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
+LINKS = 40
+POSIX = hasattr(os, "getuid")
+CHECK_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class NotSafe(OSError):
+    """Somebody else could change what lies there. `strerror` says who and why, `filename` what."""
+
+    def __init__(self, why, path):
+        OSError.__init__(self, errno.EPERM, why, path)
+
+
+def safe(path):
+    """Raise NotSafe where others than us and root can change what lies at an absolute path, as far as that is there."""
+    if not POSIX:
+        return
+    done, todo, links = "/", parts(path), 0
+    sticky = guarded(done, os.lstat(done))
+    while todo:
+        part = todo.pop()
+        here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+        try:
+            status = os.lstat(here)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISLNK(status.st_mode):
+            done, sticky = here, guarded(here, status)
+            continue
+        links += 1
+        if links > LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), here)
+        if sticky and not trusted(status.st_uid):
+            raise NotSafe("it is a link of %s" % user(status.st_uid), here)
+        target = os.readlink(here)
+        if target.startswith("/"):
+            done = "/"
+        todo += parts(target)
+
+
+def parts(path):
+    """The names in a path, the last first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def guarded(path, status):
+    """Whether a folder is sticky. Raises NotSafe where it is another's, or others may write to it."""
+    if not trusted(status.st_uid):
+        raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
+    sticky = bool(status.st_mode & stat.S_ISVTX)
+    if not stat.S_ISDIR(status.st_mode) or sticky:
+        return sticky
+    if status.st_mode & stat.S_IWOTH:
+        raise NotSafe(
+            "everybody may write to it (mode %04o), and it is not sticky" % stat.S_IMODE(status.st_mode), path
+        )
+    if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
+        mode = stat.S_IMODE(status.st_mode)
+        raise NotSafe(
+            "the group %s may write to it (mode %04o), and it is not sticky" % (group(status.st_gid), mode), path
+        )
+    return False
+
+
+def trusted(uid):
+    """Us, root, and whoever owns / where root has no number of its own, as in a container."""
+    return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
+
+
+def shared(status):
+    """Whether others than us and root may write to it."""
+    return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not own_group(status.st_gid)))
+
+
+def own_group(gid):
+    """Whether nobody but us and root is in a group: root's own, or one that was made for one user and has his name."""
+    if gid == 0:
+        return True
+    import grp
+    import pwd
+
+    try:
+        me, it = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == me.pw_gid and it.gr_name == me.pw_name and set(it.gr_mem) <= {me.pw_name}
+
+
+def ours(path):
+    """The status of what lies at a path, where it is a folder of ours that nobody else may write to. Raises NotSafe, OSError."""
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotSafe("it is no folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
+    if POSIX:
+        if status.st_uid != os.geteuid():
+            raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
+        if shared(status):
+            raise NotSafe("others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode), path)
+    return status
+
+
+def is_ours(path):
+    try:
+        ours(path)
+    except OSError:
+        return False
+    return True
+
+
+def make(path):
+    """A folder of ours, made where it is not there; the folders above it too. Raises NotSafe, OSError."""
+    above = os.path.dirname(path)
+    if above != path and not os.path.isdir(above):
+        make(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+
+
+def listed(folder):
+    """The names in a folder, sorted; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def opened(path, strict=True):
+    """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe, OSError."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
+    status = os.fstat(file.fileno())
+    why = None
+    if not stat.S_ISREG(status.st_mode):
+        why = "it is no ordinary file"
+    elif POSIX and status.st_uid != os.geteuid():
+        why = "it belongs to %s" % user(status.st_uid)
+    elif POSIX and strict and shared(status):
+        why = "others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode)
+    if why:
+        file.close()
+        raise NotSafe(why, path)
+    return file
+
+
+def document(path):
+    """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something else."""
+    with opened(path) as file:
+        data = file.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise ValueError("it is larger than %d bytes" % LONGEST)
+    try:
+        found = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError("it is no UTF-8")
+    except ValueError as error:
+        raise ValueError("it is no JSON: %s" % error)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep")
+    if not isinstance(found, dict):
+        raise ValueError("it holds no object")
+    return found
+
+
+def write(path, text):
+    """A file that is always whole, for us alone."""
+    partial = path + ".partial"
+    try:
+        os.unlink(partial)
+    except OSError:
+        pass
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CHECK_LINKS, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(partial, path)
+
+
+def user(uid):
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "user %d" % uid
+
+
+def group(gid):
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

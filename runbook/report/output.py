@@ -1,0 +1,191 @@
+"""Standard output and standard error: the one place where our words meet them.
+
+Whatever is written passes `visible`, so nothing that a node, a log or a file's name brings can act on a terminal. A stream
+that is closed, full, of another encoding or without a reader ends no command: it is said once, where somebody reads it,
+and the exit code stays what was found out.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TextIO, cast
+
+from runbook.model.visible import json_visible, visible, visible_lines
+from runbook.report.text import ascii_only
+
+NAMES = {"stdout": "standard output", "stderr": "standard error"}
+
+
+class Stream:
+    """One of the two; safe to be used from several threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.RLock()
+        self.verbatim = cast("TextIO", _Verbatim(self))
+        """For what is safe as it is: JSON lines, and pages of which `paint` has made every span visible."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what happened; from here on `sys.stdout` (`sys.stderr`) is whatever it is now."""
+        self._guarded = False
+        self._file: TextIO | None = None
+        self.unread = False
+        """Whoever read it has gone (`| head`)."""
+        self.lost: str | None = None
+        """Why some of what was written did not arrive (a full disk); None as long as all did."""
+        self._told_closed = False
+
+    def guard(self) -> None:
+        """Until `begin` takes `sys.stdout` (`sys.stderr`) into care: what libraries print there comes by here."""
+        self._file = getattr(sys, self._name)
+        self._guarded = True
+        setattr(sys, self._name, _Strays(self))
+
+    def release(self) -> None:
+        setattr(sys, self._name, self._file)
+        self._guarded, self._file = False, None
+
+    @property
+    def file(self) -> TextIO | None:
+        """The stream itself; None where whoever called us has closed it."""
+        file: TextIO | None = self._file if self._guarded else getattr(sys, self._name)
+        return None if file is None or file.closed else file
+
+    @property
+    def encoding(self) -> str:
+        return (self.file and self.file.encoding) or "utf-8"
+
+    def isatty(self) -> bool:
+        file = self.file
+        return file is not None and file.isatty()
+
+    def tell(self, text: str) -> bool:
+        """Text for people. Newlines stay, everything else that is not printable is shown escaped. False: not written."""
+        return self._send(visible_lines(text))
+
+    def line(self, text: str) -> bool:
+        """As `tell`, and it stays one line, whatever is in it."""
+        return self._send(visible(text) + "\n")
+
+    def document(self, text: str) -> bool:
+        """A JSON document, or one in ASCII."""
+        return self._send(json_visible(text))
+
+    def _send(self, text: str) -> bool:
+        if not text:
+            return True
+        with self._lock:
+            file = self.file
+            if file is None:
+                self._is_closed()
+                return False
+            if self.unread or self.lost:
+                return False
+            try:
+                file.write(carried(text, file.encoding))
+                file.flush()
+            except BrokenPipeError:
+                self.unread = True
+            except OSError as error:
+                self.lost = error.strerror or str(error)
+                self._say_to_the_other(f"warning: {NAMES[self._name]} cannot be written: {self.lost}\n")
+            return not (self.unread or self.lost)
+
+    def _is_closed(self) -> None:
+        if not self._told_closed:
+            self._told_closed = True
+            self._say_to_the_other(f"note: {NAMES[self._name]} is closed: nothing is printed there\n")
+
+    def _say_to_the_other(self, text: str) -> None:
+        """Of standard output it is said on standard error; never the other way round, where documents go."""
+        if self._name == "stdout":
+            stderr.tell(text)
+
+
+class _Strays(io.TextIOBase):
+    """What stands as `sys.stdout` and `sys.stderr` while a command runs: for argparse, warnings, tracebacks of threads."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.tell(text)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        file = self._stream.file
+        if file is None:
+            raise io.UnsupportedOperation("closed")
+        return file.fileno()
+
+
+class _Verbatim(_Strays):
+    def write(self, text: str) -> int:
+        self._stream._send(text)
+        return len(text)
+
+
+stdout, stderr = Stream("stdout"), Stream("stderr")
+
+
+def complain(text: str) -> None:
+    """Say why a command ends without what was asked for: on standard error or, where nobody gets that, on standard output."""
+    if not stderr.tell(text):
+        stdout.tell(text)
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes somebody's standard error, and
+    both streams are guarded."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+    stdout.begin()
+    stderr.begin()
+    stdout.guard()
+    stderr.guard()
+    given = sys.stdin
+    try:
+        with contextlib.ExitStack() as stack:
+            if given is None:  # closed: it holds nothing
+                sys.stdin = stack.enter_context(open(os.devnull, encoding="utf-8"))  # noqa: PTH123
+            yield
+    finally:
+        sys.stdin = given
+        stdout.release()
+        stderr.release()
+
+
+def carried(text: str, encoding: str | None) -> str:
+    """The text as a stream of this encoding can carry it: look-alikes, else escapes."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "look-alike").decode(encoding)
+
+
+def _look_alike(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return ascii_only(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("look-alike", _look_alike)

@@ -1,0 +1,945 @@
+"""What the programs of `runbook/node/` may say, field by field: the one boundary that everything from a node passes.
+
+Each description stands beside nothing else: types, ranges and lengths, names by what the kernel allows. Fields that no
+description names are dropped. `agreeing` checks besides that an answer is one to what was asked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from runbook.transport.frames import (
+    Clock,
+    Count,
+    ExitCode,
+    Integer,
+    Line,
+    Pid,
+    Seconds,
+    Text,
+    UnexpectedAnswer,
+    decoded,
+)
+
+if sys.version_info >= (3, 11):
+    from typing import NotRequired, TypedDict
+else:
+    from typing_extensions import NotRequired, TypedDict
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
+Mtu = Annotated[int, Meta(ge=0, le=1 << 31)]
+Digits = Annotated[str, Meta(pattern=r"\A[0-9]{1,10}\Z")]
+Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")]
+Interface = Annotated[str, Meta(pattern=r"\A[^\s/\x00-\x1f\x7f]{1,128}\Z")]
+"""The kernel allows every byte in it but white space and the slash."""
+
+Errno = Annotated[str, Meta(max_length=256)]
+FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f]{1,255}\Z")]
+"""The name of a file in a folder that both sides know: never a path."""
+
+JobId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
+
+
+class Address(str):
+    """An IP address as a number, perhaps with an IPv6 zone."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: object) -> Address:
+        ipaddress.ip_address(_of_text(value))
+        return super().__new__(cls, value)
+
+
+class Prefix(str):
+    """An IP address with the length of its network: 10.0.0.1/24."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: object) -> Prefix:
+        ipaddress.ip_interface(_of_text(value))
+        return super().__new__(cls, value)
+
+
+def _of_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("Expected `str`")
+    return value
+
+
+# The supervisor's first words.
+
+
+class Place(TypedDict):
+    workdir: Line
+    home: Line
+    user: Line
+    owner: Line | None
+    mode: Annotated[str, Meta(pattern=r"\A[0-7]{1,6}\Z")] | None
+    link: Line | None
+    there: Line
+    folder: bool
+    full_of_files: NotRequired[bool]
+    free_bytes: NotRequired[Count]
+    mount: NotRequired[Line]
+
+
+class FailureFacts(TypedDict):
+    type: Line
+    errno: Word | None
+    text: Line
+    path: Line
+
+
+class Hello(TypedDict):
+    time: Clock
+    python: Version
+    executable: Line
+    rejected: list[Line]
+    hostname: Line
+    platform: Word
+    pid: Pid
+    uid: Count | None
+    home: Line
+    machine: Line
+    folder: NotRequired[Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]]
+    free_bytes: NotRequired[Count]
+    free_files: NotRequired[Count | None]
+    noexec: NotRequired[bool]
+    folder_error: NotRequired[FailureFacts]
+    place: NotRequired[Place]
+
+
+# Programs that are called: one answer each.
+
+
+class Ran(TypedDict, total=False):
+    """What a tool of the node printed, or that it is missing or did not end."""
+
+    missing: bool
+    timed_out: bool
+    state: Annotated[str, Meta(max_length=1)]
+    code: ExitCode | None
+    out: Text
+    err: Text
+    fields: list[Word]
+
+
+class InterfaceFacts(TypedDict):
+    mtu: Mtu | None
+    state: Word | None
+    flags: list[Word]
+    addresses: list[Address]
+
+
+class Limits(TypedDict, total=False):
+    memlock_bytes: Count | None
+    memlock_hard_bytes: Count | None
+    may_lock: bool
+    open_files: Count | None
+
+
+class SharedMemory(TypedDict):
+    bytes: Count
+    free_bytes: Count
+
+
+class Reach(TypedDict):
+    hostname: Line
+    interfaces: dict[Interface, InterfaceFacts]
+    limits: Limits
+    shm: SharedMemory | None
+    port_range: Line | None
+
+
+class Looked(TypedDict):
+    addresses: list[Address] | None
+    seconds: Seconds
+    in_hosts: list[tuple[Count, Line]]
+
+
+class RouteEntry(TypedDict, total=False):
+    """Of `ip -j route`, what is judged."""
+
+    type: Word
+    dst: Line
+    src: Line
+    gateway: Line
+    via: dict[Word, Line]
+    dev: Interface
+    protocol: Line
+    scope: Line
+    prefsrc: Line
+    metric: Count
+    table: Line | Count
+    flags: list[Word]
+
+
+Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
+"""A rule of `ip -j rule`. All of it is kept: each key that nobody knows selects packets in a way that nobody knows."""
+
+
+class Route(TypedDict, total=False):
+    error: Line | None
+    dev: Interface | None
+    src: Address | None
+    via: Address | None
+    mtu: Mtu | None
+    rules: list[Selector]
+    routes: list[RouteEntry]
+
+
+class Pinged(TypedDict, total=False):
+    missing: bool
+    timed_out: bool
+    state: Annotated[str, Meta(max_length=1)]
+    code: ExitCode | None
+    out: Line
+    err: Line
+    raw: Line
+    sent: Count
+    received: Count
+    ms: Seconds
+
+
+class Neighbour(TypedDict, total=False):
+    dst: Line
+    dev: Interface
+    lladdr: Line
+    state: list[Word]
+
+
+class Gateway(TypedDict):
+    neighbour: Neighbour | None
+    routes: list[RouteEntry]
+
+
+class PingTarget(TypedDict):
+    peer: Line
+    address: Line
+    resolved: list[Address] | None
+    route: Route | None
+    small: Pinged | None
+    full: Pinged | None
+    spare_answers: bool
+    neighbour: Neighbour | None
+    spare: NotRequired[Line | None]
+    again: NotRequired[Pinged]
+    gateway: NotRequired[Gateway]
+
+
+class NetworkInterface(TypedDict):
+    mac: Line | None
+    mtu: Mtu | None
+    rp_filter: Integer
+    prefixes: list[Prefix]
+
+
+class Ping(TypedDict):
+    names: dict[Line, Looked]
+    hostname: Line
+    own: Looked | None
+    nameservers: list[Line]
+    name_sources: Line | None
+    hosts_unreadable: Line | None
+    reverse_late: bool
+    interfaces: dict[Interface, NetworkInterface]
+    rp_filtered: Integer | None
+    targets: list[PingTarget]
+
+
+class OwnAddress(TypedDict):
+    resolved: list[Address] | None
+    local: bool
+    error: NotRequired[Line]
+
+
+class Holder(TypedDict):
+    """Who has a port. `listens` and `peer` are address:port."""
+
+    uid: Count | None
+    user: Line | None
+    pid: Pid | None
+    command: Line | None
+    run_id: Line | None
+    listens: Line | None
+    peer: Line | None
+    left_behind: NotRequired[bool]
+    ours: NotRequired[bool]
+
+
+class PortState(TypedDict):
+    free: bool
+    errno: NotRequired[Errno]
+    holder: NotRequired[Holder | None]
+
+
+class PortAnswer(TypedDict):
+    address: OwnAddress | None
+    ports: dict[Digits, PortState]
+    unprivileged: Port | None
+
+
+class SocketHolder(TypedDict):
+    pid: Pid | None
+    command: Line | None
+    user: Line | None
+    sockets: Count
+
+
+class Ephemeral(TypedDict):
+    """The ports that the kernel hands out; `low` and `high` alone, and null, where it does not say."""
+
+    low: Port | None
+    high: Port | None
+    reserved: NotRequired[Count]
+    taken: NotRequired[Count]
+    ours: NotRequired[Count]
+    listening: NotRequired[Count]
+    connected: NotRequired[Count]
+    waiting: NotRequired[Count]
+    holders: NotRequired[list[SocketHolder]]
+
+
+class GpuProcess(TypedDict, total=False):
+    user: Line
+    command: Line
+    ours: bool
+
+
+class Gpus(TypedDict):
+    pci: Count | None
+    amd: Line | None
+    gpu: NotRequired[Ran]
+    apps: NotRequired[Ran]
+    links: NotRequired[Ran]
+    all: NotRequired[Ran]
+    dmesg: NotRequired[list[Text] | None]
+    journal: NotRequired[list[Text] | None]
+    processes: dict[Digits, GpuProcess]
+    uptime_s: Seconds
+
+
+class IbPort(TypedDict):
+    state: Line | None
+    phys_state: Line | None
+    rate: Line | None
+    link_layer: Line | None
+    sm_lid: Line | None
+
+
+class Gid(TypedDict):
+    gid: Line
+    type: Line | None
+    ndev: Line | None
+
+
+class Ibstat(TypedDict):
+    ibstat: Ran
+    sysfs: dict[Word, dict[Digits, IbPort]] | None
+    gids: dict[Word, dict[Digits, Gid]]
+    cards: Count | None
+
+
+class Wire(TypedDict):
+    hardware: list[Interface]
+    mbit: Count | None
+    duplex: list[Line | None]
+    counters: dict[Word, Integer | None]
+    tc: dict[Word, Text] | None
+
+
+class Link(TypedDict):
+    interfaces: dict[Interface, Wire]
+
+
+class Survey(TypedDict):
+    login: tuple[Line, Port] | None
+    system: Line
+    shell: Line | None
+    speeds: dict[Interface, Count]
+    nvidia_smi: Ran
+    nvidia_devices: Count | None
+
+
+class Python(TypedDict):
+    path: Line
+    version: Version
+    prefix: Line
+    torch: Line | None
+    cuda: NotRequired[Line | None]
+    hip: NotRequired[Line | None]
+
+
+class Pythons(TypedDict):
+    pythons: list[Python]
+    unfinished: Count
+
+
+class RouteTarget(TypedDict):
+    peer: Line
+    address: Line
+    port: Port
+    source: Address | None
+    interface: Interface | None
+    answer: Line
+
+
+class Routes(TypedDict):
+    targets: list[RouteTarget]
+
+
+class Connection(TypedDict):
+    local: Address
+    local_port: Port
+    remote: Address
+    remote_port: Port
+    pid: Pid
+    unacked: Count
+    unread: Count
+    resent: Count
+
+
+class Flows(TypedDict):
+    connections: list[Connection]
+    listening: list[Port]
+
+
+class Process(TypedDict):
+    pid: Pid
+    state: Annotated[str, Meta(pattern=r"\A[A-Za-z]\Z")]
+    comm: Line
+    wchan: Line
+    cpu: Number
+
+
+class BusyProcess(TypedDict):
+    pid: Pid
+    user: Line
+    command: Line
+    cpu: Number
+
+
+class RankSeen(TypedDict):
+    processes: list[Process]
+    works: bool
+    moved: Integer | None
+    queued: Integer
+    stack: Text | None
+
+
+class Halt(TypedDict):
+    ranks: dict[Digits, RankSeen]
+    busy: list[BusyProcess]
+    carried: Integer | None
+    cpus: Count | None
+    kernel_kills: Count | None
+    kernel_says: list[Line]
+    seconds: Seconds
+
+
+class CollectedAnswer(TypedDict):
+    name: Line
+    command: Line
+    status: Literal["ok", "missing", "denied", "timeout", "failed"]
+    code: ExitCode | None
+    seconds: Seconds
+    out: Text
+    err: Text
+    left_out: Count
+
+
+class Collected(TypedDict):
+    answers: Annotated[list[CollectedAnswer], Meta(max_length=1000)]
+    user: Line
+    users: Annotated[list[Annotated[list[Line], Meta(min_length=3, max_length=3)]], Meta(max_length=100_000)]
+    hostnames: Annotated[list[Line], Meta(max_length=100_000)]
+    seconds: Seconds
+
+
+# Jobs: what keepers write down, and what a node tells of it.
+
+
+class Use(TypedDict):
+    cpu_s: Seconds
+    rss: Count
+    processes: Count
+    gpu_bytes: Count | None
+
+
+class KeptFacts(TypedDict):
+    """What a keeper wrote of the process that it keeps; `runbook/node/journal.py` tells what each field may hold."""
+
+    name: FileName
+    job: JobId
+    attempt: Annotated[int, Meta(ge=0, le=1_000_000)]
+    node: Word
+    ranks: Annotated[list[Rank], Meta(min_length=1)]
+    keeper: Pid
+    state: Literal["waiting", "running", "stopping", "ended"]
+    local_rank: NotRequired[Rank | None]
+    keeper_born: NotRequired[Count | None]
+    pid: NotRequired[Pid | None]
+    born: NotRequired[Count | None]
+    code: NotRequired[ExitCode | None]
+    started: NotRequired[Clock | None]
+    ended: NotRequired[Clock | None]
+    why: NotRequired[Line | None]
+    left: NotRequired[list[Pid]]
+    gpus: NotRequired[list[Rank] | None]
+    each: NotRequired[list[FileName] | None]
+    detached: NotRequired[bool | None]
+    barrier: NotRequired[Line | None]
+    met: NotRequired[list[Line]]
+    met_on: NotRequired[Line | None]
+
+
+class Journal(KeptFacts, total=False):
+    """With what a node sees of the process now, where it looked."""
+
+    lives: bool
+    keeper_lives: bool
+    use: Use
+
+
+class LivingJournal(KeptFacts):
+    lives: bool
+    keeper_lives: bool
+    use: NotRequired[Use]
+
+
+class Damaged(TypedDict):
+    """A file of a job that its node cannot read, and the living processes that it may be about."""
+
+    name: Line
+    why: Line
+    pids: list[Pid]
+
+
+class Prepared(TypedDict):
+    alive: list[LivingJournal]
+    gpus: list[LivingJournal]
+    sha256: dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]
+
+
+class Watched(TypedDict):
+    kept: list[Journal]
+    read: dict[FileName, bytes]
+    size: dict[FileName, Count]
+    seen: list[tuple[Line, Count, Integer]]
+    time: Clock
+
+
+class Kept(TypedDict):
+    kept: list[LivingJournal]
+
+
+class About(TypedDict):
+    """`job.json`: what whoever launched a job wrote of it, on each node."""
+
+    job: JobId
+    node: Word
+    nodes: NotRequired[dict[Word, list[Rank]]]
+    began: NotRequired[Clock]
+    grace_s: NotRequired[Seconds]
+    stage: NotRequired[Line]
+    launcher: NotRequired[Word]
+    command: NotRequired[list[Text]]
+    attempt: NotRequired[Count]
+    port: NotRequired[Port]
+    gpus: NotRequired[list[Rank]]
+
+
+class ListedJob(TypedDict):
+    about: About
+    folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
+    attempts: dict[FileName, list[LivingJournal]]
+    damaged: NotRequired[list[Damaged]]
+
+
+class Listed(TypedDict):
+    jobs: list[ListedJob]
+    time: Clock
+
+
+class Cleaned(TypedDict):
+    removed: bool
+    alive: list[Line]
+
+
+ANSWERS: Mapping[str, Any] = {
+    "reach": Reach,
+    "ping": Ping,
+    "port": PortAnswer,
+    "ephemeral": Ephemeral,
+    "gpus": Gpus,
+    "ibstat": Ibstat,
+    "link": Link,
+    "survey": Survey,
+    "pythons": Pythons,
+    "route": Routes,
+    "flows": Flows,
+    "halt": Halt,
+    "collect": Collected,
+    "job prepare": Prepared,
+    "job watch": Watched,
+    "job stop": Kept,
+    "job kill": Kept,
+    "job list": Listed,
+    "job clean": Cleaned,
+}
+"""By program; where that obeys several orders, by program and order."""
+
+
+def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
+    """What a program answered to these arguments. Raises UnexpectedAnswer."""
+    name = f"{program} {arguments['do']}" if "do" in arguments else program
+    found: dict[str, Any] = decoded(said, ANSWERS[name])
+    wanted, got = _asked(program, arguments, found)
+    if wanted != got:
+        raise UnexpectedAnswer(f"it tells of {_few(got)}, and was asked for {_few(wanted)}")
+    return found
+
+
+def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What an answer has to tell of, and what it tells of, where that must be the same."""
+    if program in ("ping", "route"):
+        sides = (arguments["targets"], found["targets"])
+        wanted, got = ([f"{one['peer']} at {one['address']}" for one in side] for side in sides)
+        return [*wanted, *arguments.get("names", ())], [*got, *found.get("names", ())]
+    if program == "port":
+        return [str(port) for port in arguments["ports"]], list(found["ports"])
+    if program == "ephemeral":
+        fields = (
+            Ephemeral.__annotations__ if found["low"] is not None and found["high"] is not None else ("low", "high")
+        )
+        return list(fields), [name for name in Ephemeral.__annotations__ if name in found]
+    if program == "halt":
+        return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
+    return [], []
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "nothing"
+
+
+# Programs that run beside us and say something now and then.
+
+
+class Event(TypedDict):
+    event: NotRequired[Line]
+    step: NotRequired[Line]
+
+
+class PortRefused(TypedDict):
+    port: Port
+    errno: Errno
+    text: Line
+
+
+class Listening(TypedDict):
+    ports: list[Annotated[int, Meta(ge=1, le=65535)]]
+    errors: list[PortRefused]
+
+
+class Dialled(TypedDict):
+    outcome: Literal[
+        "open", "dropped", "refused", "rejected", "reset", "stranger", "silent", "lost", "unsent", "unresolvable"
+    ]
+    errno: Errno | None
+    seconds: Seconds
+    tries: Count
+    retransmitted: Count | None
+    local: Address | None
+    remote: Address | None
+
+
+class DialResults(TypedDict):
+    results: list[Dialled]
+
+
+class Tool(TypedDict):
+    status: Literal["ok", "missing", "denied", "timeout", "failed"]
+    rc: NotRequired[ExitCode]
+    stdout: NotRequired[Text]
+    stderr: NotRequired[Text]
+    flavour: NotRequired[Word]
+
+
+class RulesFacts(TypedDict, total=False):
+    conntrack_count: Digits | None
+    conntrack_max: Digits | None
+    local_ports: Line | None
+    rp_filter: Line | None
+    ip_forward: Line | None
+    release: Line | None
+    uid: Count
+    gid: Count
+    legacy_tables: dict[Word, list[Line] | None]
+    nf_tables: bool | None
+    traffic_filters: dict[Line, Line]
+
+
+class Rules(TypedDict):
+    tools: dict[Line, Tool]
+    facts: RulesFacts
+
+
+class Seat(TypedDict):
+    rank: Rank
+    world_size: Rank
+
+
+class Started(TypedDict):
+    event: Line
+    step: Line
+    pid: Pid
+    host: Line
+    seat: Seat
+    kernel_kills: Count | None
+
+
+class Imported(TypedDict):
+    event: Line
+    step: Line
+    torch: Line
+    cuda: Line | None
+    nccl: Line | None
+    gpus: Count
+    gpu: Line | None
+    python: Line
+    seconds: Seconds
+
+
+class Sizes(TypedDict):
+    size: Count
+    why: Line
+
+
+class Lag(TypedDict):
+    timed: Seconds
+    own: Seconds
+    paused: Seconds
+    queued: Seconds
+
+
+class Done(TypedDict):
+    event: Line
+    step: Line
+    stopped_before: NotRequired[Sizes | None]
+    lag: NotRequired[Lag]
+
+
+class Step(TypedDict):
+    event: Line
+    step: Line
+    reason: NotRequired[Line]
+    address: NotRequired[Line]
+    port: NotRequired[Port]
+
+
+class Beat(TypedDict, total=False):
+    event: Line
+    phase: Line
+    size: Count
+    turn: Count
+    turns: Count
+    work: Count
+
+
+class Row(TypedDict):
+    """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
+
+    size: Count
+    count: Count
+    type: Word
+    redop: Word
+    time_us: Seconds
+    algbw: Seconds
+    busbw: Seconds
+    wrong: Count
+    iterations: Count
+    p50_us: Seconds
+    p99_us: Seconds
+    max_us: Seconds
+
+
+class RowDone(TypedDict):
+    event: Line
+    row: Row
+
+
+class Finished(TypedDict):
+    event: Line
+    size: Count
+
+
+class WrongElement(TypedDict):
+    element: Count
+    got: Number | Literal["nan", "inf", "-inf"]
+    expected: Number
+
+
+class Wrong(TypedDict):
+    event: Line
+    size: Count
+    count: Count
+    first: WrongElement | None
+
+
+class Located(TypedDict):
+    event: Line
+    ranks: list[Rank]
+
+
+class Host(TypedDict):
+    host: Line
+    machine: Line
+
+
+class World(TypedDict):
+    event: Line
+    hosts: list[Host]
+
+
+class Failed(TypedDict):
+    event: Line
+    cause: Word | None
+    text: Text
+    traceback: NotRequired[list[Text]]
+    at: NotRequired[Beat]
+
+
+class LookingUp(TypedDict):
+    event: Line
+    address: Line
+    seconds: NotRequired[Seconds]
+
+
+class Moved(TypedDict):
+    event: Line
+    source: Rank
+    destination: Rank
+    gbytes: Seconds
+
+
+class Alone(TypedDict):
+    event: Line
+    rank: Rank
+    gbytes: Seconds
+    waited: Number
+
+
+class Stopped(TypedDict):
+    """A launch script that started nothing; which of its reasons it was is the event itself."""
+
+    event: Line
+    code: NotRequired[ExitCode]
+
+
+class KeptNow(KeptFacts):
+    event: Line
+
+
+Descriptions = Mapping[str, Any]
+"""By event, or `step` and the name of the step, or `step` for every other one; the empty name is for what has no event."""
+
+MESH: Descriptions = {"listening": Listening, "dialled": DialResults}
+RULES: Descriptions = {"": Rules}
+RANK: Descriptions = {
+    "step started": Started,
+    "step imported": Imported,
+    "step done": Done,
+    "step": Step,
+    "beat": Beat,
+    "row": RowDone,
+    "finished": Finished,
+    "wrong": Wrong,
+    "located": Located,
+    "world": World,
+    "failed": Failed,
+    "looking-up": LookingUp,
+    "looked-up": LookingUp,
+    "moved": Moved,
+    "alone": Alone,
+}
+KEEPER: Descriptions = {"kept": KeptNow}
+
+PROGRAMS: Mapping[str, Descriptions] = {"mesh": MESH, "rules": RULES}
+"""Of the programs in `runbook/node/` that are started by their name."""
+
+
+def message(descriptions: Descriptions, said: bytes) -> dict[str, Any] | None:
+    """One message; None for JSON that no description is for: something else that a program printed.
+
+    Raises UnexpectedAnswer for one that does not fit its description.
+    """
+    try:
+        kind = decoded(said, Event)
+    except UnexpectedAnswer:
+        return None
+    event = kind.get("event", "")
+    described = descriptions.get(f"{event} {kind.get('step', '')}") or descriptions.get(event)
+    if described is None:
+        return None
+    found: dict[str, Any] = decoded(said, described)
+    return found
+
+
+# Files that a rank leaves beside itself.
+
+
+class FlightEntry(TypedDict, total=False):
+    """Of one collective in torch's Flight Recorder, what is compared."""
+
+    process_group: list[Line]
+    pg_id: Line | Count
+    collective_seq_id: Integer | Line
+    is_p2p: bool
+    profiling_name: Line
+    input_sizes: list[list[Count]]
+    input_dtypes: list[Line]
+    retired: bool
+    state: Line
+
+
+class FlightStatus(TypedDict, total=False):
+    last_enqueued_collective: Integer | Line
+    last_completed_collective: Integer | Line
+
+
+class FlightGroup(TypedDict, total=False):
+    ranks: Line | list[Rank]
+
+
+class FlightDump(TypedDict, total=False):
+    entries: list[FlightEntry] | None
+    pg_status: dict[Line, FlightStatus] | None
+    pg_config: dict[Line, FlightGroup] | None
+
+
+class Calling(TypedDict):
+    operation: Word
+    count: NotRequired[Count]
+    dtype: NotRequired[Word]
+
+
+class Flight(TypedDict):
+    rank: Rank
+    calls: Count
+    calling: Calling | None
+    recorded: Integer | None
+    flight: FlightDump | None
+
+
+def flight(said: bytes) -> dict[str, Any]:
+    """What a rank wrote down of its last collectives. Raises UnexpectedAnswer."""
+    found: dict[str, Any] = decoded(said, Flight)
+    return found

@@ -1,0 +1,149 @@
+"""Frames as a supervisor sends them: one JSON object a line, then as many bytes of payload as it says.
+
+A node may be broken or in somebody else's hands. So nothing is kept beyond a limit, the work grows with what arrives and
+not faster, and what does not fit the description raises `UnexpectedAnswer`, which says where.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+LONGEST_LINE = 24 << 20
+"""Bytes of one line. The longest that a node has reason to send are the rules of its packet filters."""
+
+LARGEST_PAYLOAD = 1 << 20
+"""Bytes behind a line. A supervisor sends what programs print in pieces of 64 KiB, and of a file the first MiB."""
+
+LOWEST, HIGHEST = -(1 << 62), 1 << 62
+
+Count = Annotated[int, Meta(ge=0, le=HIGHEST)]
+Integer = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
+Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
+ExitCode = Annotated[int, Meta(ge=-256, le=1 << 32)]
+Line = Annotated[str, Meta(max_length=4096)]
+"""A name, a path, a sentence. That it may hold any character is the concern of whoever prints it."""
+
+Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
+
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Clock = Annotated[float, Meta(ge=-1e12, le=1e12)]
+
+
+class UnexpectedAnswer(ValueError):
+    """A node said what our own program never says: which field of it, and what is wrong there."""
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """An exception on the node as data. `errno` is its name, such as ENOSPC."""
+
+    type: Line = ""
+    errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None = None
+    text: Text = ""
+    path: Text = ""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """What a supervisor may say. Which fields mean anything depends on `event`; `bytes` of payload follow the line."""
+
+    event: Literal["hello", "beat", "started", "output", "exit", "failed", "done", "bye"]
+    id: Count | None = None
+    bytes: Annotated[int, Meta(ge=0, le=LARGEST_PAYLOAD)] = 0
+    time: Clock = 0.0
+    echo: Line | None = None
+    pid: Pid | None = None
+    stream: Literal[1, 2] = 1
+    code: ExitCode | None = None
+    timed_out: bool = False
+    error: Failure = Failure()
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    stopped: Count = 0
+    swept: Count = 0
+    left: Annotated[list[Pid], Meta(max_length=10_000)] = []
+
+
+_FRAME = msgspec.json.Decoder(Frame)
+
+
+class FrameReader:
+    """Cuts what arrives into frames, in time that grows with its length."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0  # up to here there is no end of a line
+        self._frame: Frame | None = None  # its payload has not arrived whole
+        self.line = b""
+        """The line of the frame that was given last."""
+
+    def feed(self, data: bytes) -> Iterator[tuple[Frame, bytes]]:
+        """Every frame that is whole by now, with its payload. Raises UnexpectedAnswer."""
+        self._buffer += data
+        while True:
+            if self._frame is None:
+                end = self._buffer.find(b"\n", self._searched)
+                if (len(self._buffer) if end < 0 else end) > LONGEST_LINE:
+                    raise UnexpectedAnswer(f"a line of more than {LONGEST_LINE >> 20} MiB")
+                if end < 0:
+                    self._searched = len(self._buffer)
+                    return
+                self.line = bytes(memoryview(self._buffer)[:end])
+                self._drop(end + 1)
+                self._frame = _decoded(_FRAME, self.line)
+            if len(self._buffer) < self._frame.bytes:
+                return
+            frame, self._frame = self._frame, None
+            payload = bytes(memoryview(self._buffer)[: frame.bytes])
+            self._drop(frame.bytes)
+            yield frame, payload
+
+    def _drop(self, count: int) -> None:
+        del self._buffer[:count]  # which moves nothing: a bytearray remembers where it begins
+        self._searched = 0
+
+
+def decoded(data: bytes, description: Any) -> Any:
+    """JSON as the described type. Raises UnexpectedAnswer with the field that does not fit."""
+    return _decoded(_decoder(description), data)
+
+
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+_MAKING = threading.Lock()
+"""msgspec crashes the interpreter where two threads make decoders of one type for the first time at once: the second finds what
+the first has half made (seen with 0.22)."""
+
+
+def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
+    if description not in _DECODERS:
+        with _MAKING:
+            _DECODERS[description] = msgspec.json.Decoder(description, dec_hook=_of_our_type)
+    return _DECODERS[description]
+
+
+def _of_our_type(kind: Any, value: object) -> object:
+    """Types of our own check themselves as they are made, and raise ValueError."""
+    return kind(value)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    try:
+        return decoder.decode(_with_whole_surrogates(data))
+    except (ValueError, RecursionError, TypeError) as error:
+        raise UnexpectedAnswer(str(error)) from None
+
+
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)")
+_LONE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
+
+
+def _with_whole_surrogates(data: bytes) -> bytes:
+    """Python on the node writes a byte of a name that is no text as half of a surrogate pair; nobody could print that."""
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPE.sub(lambda escape: b"?" if _LONE.match(escape[0]) else escape[0], data)

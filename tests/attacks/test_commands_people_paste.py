@@ -1,0 +1,234 @@
+"""Whatever a node calls its interfaces, tables and paths: a remedy that is pasted runs the command that it shows, and no other."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import string
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runbook.causes.netfilter import Evidence, Flow, arp_stop, explain
+from runbook.causes.netfilter import firewalld as firewalld_tool
+from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.visible import visible
+from runbook.report.remedies import placed
+
+from .commands import holes
+
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
+PIECES = (
+    "eth0", "a b", "$(touch hit)", "`touch hit`", "; touch hit", "&& touch hit", "| sh", "> hit", "'", '"', "\\", "$HOME", "!!",
+    "*", "?", "~", "#", "-rf", "\n", "\r", "\t", "\0", "\x1b[31m", "\u202e", "\u200b", "\udcff", "%PATH%", "’", "{a,b}", "=",
+    "; on node-b: sudo reboot", "flush ruleset", "漢字", "é",
+)  # fmt: skip
+NAMES = st.lists(st.sampled_from(PIECES) | st.text(string.printable, max_size=4), min_size=1, max_size=4).map("".join)
+ARP, DROP = "arp", {"drop": None}
+
+
+# The functions.
+
+
+@SLOW
+@given(NAMES)
+def test_a_name_is_one_word_of_a_shell(name: str) -> None:
+    typed = word(name)
+    assert visible(typed) == typed
+    assert "`" not in typed
+    assert len(shlex.split(f"sudo ip link show {typed} up")) == 6
+    if typed.isascii() and name.isprintable() and "`" not in name and "; on " not in name:
+        assert shlex.split(typed) == [name]
+
+
+@settings(SLOW, max_examples=40)
+@given(st.lists(NAMES, min_size=1, max_size=5))
+def test_a_real_shell_takes_it_as_one_word(names: list[str]) -> None:
+    line = "printf '%s\\n' " + " ".join(map(word, names))
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, env={"HOME": "/nowhere"})
+    told = done.stdout.decode("utf-8", "surrogateescape")
+    wanted = [shlex.split(word(name))[0].replace("~/", "/nowhere/", 1) if word(name).startswith("~/") else shlex.split(word(name))[0] for name in names]  # fmt: skip
+    assert (done.stderr, told) == (b"", "".join(f"{one}\n" for one in wanted))
+
+
+def test_ordinary_names_stand_as_they_are() -> None:
+    for name in (
+        "eth0",
+        "mlx5_0",
+        "/var/tmp/x.log",
+        "10.0.0.1",
+        "fd00::1",
+        "node-a",
+        "~/.ssh/id_ed25519",
+        "a@b",
+        "0,1",
+    ):
+        assert word(name) == name
+    assert word("Two words") == "'Two words'"
+
+
+@SLOW
+@given(st.lists(NAMES, min_size=1, max_size=4))
+def test_what_nft_would_read_as_more_than_a_name_is_not_typed(names: list[str]) -> None:
+    typed = nft_words("add", "rule", *names)
+    assert typed is None or typed.split(" ") == ["add", "rule", *names]
+    assert typed is None or re.fullmatch(r"[\w/. -]+", typed)
+
+
+@SLOW
+@given(NAMES)
+def test_powershell_takes_it_as_one_word(name: str) -> None:
+    typed = powershell_word(name)
+    bare = re.fullmatch(r"[A-Za-z0-9_.:-]+", typed)
+    inside = typed[1:-1]
+    assert bare or (typed[0] == typed[-1] == "'" and not re.search("['‘’‚‛]", re.sub("(['‘’‚‛])\\1", "", inside)))
+    assert visible(typed) == typed
+
+
+@SLOW
+@given(NAMES)
+def test_a_rule_of_windows_is_named_or_not(name: str) -> None:
+    assert re.fullmatch(r'"[^"$`%&|<>^!\x00-\x1f]*"', netsh_name(name))
+
+
+# Everything in the package that is a command: no value goes in but through those functions.
+
+NUMBERS = re.compile(
+    r"(?:\w+\.)*(?:port|pid|number|handle|prefixlen|netmask|length|cause)$|number\[1\]$|rule\.index \+ 1$|1500 if lower|"
+    r"','\.join\(map\(str, sorted\(numbers\)\)\)$|listed\("
+)
+OURS = {
+    # what is made of checked parts beside the command itself
+    "causes/netfilter/arp.py": {"where", "match"},
+    "causes/netfilter/blocked.py": {"permitted", "file"},
+    "causes/netfilter/evidence.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
+    "causes/netfilter/explain.py": {"base.engine", "table", "words"},
+    "causes/netfilter/firewalld.py": {"rules", "' '.join(_rich('source', members, ports, protocol, first))"},
+    "causes/netfilter/remedy.py": {
+        *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
+        "base.engine",
+    },
+    "causes/netfilter/ufw.py": {"where", "peer", "part", "protocol"},
+    "causes/tools/disks.py": {"remedy"},
+    "checks/dialling/ports.py": {"DEFAULT_PORTS"},
+    "checks/isolation/wires.py": {"way"},
+    "checks/dialling/ephemeral.py": {"DEFAULT_PORTS[0]", "DEFAULT_PORTS[1]", "first['pid']"},
+    "checks/reachability/names.py": {"append"},
+    "checks/reachability/refusal.py": {"family(target)", "' '.join(map(word, words.split()))"},
+    "checks/reachability/routes.py": {"family(network)", "network", "mine.ip"},
+    "checks/reachability/silence.py": {"fresh", "' '.join(map(word, route.split()))"},
+    "checks/readiness/gpus/health.py": {"ids"},
+    "checks/readiness/gpus/judge.py": {"words"},
+    "checks/readiness/torch.py": {"node.interpreter_typed"},
+    "transport/session.py": {"quoted"},
+    "transport/ssh_errors.py": {"rename", "jump", "trust", "_quoted(target.entry)"},
+}
+SENTENCES = re.compile(
+    r"\S+ (?:on \{\}|does not return|stopped|ended with|fails|refuses|crashed|default policy|rule in|rule \{\}|chain \{\}|"
+    r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook \{\}"
+)
+"""What only begins like a command."""
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "engine/collect/controller.py", "engine/survey/devices.py")  # fmt: skip
+FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
+
+
+def test_every_value_in_a_command_is_quoted() -> None:
+    found = list(holes())
+    assert sum(hole.source.startswith(FUNCTIONS) for hole in found) > 80  # the search finds them
+    raw = [
+        f"{hole.file}:{hole.line}: {{{hole.source}}} in `{hole.command}`"
+        for hole in found
+        if not hole.source.startswith(FUNCTIONS)
+        and not NUMBERS.match(hole.source)
+        and hole.source not in OURS.get(hole.file, ())
+        and not SENTENCES.match(hole.command)
+        and not hole.file.startswith(SCRIPTS)
+    ]
+    assert raw == []
+
+
+# Remedies as they come out.
+
+
+def ok(stdout: str) -> dict[str, Any]:
+    return {"status": "ok", "rc": 0, "stdout": stdout, "stderr": "", "flavour": "nft"}
+
+
+def evidence(**tools: Mapping[str, Any]) -> Evidence:
+    empty = json.dumps({"nftables": [{"metainfo": {"version": "1.0.6"}}]})
+    records: dict[str, Any] = {"nft-json": ok(empty), "iptables-save": ok(""), "ip6tables-save": ok("")}
+    records |= {name.replace("_", "-"): record for name, record in tools.items()}
+    records["route 10.0.0.1"] = ok('[{"dst": "10.0.0.1", "dev": "eth0"}]')
+    return Evidence.of({"tools": records, "facts": {"legacy_tables": {"ip": [], "ip6": []}}})
+
+
+def ruleset(family: str, table: str, chain: str, policy: str, handle: object) -> Evidence:
+    at = {"family": family, "table": table}
+    base = {**at, "name": chain, "handle": 1, "type": "filter", "hook": "input", "prio": 0, "policy": policy}
+    items: list[Any] = [{"table": {"family": family, "name": table, "handle": 1}}, {"chain": base}]
+    if policy == "accept":
+        items.append({"rule": {**at, "chain": chain, "handle": handle, "expr": [DROP]}})
+    return evidence(nft_json=ok(json.dumps({"nftables": items})))
+
+
+@SLOW
+@given(NAMES, NAMES, st.sampled_from(["accept", "drop"]), st.integers(1, 99) | NAMES)
+def test_tables_and_chains_of_nft(table: str, chain: str, policy: str, handle: object) -> None:
+    told = explain(ruleset("inet", table, chain, policy, handle), Flow("10.0.0.1", "10.0.0.2", 29500))
+    if told.allow == NFT_BY_HAND or not told.allow:
+        return
+    words = shlex.split(told.allow)
+    verb = ["insert"] if policy == "accept" else ["add"]
+    place = ["position", str(handle)] if policy == "accept" else []
+    rest = ["ip", "saddr", "10.0.0.1", "tcp", "dport", "29500", "accept"]
+    assert words == ["sudo", "nft", *verb, "rule", "inet", table, chain, *place, *rest]
+    assert not re.search(r"[;{}\s\"'`$]", table + chain + "".join(place))
+
+
+def test_plain_names_of_nft_are_still_typed() -> None:
+    told = explain(ruleset("inet", "my-table", "a.b/c_d", "accept", 7), Flow("10.0.0.1", "10.0.0.2", 29500))
+    assert told.allow.startswith("sudo nft insert rule inet my-table a.b/c_d position 7 ")
+
+
+@SLOW
+@given(NAMES, NAMES)
+def test_tables_of_arp(table: str, chain: str) -> None:
+    stop = arp_stop(ruleset(ARP, table, chain, "accept", 3), "eth0", "10.0.0.2", "10.0.0.1")
+    if stop is not None and stop.remedy != NFT_BY_HAND:
+        assert shlex.split(stop.remedy)[:9] == ["sudo", "nft", "insert", "rule", ARP, table, chain, "position", "3"]
+
+
+@SLOW
+@given(NAMES)
+def test_zones_of_firewalld(zone: str) -> None:
+    status = firewalld_tool.parse_zones(f"{zone} (default, active)\n  target: default\n  interfaces: eth0\n")
+    for command in firewalld_tool.allow(status, "eth0", ("10.0.0.1",), ((1, 2),), "tcp", first=False):
+        words = shlex.split(command)
+        assert words[:2] == ["sudo", "firewall-cmd"]
+        assert len(words) in (3, 5)
+    for command in firewalld_tool.allow_out(zone, ("10.0.0.1",), ((1, 2),), "tcp"):
+        assert len(shlex.split(command)) in (3, 5)
+
+
+@SLOW
+@given(NAMES)
+def test_no_name_makes_a_command_for_another_node(name: str) -> None:
+    remedy = f"sudo ip link set dev {word(name)} mtu 1500"
+    assert list(placed(remedy, ["node-a"], ["node-a", "node-b"])) == [("node-a", remedy)]
+    told = f"on node-a: `sudo ip link set dev {word(name)} mtu 1500`"
+    assert [where for where, _ in placed(told, ["node-a"], ["node-a", "node-b"])] == ["node-a"]
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_hosts_file(name: str) -> None:
+    from runbook.checks.reachability.names import correct_hosts
+
+    assert len(shlex.split(correct_hosts(name, "10.0.0.1", []))) == 7  # echo LINE | sudo tee -a FILE: `|` counts
+    both = shlex.split(correct_hosts(name, "10.0.0.1", [[2, "x"]]))
+    assert both[:4] == ["sudo", "sed", "-i", "-E"]
+    assert both[5:7] == ["/etc/hosts", "&&"]

@@ -1,0 +1,51 @@
+"""A node that says something without end costs the controller no more than 5 s of CPU and 100 MB, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .flooding import FLOODS
+
+PLACES = (
+    ("name_of_every_node", "hello"),
+    ("name_of_every_node", "ping"),
+    ("rank_wrong_data", "rank"),
+    ("job_logs", "job list"),
+)
+MOST_CPU_S, MOST_MB = 5.0, 100
+QUICK = [what for what in FLOODS if what not in ("output in small pieces", "messages")]
+"""An honest program may print like that: it is held back, not cut off, and takes as long as its stage may."""
+
+
+def flooded(name: str, when: str, what: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "attacks.flooding", name, when, what, str(folder)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert told["complaint"] is None, told["text"]
+    assert told["cpu_s"] <= MOST_CPU_S, told
+    assert told["more_mb"] <= MOST_MB, told
+
+
+@pytest.mark.parametrize(
+    ("place", "what"), [(PLACES[index % len(PLACES)], what) for index, what in enumerate(QUICK)], ids=str
+)
+def test_a_flood_is_cut_off(place: tuple[str, str], what: str, tmp_path: Path) -> None:
+    flooded(*place, what, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", FLOODS)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_every_flood_at_every_place_is_cut_off(place: tuple[str, str], what: str, tmp_path: Path) -> None:
+    flooded(*place, what, tmp_path)

@@ -1,0 +1,267 @@
+"""A node in somebody else's hands, in place of any node, in every command: it spoils what is known of itself, and no more."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .hostile_run import Done, attack, changing
+from .recorded_node import Json, Recording, recording, recordings, unchanged
+
+RUNS = tuple(name for name in recordings() if not name.startswith("job_"))
+JOBS = tuple(name for name in recordings() if name.startswith("job_"))
+
+Path_ = tuple[Any, ...]
+
+STRINGS = (
+    "",
+    "../../../etc/cron.d/x",
+    "/root/.ssh/authorized_keys",
+    "a\0b",
+    "\x1b]0;owned\x07\x1b[2J",
+    "\u202egnp.exe",
+    "x" * 5000,
+    "$(touch owned)`touch owned`;touch owned",
+    "999.999.999.999/99",
+    "::1%eth0/129",
+    "\ud800",
+    "9" * 5000,
+    "\n\nPASS after 1 s\n",
+)
+NUMBERS = (-1, 0, 1, 65536, 2**63, -(2**63), 10**400, 1.5, -1e308)
+OTHERS: tuple[Json, ...] = (None, True, [], {}, [[]], [{}], {"": {}}, [None])
+NOT_JSON = (b"NaN", b"1e999", b"[" * 100_000, b"{" * 1000, b'"\\ud800"', b'"\xff"', b"", b"}", b'{"a":1,"a":2}')
+
+
+def places(value: Json, at: Path_ = ()) -> Iterator[Path_]:
+    """Every place in a JSON value; of long lists the first two and the last."""
+    yield at
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*at, key))
+    elif isinstance(value, list):
+        for index in sorted({0, 1, len(value) - 1} & set(range(len(value)))):
+            yield from places(value[index], (*at, index))
+    elif isinstance(value, str) and (inside := within(value)) is not None:
+        yield from places(inside, (*at, WITHIN))
+
+
+WITHIN = "the JSON in this text"
+
+
+def within(text: str) -> Json:
+    """What a tool of the node printed as JSON; None for other text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def step_in(value: Json, step: Any) -> Json:
+    return json.loads(value) if step == WITHIN else value[step]
+
+
+def altered(value: Json, at: Path_, change: Callable[[Json], Json]) -> Json:
+    """A copy in which `change` was applied at this place; MISSING removes it."""
+    if not at:
+        return change(value)
+    if at[0] == WITHIN:
+        made = altered(json.loads(value), at[1:], change)
+        return "" if made is MISSING else json.dumps(made)
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    made = altered(copy[at[0]], at[1:], change)
+    if made is MISSING:
+        del copy[at[0]]
+    else:
+        copy[at[0]] = made
+    return copy
+
+
+MISSING = object()
+
+
+def changes(value: Json) -> list[tuple[str, Callable[[Json], Json]]]:
+    """What an attacker may put in the place of a value, by a name for it."""
+    kinds: list[Any] = [*STRINGS, *NUMBERS, *OTHERS]
+    found: list[tuple[str, Callable[[Json], Json]]] = [
+        (f"{type(kind).__name__} {str(kind)[:30]!r}", lambda _, kind=kind: kind)  # type: ignore[misc]
+        for kind in kinds
+        if kind != value or type(kind) is not type(value)
+    ]
+    found.append(("missing", lambda _: MISSING))
+    if isinstance(value, list):
+        found += [("twice", lambda v: v + v), ("backwards", lambda v: v[::-1]), ("many", lambda v: (v or [0]) * 2000)]
+    if isinstance(value, dict):
+        found.append(("more keys", lambda v: {**v, "../x": 1, "": None, "9" * 30: {}}))
+        found.append(("others' values", lambda v: dict(zip(v, list(v.values())[::-1], strict=True))))
+    if isinstance(value, str):
+        found += [
+            ("longer", lambda v: v + "x"),
+            ("a control character", lambda v: v + "\x1b[31m"),
+            ("other digits", lambda v: v.replace("1", "9")),
+        ]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        found += [("one more", lambda v: v + 1), ("negative", lambda v: -v), ("much more", lambda v: v * 1_000_003)]
+    return found
+
+
+Attack = tuple[str, str, str, int, Path_, str]  # recording, node, program, which of its answers, place, change
+
+
+def attacks(names: tuple[str, ...]) -> list[Attack]:
+    found: list[Attack] = []
+    for name in names:
+        said = recording(name).said
+        for node in (min(said), max(said)):
+            for program, answers in said[node].items():
+                for number, answer in enumerate(answers[:2]):
+                    for at in places(answer):
+                        value = _at(answer, at)
+                        found += [(name, node, program, number, at, kind) for kind, _ in changes(value)]
+    return found
+
+
+def _at(value: Json, at: Path_) -> Json:
+    for step in at:
+        value = step_in(value, step)
+    return value
+
+
+def hostile(plan: Attack) -> Callable[[str, Json], Json]:
+    """Alters what this program says, in each of its answers that has such a place."""
+    _, _, program, number, at, kind = plan
+    counts = {"answers": 0}
+
+    def change(name: str, said: Json) -> Json:
+        if name != program:
+            return said
+        steps = at
+        if program in ("rank", "mesh", "rules", "keeper"):  # whose messages come one by one
+            if not at:
+                return said
+            steps = at[1:]
+            if counts["answers"] != at[0]:
+                counts["answers"] += 1
+                return said
+        elif counts["answers"] != number:
+            counts["answers"] += 1
+            return said
+        counts["answers"] += 1
+        try:
+            wanted = dict(changes(_at(said, steps)))
+        except (KeyError, IndexError, TypeError, ValueError):
+            return said
+        made = altered(said, steps, wanted[kind]) if kind in wanted else said
+        return {} if made is MISSING else made
+
+    return change
+
+
+def run_of(plan: Attack, folder: Path) -> Done:
+    name, node = plan[:2]
+    found = recording(name)
+    command = _command(found)
+    return attack(found, changing(node, hostile(plan)), folder, *command)
+
+
+def _command(found: Recording) -> tuple[str, ...]:
+    if not found.name.startswith("job_"):
+        return ()
+    return (*found.arguments, *(("--all",) if found.name == "job_clean" else ()))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_was_recorded_gives_the_verdict_that_it_gave(name: str, tmp_path: Path) -> None:
+    """The attacks below start from here: otherwise they would prove nothing."""
+    done = attack(recording(name), changing("", unchanged), tmp_path)
+    assert done.complaint() is None, str(done)
+    assert tuple(done.document["causes"]) == recording(name).causes, str(done)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_commands_for_jobs_go_well_with_what_was_recorded(name: str, tmp_path: Path) -> None:
+    done = attack(recording(name), changing("", unchanged), tmp_path, *_command(recording(name)))
+    assert (done.code, done.complaint()) == (0, None), str(done)
+
+
+def tried(names: tuple[str, ...], count: int, folder: Path) -> None:
+    chance = random.Random(20261122)
+    every = attacks(names)
+    failures = []
+    for number, plan in enumerate(chance.sample(every, min(count, len(every)))):
+        done = run_of(plan, folder / str(number))
+        wrong = done.complaint() or innocent_are_judged(done, plan)
+        if wrong:
+            failures.append(f"{plan}: {wrong}\n{done}")
+    assert not failures, f"{len(failures)} of {count}\n" + "\n\n".join(failures[:5])
+
+
+def innocent_are_judged(done: Done, plan: Attack) -> str | None:
+    """No check may give up on all nodes because of what one of them said."""
+    if plan[0].startswith("job_"):
+        return None
+    for node in recording(plan[0]).nodes:
+        for outcome in done.outcomes(node):
+            for finding in outcome["findings"]:
+                if finding["cause"] == "insufficient-evidence" and node != plan[1]:
+                    return f"{node} is not judged: {finding['says']}"
+    return None
+
+
+def test_the_field_is_named_and_nobody_else_is_told_to_be_alone(tmp_path: Path) -> None:
+    def lie(program: str, said: Json) -> Json:
+        return (
+            altered(said, ("interfaces", "eth0", "prefixes", 0), lambda _: "999.1.1.1/99")
+            if program == "ping"
+            else said
+        )
+
+    done = attack(recording("firewall_iptables_nft"), changing("node-b", lie), tmp_path)
+    assert done.code == 3, str(done)
+    (finding,) = done.outcomes("node-b")[-1]["findings"]
+    assert finding["cause"] == "tool-output-unknown"
+    assert "`$.interfaces[...].prefixes[0]`" in finding["says"]
+    assert "one node" not in done.outcomes("node-a")[-1]["proof"]
+
+
+def test_answers_that_do_not_fit_change_nothing_but_that_node(tmp_path: Path) -> None:
+    tried(RUNS, 40, tmp_path)
+
+
+def test_jobs_of_a_node_that_lies(tmp_path: Path) -> None:
+    tried(JOBS, 60, tmp_path)
+
+
+@pytest.mark.thorough
+def test_many_answers_that_do_not_fit(tmp_path: Path) -> None:
+    tried(RUNS, 3000, tmp_path)
+
+
+@pytest.mark.thorough
+def test_many_jobs_of_a_node_that_lies(tmp_path: Path) -> None:
+    tried(JOBS, 2000, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "bytes_"),
+    [
+        # What is waited for takes as long as a node that says nothing: one of these is enough every day.
+        pytest.param(program, bytes_, id=f"{program}-{index}", marks=[] if quick else [pytest.mark.thorough])
+        for program in ("reach", "ping", "port", "rules", "mesh", "rank")
+        for index, bytes_ in enumerate(NOT_JSON)
+        for quick in [index < 3 if program not in ("mesh", "rank") else index == 2]
+    ],
+)
+def test_what_is_no_json_at_all(program: str, bytes_: bytes, tmp_path: Path) -> None:
+    name = "firewall_iptables_nft"
+    done = attack(recording(name), changing("node-b", lambda one, said: bytes_ if one == program else said), tmp_path)
+    assert done.complaint() is None, str(done)
+    assert done.code in (1, 3), str(done)
+    assert json.loads((done.run_dir / "result.json").read_text())["verdict"] in ("fail", "unknown")

@@ -1,0 +1,66 @@
+"""A megabyte of long lines without spaces costs `diagnose` about as much as any other megabyte."""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from runbook.causes.logs.judge import judge
+from runbook.causes.logs.rules import RULES, SIGNS, scanner
+from runbook.causes.logs.sign import Sign
+
+CHANCE = random.Random(7)
+SIZE = 1_000_000
+CPU_S = 4
+"""On a machine that is busy too; unbounded, these took up to twenty seconds."""
+KEYS = [
+    key
+    for sign in (*SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)))
+    for key in sign.literals
+]
+
+
+def of(parts: list[str], between: str = "") -> str:
+    text = ""
+    while len(text) < 1990:
+        text += CHANCE.choice(parts) + between
+    return text[:1990]
+
+
+LINES: dict[str, Callable[[], str]] = {
+    "base64": lambda: base64.b64encode(CHANCE.randbytes(1490)).decode(),
+    "hex": lambda: "error:" + CHANCE.randbytes(990).hex(),
+    "equals signs": lambda: "error" + "=" * CHANCE.randint(1900, 1990),
+    "colons": lambda: "error:" + ":" * CHANCE.randint(1900, 1990),
+    "equals signs and colons": lambda: of(["=", ":"]) + "error",
+    "dots": lambda: "error" + of(["a", "."]),
+    "words run together": lambda: of(
+        ["error", "=", ":", "0", "a.", "warning", "Exception", "rank", "/", "_", "[", "12"]
+    ),
+    "keys and values": lambda: of([f"{word}{mark}" for word in ("error", "nccl", "failed", "cuda") for mark in "=:,;"]),
+    "every literal, run together": lambda: of(KEYS),
+    "every literal": lambda: of(KEYS, "="),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_lines_without_spaces(kind: str) -> None:
+    lines = "\n".join(LINES[kind]() for _ in range(SIZE // 1990))
+    scan = scanner()
+    start = time.thread_time()
+    scan.feed("job.log", [lines.encode()])
+    judge(scan)
+    assert time.thread_time() - start < CPU_S
+
+
+def test_one_line() -> None:
+    line = "=".join(CHANCE.choice(KEYS) for _ in range(SIZE // 12))[:SIZE]
+    scan = scanner()
+    start = time.thread_time()
+    scan.feed("job.log", [line.encode()])
+    judge(scan)
+    assert time.thread_time() - start < CPU_S

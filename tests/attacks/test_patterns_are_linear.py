@@ -1,0 +1,49 @@
+"""No regular expression of the package takes worse than linear time, whatever text it meets.
+
+Each is pumped with texts made from its own tree (what it takes before a repetition, what it repeats, what it does not
+take) and with what logs are made of; four times the text must not take eight times the CPU time.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .patterns import Found, every_pattern, slow
+
+PATTERNS = every_pattern()
+NOT_JUDGED = ("runbook.model.regex.",)
+"""Their texts are patterns of ours."""
+
+
+def test_they_are_found() -> None:
+    """By value and by source; a walk that finds few of them would prove nothing."""
+    assert len(PATTERNS) > 700
+    places = " ".join(found.place for found in PATTERNS)
+    for part in ("causes.logs.rules.RULES", "load.shape", "lint.", "node.", "engine.collect", "transport."):
+        assert f"runbook.{part}" in places
+
+
+@pytest.mark.parametrize(
+    ("pattern", "asked"),
+    [(r"\d+x", "search"), (r"a.*b", "search"), (r"(?:a|a)*b", "match")],
+)
+def test_a_bad_one_would_be_found(pattern: str, asked: str) -> None:
+    assert slow(Found(re.compile(pattern), "here", asked), size=3000, most=100)
+
+
+def test_none_is_worse_than_linear() -> None:
+    assert not _slow(size=3000, most=14)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_none_is_worse_than_linear_on_long_texts() -> None:
+    assert not _slow(size=25_000, most=120)
+
+
+def _slow(*, size: int, most: int) -> list[str]:
+    judged = [found for found in PATTERNS if not found.place.startswith(NOT_JUDGED)]
+    told = [(found, slow(found, size=size, most=most)) for found in judged]
+    return [f"{found.place} {found.pattern.pattern!r}: {text}" for found, text in told if text]

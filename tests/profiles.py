@@ -1,0 +1,27 @@
+"""How many examples a property is tried with: all of them in `make test-all`, a part of them in `make test`.
+
+No example has a deadline: these tests ask what is true, not how fast a busy machine is. `make test` tries the same
+examples every time; `make test-all` draws new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+QUICK, THOROUGH = "quick", "thorough"
+ALL = 100
+"""Examples of a property that names no number."""
+
+settings.register_profile(THOROUGH, max_examples=ALL, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(QUICK, settings.get_profile(THOROUGH), max_examples=ALL // 5, derandomize=True)
+
+
+def examples(count: int = ALL, *, suppress_health_check: Collection[HealthCheck] = (), **more: Any) -> settings:
+    """For `@examples(400)`: as many in `make test-all`, the profile's share of them in `make test`."""
+    profile = settings()
+    share = max(1, count * profile.max_examples // ALL)
+    suppressed = {*profile.suppress_health_check, *suppress_health_check}
+    return settings(max_examples=share, suppress_health_check=list(suppressed), **more)
