@@ -39,6 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their place alone: an archive packed anew holds the time, and every worker must find the same names."""
+    return "bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def thorough(request: pytest.FixtureRequest) -> bool:
     """Whether this is `make test-all`."""
