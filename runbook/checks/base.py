@@ -42,7 +42,7 @@ class Check(ABC):
 
 
 def argument(default: Any, unit: str, help: str) -> Any:
-    """A field of a check. `unit`: bytes, seconds, count, number, `number or auto`, text or flag."""
+    """A field of a check. `unit`: bytes, seconds, count, number, `number or auto`, `auto or all`, text or flag."""
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
 
 
@@ -114,6 +114,10 @@ def convert(value: object, unit: str) -> object:
         raise ValueError(f"{value!r} is not true or false")
     if unit == "text":
         return str(value)
+    if unit == "auto or all":
+        if value in ("auto", "all"):
+            return value
+        raise ValueError(f"{value!r} is neither auto nor all")
     if unit == "number or auto" and value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,16 +10,21 @@ from typing import ClassVar
 from runbook.causes.netfilter import Evidence
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context, Facts
+from runbook.checks.dialling.busy import too_busy
 from runbook.checks.dialling.culprits import Trouble
 from runbook.checks.dialling.dial import Dial
 from runbook.checks.dialling.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.dialling.mesh import Mesh, Want
+from runbook.checks.dialling.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, promised_ports
 from runbook.checks.reachability.common import listed
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 MOST_RANGE_PORTS = 32
+
+TURNS = 3
+"""How often what could not be measured is tried again."""
 
 SHARE = 4
 """One in so many of the ports that a kernel hands out may be ours to listen on."""
@@ -30,6 +36,9 @@ class Firewall(Check):
     timeout_s: ClassVar[float] = 60.0
 
     ephemeral: int = argument(2, "count", "how many ports of the kernel's choice to try on each node")
+    pairs: str = argument(
+        "auto", "auto or all", "which pairs of nodes to dial: auto (all of up to 16 nodes, then some of each) or all"
+    )
 
     def run(self, at: Context) -> list[Outcome]:
         if len(at.nodes) == 1:
@@ -49,17 +58,29 @@ class Firewall(Check):
             tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // SHARE))
             return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
+        groups = groupings(at)
+        pairs = chosen([node.name for node in at.nodes], master, groups, self.pairs)
         with Mesh(at, wants) as mesh:
-            at.say("listening on every node, dialling every pair")
-            mesh.dial(itself=True)
+            at.say(f"listening on every node, dialling {pairs.note() or 'every pair'}")
+            mesh.dial(pairs=pairs, itself=True)
             trouble = self._trouble(at, mesh)
-            if unexplained := trouble.unexplained():
-                at.say(
-                    f"{len(unexplained)} connections got no answer and no rule tells why: dialling them again, longer"
-                )
-                mesh.again(unexplained)
+            for turn in range(TURNS):
+                doubtful = trouble.unexplained() if turn == 0 else trouble.unmeasured
+                if not doubtful:
+                    break
+                at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
+                mesh.again(doubtful)
                 trouble = self._trouble(at, mesh, trouble.evidence)
-            return judge(at, mesh, trouble, held(at, mesh))
+            failed = [(dial.source, dial.destination) for dial in trouble.bad if dial.source != dial.destination]
+            if failed and len(more := around(pairs, failed, groups)):
+                at.say(f"dialling {len(more)} more pairs around those that failed")
+                mesh.dial(pairs=more)
+                pairs = pairs.and_(more)
+                trouble = self._trouble(at, mesh, trouble.evidence)
+                if doubtful := trouble.unexplained():
+                    mesh.again(doubtful)
+                    trouble = self._trouble(at, mesh, trouble.evidence)
+            return judge(at, mesh, trouble, held(at, mesh), pairs)
 
     def _trouble(self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
         if mesh.silent or any(dial.outcome != "open" for dial in mesh.dials):
@@ -69,9 +90,19 @@ class Firewall(Check):
 
 
 def judge(
-    at: Context, mesh: Mesh, trouble: Trouble, held: Mapping[str, Sequence[Finding]] | None = None
+    at: Context,
+    mesh: Mesh,
+    trouble: Trouble,
+    held: Mapping[str, Sequence[Finding]] | None = None,
+    pairs: Pairs | None = None,
 ) -> list[Outcome]:
     """`held`, by node: who sits on ports that could not be bound."""
+    opened: dict[str, list[Dial]] = defaultdict(list)
+    for dial in mesh.dials:
+        if dial.outcome == "open":
+            opened[dial.destination].append(dial)
+    unmeasured = in_vain(trouble.unmeasured, mesh.busy)
+    note = pairs.note() if pairs else ""
     findings = trouble.findings()
     told = {name for name, own in findings.items() if any(f.cause == NO_PORT for f in own)}
     starved = {
@@ -86,13 +117,18 @@ def judge(
         errors = mesh.occupied.get(node.name, ())
         busy = list((held or {}).get(node.name) or occupied(node, [error for error in errors if error["port"]]))
         busy += [none_left[node.name]] if node.name in none_left else []
-        arriving = [dial for dial in mesh.dials if dial.destination == node.name and dial.outcome == "open"]
+        arriving = opened[node.name]
         if own or busy:
             outcomes.append(Outcome.failed(node.name, *own, *busy))
         elif node.name in mesh.silent:
             outcomes.append(mesh.silent[node.name])
+        elif missed := unmeasured.get(node.name):
+            what = (
+                f"{len(missed)} connection{'s' if len(missed) > 1 else ''} with {listed(others_of(node.name, missed))}"
+            )
+            outcomes.append(Outcome.unknown(node.name, too_busy(node.name, mesh.busy.get(node.name), what)))
         elif blocked := [dial for dial in trouble.bad if node.name in (dial.source, dial.destination)]:
-            far = sorted({d.source if d.destination == node.name else d.destination for d in blocked})
+            far = others_of(node.name, blocked)
             whose = listed(f"{name}'s" for name in sorted(findings))
             outcomes.append(
                 Outcome.passed(
@@ -106,7 +142,8 @@ def judge(
             outcomes.append(
                 Outcome.passed(
                     node.name,
-                    f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}",
+                    f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
+                    + (f" ({note})" if note and node.name == at.inventory.rendezvous.master else ""),
                     warnings=slow(arriving),
                 )
                 if arriving
@@ -120,6 +157,18 @@ def judge(
                 )
             )
     return outcomes
+
+
+def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, Facts]) -> dict[str, list[Dial]]:
+    """By node that had no CPU for them, dials of which nothing is known."""
+    found: dict[str, list[Dial]] = defaultdict(list)
+    for dial in unmeasured:
+        found[dial.destination if dial.destination in busy and dial.source not in busy else dial.source].append(dial)
+    return found
+
+
+def others_of(name: str, dials: Sequence[Dial]) -> list[str]:
+    return sorted({d.source if d.destination == name else d.destination for d in dials})
 
 
 def slow(arriving: list[Dial]) -> list[str]:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from runbook.checks.base import Check
+from runbook.checks.base import Check, argument
 from runbook.checks.context import Context, Facts
-from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.busy import sleepy, too_busy
+from runbook.checks.dialling.dial import UNMEASURED, Dial
 from runbook.checks.dialling.ephemeral import exhausted, without_ports
 from runbook.checks.dialling.mesh import Mesh, Want
+from runbook.checks.dialling.pairs import Pairs, chosen, groupings
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
 from runbook.checks.reachability.chance import chance_findings
 from runbook.checks.reachability.loss import loses, loss_findings, losses, warning
@@ -30,15 +32,13 @@ class Ping(Check):
     id: ClassVar[str] = "ping"
     timeout_s: ClassVar[float] = 60.0
 
+    pairs: str = argument(
+        "auto", "auto or all", "which pairs of nodes to try: auto (all of up to 16 nodes, then some of each) or all"
+    )
+
     def run(self, at: Context) -> list[Outcome]:
-        names = names_used(at.nodes, at.inventory.rendezvous.address)
-
-        def arguments(node: Node) -> Facts:
-            own = at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node)
-            reverse = at.data_address(at.inventory.master)
-            return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node)}
-
-        said = at.ask("ping", arguments, timeout_s=30.0)
+        pairs = chosen([node.name for node in at.nodes], at.inventory.rendezvous.master, groupings(at), self.pairs)
+        said = self._asked(at, pairs)
         silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
         first = before_packets(Seen(at, answers, []))
@@ -46,12 +46,17 @@ class Ping(Check):
             first = chance_findings(Seen(at, answers, []), losing)
         dials: list[Dial] = []
         starved: dict[str, list[str]] = {}
+        busy: dict[str, Facts] = {}
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
                 lossy = any(pair.echoes_lost for pair in Seen(at, answers, []).pairs)
-                mesh.dial(("up", "down", *(["trips"] if lossy else [])), extra=lambda peer: ssh_port(at, peer))
-            dials = [dial for dial in mesh.dials if dial.outcome != "unsent"]
+                modes = ("up", "down", *(["trips"] if lossy else []))
+                mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
+                for _ in range(TURNS):
+                    if doubtful := [dial for dial in mesh.dials if dial.outcome == UNMEASURED]:
+                        mesh.again(doubtful)
+            dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
         silent.update(at.lost_nodes())
         for name in silent:
@@ -62,20 +67,50 @@ class Ping(Check):
         if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
             # TCP could not be tried, and echoes do not prove the path: nothing is to be said of it.
             first = {name: [finding] for name, finding in exhausted(at, starved).items()}
-        judge = Judge(seen, first)
+        judge = Judge(seen, first, busy, pairs)
         for name in starved if not first else ():
             judge.warnings[name].append("no port was left here to try TCP as well: proven by ICMP alone")
         return judge.outcomes(silent)
 
+    def _asked(self, at: Context, pairs: Pairs) -> dict[str, Facts | Outcome]:
+        """What the nodes say. One that had no CPU while it looked, and missed answers, is asked again, when others are quiet."""
+        names = names_used(at.nodes, at.inventory.rendezvous.address)
 
-def targets(at: Context, node: Node) -> list[dict[str, Any]]:
-    """The peers, each at the address that the job will dial; `spare` is the inventory's where that is another one."""
+        def arguments(node: Node) -> Facts:
+            own = at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node)
+            reverse = at.data_address(at.inventory.master)
+            return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
+
+        said = at.ask("ping", arguments, timeout_s=30.0)
+        for _ in range(TURNS):
+            doubtful = [node for node in at.nodes if overslept(said[node.name])]
+            if not doubtful:
+                break
+            said |= at.ask("ping", arguments, timeout_s=30.0, nodes=doubtful)
+        return said
+
+
+def overslept(answer: Facts | Outcome) -> bool:
+    """Whether a node that missed an answer may have slept through it."""
+    return (
+        not isinstance(answer, Outcome)
+        and sleepy(answer["awake"])
+        and any(not (target["small"] or {}).get("received") or lost_some(target) for target in answer["targets"])
+    )
+
+
+def lost_some(target: Facts) -> bool:
+    return any(one and one.get("received", 0) < one.get("sent", 0) for one in (target["small"], target["full"]))
+
+
+def targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
+    """Its peers, each at the address that the job will dial; `spare` is the inventory's where that is another one."""
     found = []
-    for peer in at.nodes:
-        if peer.name != node.name:
-            address = at.data_address(peer)
-            spare = peer.address if peer.address != address else None
-            found.append({"peer": peer.name, "address": address, "spare": spare})
+    for name in pairs.peers[node.name]:
+        peer = at.inventory.node(name)
+        address = at.data_address(peer)
+        spare = peer.address if peer.address != address else None
+        found.append({"peer": peer.name, "address": address, "spare": spare})
     return found
 
 
@@ -96,11 +131,23 @@ def before_packets(seen: Seen) -> dict[str, list[Finding]]:
     return {name: told for name, told in found.items() if told}
 
 
+TURNS = 2
+"""How often what could not be measured is tried again."""
+
+
 class Judge:
     """Every pair of nodes, and which node's doing it is when one of them is not in order."""
 
-    def __init__(self, seen: Seen, findings: Mapping[str, list[Finding]] | None = None) -> None:
+    def __init__(
+        self,
+        seen: Seen,
+        findings: Mapping[str, list[Finding]] | None = None,
+        busy: Mapping[str, Facts] | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
         self.seen = seen
+        self.busy = busy or {}
+        self.pairs = pairs
         self.findings: dict[str, list[Finding]] = defaultdict(list, findings or {})
         self.warnings: dict[str, list[str]] = defaultdict(list)
         self.unknown: dict[str, list[Finding]] = defaultdict(list)
@@ -127,6 +174,8 @@ class Judge:
         seen = self.seen
         for pair in seen.pairs:
             self._warn(pair)
+            if pair.unmeasured:
+                self._too_busy(pair)
         self._add(strangers(seen))
         self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
         self._add(route_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless)))
@@ -147,7 +196,12 @@ class Judge:
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
         explained = self._explained()
-        return [pair for pair in pairs if pair.ends not in explained]
+        return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
+
+    def _too_busy(self, pair: Pair) -> None:
+        name = pair.peer if pair.peer in self.busy and pair.source not in self.busy else pair.source
+        other = pair.source if name == pair.peer else pair.peer
+        self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
 
     def _add(self, found: Mapping[str, list[Finding]]) -> None:
         for name, told in found.items():
@@ -216,6 +270,8 @@ class Judge:
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
         trip = f" within {max(slowest, 0.1):.1f} ms" if slowest is not None else ""
         unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
+        if self.pairs and node.name == self.seen.at.inventory.rendezvous.master and (note := self.pairs.note()):
+            reached = f"{reached} ({note})"
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
         return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"

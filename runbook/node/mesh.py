@@ -3,9 +3,11 @@
 Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 0 for an ephemeral one; whether on all
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
-{"dial": [{"peer", "address", "port", "mode"}], "open_s": float, "reply_s": float}, and says for each
-{"event": "dialled", "results": [...]}. The connections of an order stay open until all are dialled, as those of ranks do: a rule
-may count them. Listeners stay up until stdin ends, for the peers that are still dialling.
+{"dial": [{"peer", "address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once"}, and says for each
+{"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and nothing had
+to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule may count them. Listeners
+stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran since the order before, and whom
+we could not let in; an order without dials only asks for that.
 
 Modes: "greet" reads the listener's greeting; "up" sends FULL bytes and waits for the receipt; "down" asks for FULL
 bytes; "knock" only opens, for a port where somebody else listens; "trips" goes back and forth with single bytes, so
@@ -13,12 +15,10 @@ that every packet counts whatever the card merges. Full-size segments in one dir
 path that loses large packets, and which way.
 """
 
-import concurrent.futures
 import errno
 import fcntl
 import json
 import os
-import selectors
 import socket
 import struct
 import sys
@@ -27,131 +27,149 @@ import threading
 import time
 
 from tool import say
+from turns import READ, WRITE, Turns, pause
 
 FULL = 64 * 1024
 TRIPS, TRIPS_S = 200, 1.0
-DIALLERS = 64
 HELD = 128  # connections kept open meanwhile: a rule may count them, a process may have no more than 1024
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """When the tries of one dial start. The kernel itself repeats a lost SYN only after a second: a fresh socket asks again
 sooner, and six lost in a row are no chance at any loss that `ping` lets pass."""
+LISTENER_S = 10.0
+LOOKUP_S = 10.0
+UNMEASURED = {
+    "outcome": "unmeasured",
+    "errno": None,
+    "seconds": 0.0,
+    "tries": 0,
+    "retransmitted": None,
+    "local": None,
+    "remote": None,
+}
+
+
+class Silence(Exception):
+    """The patience with the other end is used up."""
 
 
 def greeting(run_id):
     return ("runbook " + run_id + "\n").encode()
 
 
-def receive(sock, count):
-    got = 0
-    while got < count:
-        data = sock.recv(min(65536, count - got))
-        if not data:
+# Conversations: each is a generator that `turns` resumes.
+
+
+def receive(sock, count, seconds):
+    """As many bytes, or those that came before the other end closed. Raises Silence."""
+    data = b""
+    while len(data) < count:
+        ready = yield (sock,), READ, seconds
+        if not ready:
+            raise Silence(data)
+        piece = sock.recv(min(65536, count - len(data)))
+        if not piece:
             break
-        got += len(data)
-    return got
+        data += piece
+    return data
 
 
-def serve(listener, run_id):
+def transmit(sock, data, seconds):
+    """All of it, with patience for every piece. Raises Silence."""
+    view = memoryview(data)
+    while view:
+        ready = yield (sock,), WRITE, seconds
+        if not ready:
+            raise Silence()
+        view = view[sock.send(view) :]
+
+
+def send_full(sock, data, seconds):
+    """The first full segment goes alone until it has arrived: several at once are merged on their way (GSO), and virtual
+    networks let pass what is merged and drop each of them alone, as a switch does."""
+    view = memoryview(data)
+    if hasattr(socket, "TCP_MAXSEG"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        first = sock.send(view[: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)])
+        view, waited = view[first:], 0.0
+        while on_the_way(sock):
+            if waited > seconds:
+                raise Silence()
+            yield from pause(0.001)
+            waited += 0.001
+    yield from transmit(sock, view, seconds)
+
+
+def receipt(sock, seconds):
+    """The two bytes that acknowledge a transfer; waited for as long as less and less of it is on the way."""
+    left = on_the_way(sock)
     while True:
         try:
-            sock, _ = listener.accept()
-        except OSError:
-            return
-        threading.Thread(target=answer, args=(sock, run_id), daemon=True).start()
+            return (yield from receive(sock, 2, seconds))
+        except Silence:
+            before, left = left, on_the_way(sock)
+            if left is None or left >= before:
+                raise
 
 
 def answer(sock, run_id):
+    """What a listener of ours does with one connection."""
     with sock:
-        sock.settimeout(10)
         try:
-            sock.sendall(greeting(run_id))
-            mode = sock.recv(1)
+            yield from transmit(sock, greeting(run_id), LISTENER_S)
+            mode = yield from receive(sock, 1, LISTENER_S)
             if mode == b"u":
-                receive(sock, FULL)
-                sock.sendall(b"ok")
+                yield from receive(sock, FULL, LISTENER_S)
+                yield from transmit(sock, b"ok", LISTENER_S)
             elif mode == b"d":
-                send(sock, b"x" * FULL)
+                yield from send_full(sock, b"x" * FULL, LISTENER_S)
             elif mode == b"t":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while sock.recv(1):
-                    sock.sendall(b"x")
-            sock.recv(1)
-        except OSError:
+                while (yield from receive(sock, 1, LISTENER_S)):
+                    sock.send(b"x")
+            yield from receive(sock, 1, LISTENER_S)
+        except (OSError, Silence):
             pass
 
 
-def places(address, port):
-    """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's (NAT)."""
-    everywhere = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
-    if not address:
-        return everywhere
-    try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    except OSError:
-        return everywhere
-    return [(found[0], found[4])] + everywhere
-
-
-def listen(address, port, run_id):
-    """A listener, as torch's store has it where `address` is empty; the port it got."""
-    first = None
-    for family, where in places(address, port):
-        try:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            first = first or error  # a kernel without IPv6
-            continue
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            if family == socket.AF_INET6 and where[0] == "::":
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(where)
-            listener.listen(512)
-        except OSError as error:
-            listener.close()
-            first = first or error
-            if address and error.errno != errno.EADDRNOTAVAIL:
-                break
-            continue
-        threading.Thread(target=serve, args=(listener, run_id), daemon=True).start()
-        return listener.getsockname()[1]
-    raise first
-
-
-def dial(target, run_id, open_s, reply_s, held):
+def dial(target, order, run_id, held, turns):
     """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to dial
     from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not counted; all
     of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
-    begun = time.monotonic()
-    result = dict(target, errno=None, tries=0, retransmitted=None, local=None, remote=None)
+    begun = turns.clock
+    result = {"errno": None, "tries": 0, "retransmitted": None, "local": None, "remote": None}
     try:
-        sock, result["tries"] = connect(result, open_s)
+        sock = yield from connect(target, result, order["open_s"], turns)
         knock = target.get("mode") == "knock"
         kept = not knock and len(held) < HELD
         if kept:
             held.append(sock)
         try:
-            result["outcome"] = "open" if knock else converse(sock, target, run_id, reply_s)
+            result["outcome"] = (
+                "open" if knock else (yield from converse(sock, target, run_id, order["reply_s"], turns))
+            )
             result["retransmitted"] = retransmitted(sock)
         finally:
             if not kept:
                 sock.close() if knock else forget(sock)
     except socket.gaierror as error:
         result["outcome"], result["errno"] = "unresolvable", error.strerror
-    except (socket.timeout, TimeoutError) as error:
-        result["outcome"], result["tries"] = "dropped", error.args[0] if error.args else 0
+    except Silence:
+        result["outcome"] = "dropped"
     except OSError as error:
         result["errno"] = errno.errorcode.get(error.errno, str(error))
         if error.errno == errno.ECONNREFUSED:
             result["outcome"] = "refused"
         elif error.errno in (errno.ECONNRESET, errno.EPIPE):
             result["outcome"] = "reset"
+        elif error.errno == errno.ETIMEDOUT:
+            result["outcome"] = "dropped"
         elif error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
             result["outcome"] = "unsent"
         else:
             result["outcome"] = "rejected"
-    result["seconds"] = round(time.monotonic() - begun, 3)
-    return result
+    result["seconds"] = round(turns.clock - begun, 3)
+    plain = (result["outcome"], result["tries"], result["retransmitted"]) == ("open", 1, 0)
+    return None if plain else result
 
 
 def forget(sock):
@@ -176,47 +194,85 @@ def has_source(address, port):
     return True
 
 
-def connect(result, seconds):
-    """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though others
-    have been sent after it. TimeoutError carries their number."""
-    found = socket.getaddrinfo(result["address"], result["port"], type=socket.SOCK_STREAM)
-    family, kind, protocol, _, where = found[0]
-    result["remote"] = where[0]
-    begun = time.monotonic()
-    pending, starts = [], TRIES_S
-    with selectors.DefaultSelector() as selector:
+class Lookups:
+    """Names that are being resolved, each once. getaddrinfo cannot be hurried, and must not keep those waiting who dial us."""
+
+    def __init__(self):
+        self.found = {}
+
+    def of(self, address, port):
+        if address not in self.found:
+            try:
+                self.found[address] = socket.getaddrinfo(
+                    address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+                )
+            except socket.gaierror:
+                self.found[address] = None
+                threading.Thread(target=self._look_up, args=(address, port), daemon=True).start()
+        waited = 0.0
+        while self.found[address] is None and waited < LOOKUP_S:
+            yield from pause(0.01)
+            waited += 0.01
+        found = self.found[address]
+        if found is None:
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answered within %g s" % LOOKUP_S)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def _look_up(self, address, port):
         try:
-            while True:
-                waited = time.monotonic() - begun
-                if waited >= seconds:
-                    raise TimeoutError(len(pending))
-                if len(pending) < len(starts) and waited >= starts[len(pending)]:
-                    sock = socket.socket(family, kind, protocol)
-                    pending.append(sock)
-                    sock.setblocking(False)
-                    error = sock.connect_ex(where)
-                    if error == errno.EADDRNOTAVAIL and len(pending) > 1:
-                        pending.pop().close()  # no port is left for another try: those under way have to do
-                        starts = TRIES_S[: len(pending)]
-                        continue
-                    if error not in (0, errno.EINPROGRESS):
-                        raise OSError(error, os.strerror(error))
-                    result["local"] = sock.getsockname()[0]
-                    selector.register(sock, selectors.EVENT_WRITE, len(pending))
-                following = starts[len(pending)] if len(pending) < len(starts) else seconds
-                ready = selector.select(max(0.0, min(following, seconds) - (time.monotonic() - begun)))
-                for key, _ in sorted(ready, key=lambda one: one[0].data):
-                    error = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if error == errno.ETIMEDOUT:
-                        selector.unregister(key.fileobj)  # the kernel gave up on this one; the others go on
-                        continue
-                    if error:
-                        raise OSError(error, os.strerror(error))
-                    pending.remove(key.fileobj)
-                    return key.fileobj, key.data
-        finally:
-            for sock in pending:
-                sock.close()
+            self.found[address] = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            wrong = error if isinstance(error, socket.gaierror) else socket.gaierror(socket.EAI_NONAME, str(error))
+            self.found[address] = wrong
+
+
+LOOKUPS = Lookups()
+
+
+def connect(target, result, seconds, turns):
+    """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though others
+    have been sent after it. Raises Silence."""
+    found = yield from LOOKUPS.of(target["address"], target["port"])
+    family, kind, protocol, _, where = found[0]
+    where = (where[0], target["port"]) + tuple(where[2:])
+    result["remote"] = where[0]
+    begun = turns.clock
+    pending, starts = [], TRIES_S
+    try:
+        while True:
+            waited = turns.clock - begun
+            if len(pending) < len(starts) and waited >= starts[len(pending)]:
+                sock = socket.socket(family, kind, protocol)
+                pending.append(sock)
+                sock.setblocking(False)
+                error = sock.connect_ex(where)
+                if error == errno.EADDRNOTAVAIL and len(pending) > 1:
+                    pending.pop().close()  # no port is left for another try: those under way have to do
+                    starts = TRIES_S[: len(pending)]
+                    continue
+                if error not in (0, errno.EINPROGRESS):
+                    raise OSError(error, os.strerror(error))
+                result["local"], result["tries"] = sock.getsockname()[0], len(pending)
+            following = starts[len(pending)] if len(pending) < len(starts) else seconds
+            alive = [sock for sock in pending if sock.fileno() >= 0]
+            ready = yield alive, WRITE, max(0.0, min(following, seconds) - waited)
+            for sock in sorted(ready, key=pending.index):
+                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if error == errno.ETIMEDOUT:
+                    sock.close()  # the kernel gave up on this one; the others go on
+                    continue
+                if error:
+                    raise OSError(error, os.strerror(error))
+                result["tries"] = pending.index(sock) + 1
+                pending.remove(sock)
+                return sock
+            if turns.clock - begun >= seconds:
+                raise Silence()
+    finally:
+        for sock in pending:
+            sock.close()
 
 
 def retransmitted(sock):
@@ -227,70 +283,35 @@ def retransmitted(sock):
         return None
 
 
-def converse(sock, target, run_id, seconds):
-    sock.settimeout(seconds)
+def converse(sock, target, run_id, seconds, turns):
     expected = greeting(run_id)
-    got = b""
     try:
-        while len(got) < len(expected):
-            data = sock.recv(len(expected) - len(got))
-            if not data:
-                return "stranger"
-            got += data
-    except (socket.timeout, TimeoutError):
+        if (yield from receive(sock, len(expected), seconds)) != expected:
+            return "stranger"
+    except Silence:
         return "silent"
-    if got != expected:
-        return "stranger"
     mode = target.get("mode", "greet")
     try:
         if mode == "up":
-            send(sock, b"u" + b"x" * FULL)
-            return "open" if receipt(sock) == 2 else "lost"
+            sock.send(b"u")
+            yield from send_full(sock, b"x" * FULL, seconds)
+            return "open" if len((yield from receipt(sock, seconds))) == 2 else "lost"
         if mode == "down":
-            sock.sendall(b"d")
-            return "open" if receive(sock, FULL) == FULL else "lost"
+            sock.send(b"d")
+            return "open" if len((yield from receive(sock, FULL, seconds))) == FULL else "lost"
         if mode == "trips":
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.sendall(b"t")
-            begun = time.monotonic()
+            sock.send(b"t")
+            begun = turns.clock
             for _ in range(TRIPS):
-                sock.sendall(b"x")
-                if receive(sock, 1) != 1:
+                sock.send(b"x")
+                if not (yield from receive(sock, 1, seconds)):
                     return "lost"
-                if time.monotonic() - begun > TRIPS_S:
+                if turns.clock - begun > TRIPS_S:
                     break
-    except (socket.timeout, TimeoutError):
+    except Silence:
         return "lost"
     return "open"
-
-
-def send(sock, data):
-    """All of it, with the socket's patience for every piece: `sendall` has it once for all, and a slow link is none that
-    swallows packets. The first full segment goes alone until it has arrived: several at once are merged on their way (GSO),
-    and virtual networks let pass what is merged and drop each of them alone, as a switch does."""
-    view = memoryview(data)
-    if hasattr(socket, "TCP_MAXSEG"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        view = view[sock.send(view[: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)]) :]
-        deadline = time.monotonic() + (sock.gettimeout() or 0)
-        while on_the_way(sock):
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            time.sleep(0.0005)
-    while view:
-        view = view[sock.send(view) :]
-
-
-def receipt(sock):
-    """The two bytes that acknowledge a transfer; waited for as long as less and less of it is on the way."""
-    left = on_the_way(sock)
-    while True:
-        try:
-            return receive(sock, 2)
-        except (socket.timeout, TimeoutError):
-            before, left = left, on_the_way(sock)
-            if left is None or left >= before:
-                raise
 
 
 def on_the_way(sock):
@@ -301,24 +322,147 @@ def on_the_way(sock):
         return None
 
 
+# The program: listeners, and orders.
+
+
+def places(address, port):
+    """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's (NAT)."""
+    everywhere = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
+    if not address:
+        return everywhere
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return everywhere
+    return [(found[0], found[4])] + everywhere
+
+
+class Mesh:
+    def __init__(self, run_id):
+        self.run_id = run_id
+        self.turns = Turns()
+        self.shut_out = 0  # connections for which this process had no descriptor
+        self.over = False
+
+    def listen(self, address, port):
+        """A listener, as torch's store has it where `address` is empty; the port it got."""
+        first = None
+        for family, where in places(address, port):
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                first = first or error  # a kernel without IPv6
+                continue
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                if family == socket.AF_INET6 and where[0] == "::":
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listener.bind(where)
+                listener.listen(512)
+            except OSError as error:
+                listener.close()
+                first = first or error
+                if address and error.errno != errno.EADDRNOTAVAIL:
+                    break
+                continue
+            listener.setblocking(False)
+            self.turns.start(self.accept(listener))
+            return listener.getsockname()[1]
+        raise first
+
+    def accept(self, listener):
+        while True:
+            yield (listener,), READ, None
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self.shut_out += 1
+                    yield from pause(0.05)
+                continue
+            sock.setblocking(False)
+            self.turns.start(answer(sock, self.run_id))
+
+    def orders(self):
+        """The lines of stdin; its end is ours."""
+        os.set_blocking(0, False)
+        pending = b""
+        while True:
+            yield (0,), READ, None
+            data = os.read(0, 1 << 20)
+            if not data:
+                self.over = True
+                return
+            lines = (pending + data).split(b"\n")
+            pending = lines.pop()
+            for line in lines:
+                Order(self, json.loads(line.decode())).begin()
+
+    def awake(self):
+        shut_out, self.shut_out = self.shut_out, 0
+        return dict(self.turns.report(), shut_out=shut_out)
+
+
+class Order:
+    """Dials all that it asks for, so many at once, until the last has an end, or until its own time has passed by any clock: of
+    what is left then nothing is known."""
+
+    def __init__(self, mesh, order):
+        self.mesh, self.order = mesh, order
+        self.targets = order["dial"]
+        self.results = [dict(UNMEASURED) for _ in self.targets]
+        self.left = list(reversed(range(len(self.targets))))
+        self.under_way = {}
+        self.held = []
+        self.told = False
+
+    def begin(self):
+        self.mesh.turns.start(self.minded())
+        self.fill()
+
+    def fill(self):
+        while self.left and len(self.under_way) < self.order["at_once"]:
+            at = self.left.pop()
+            conversation = dial(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.turns)
+            self.under_way[at] = self.mesh.turns.start(conversation, lambda result, at=at: self.ended(at, result))
+        if not self.left and not self.under_way:
+            self.tell()
+
+    def ended(self, at, result):
+        self.results[at] = result
+        del self.under_way[at]
+        self.fill()
+
+    def minded(self):
+        deadline = time.monotonic() + self.order["within_s"]
+        while not self.told and time.monotonic() < deadline:
+            yield from pause(0.25)
+        self.tell()
+
+    def tell(self):
+        if self.told:
+            return
+        self.told = True
+        for task in list(self.under_way.values()):
+            self.mesh.turns.cancel(task)
+        for sock in self.held:
+            forget(sock)
+        say({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
+
+
 def main():
     arguments = json.loads(sys.argv[1])
-    run_id = arguments["run_id"]
+    mesh = Mesh(arguments["run_id"])
     ports, errors = [], []
     for port, everywhere in arguments["listen"]:
         try:
-            ports.append(listen("" if everywhere else arguments["address"], port, run_id))
+            ports.append(mesh.listen("" if everywhere else arguments["address"], port))
         except OSError as error:
             errors.append({"port": port, "errno": errno.errorcode.get(error.errno, ""), "text": str(error)})
     say({"event": "listening", "ports": ports, "errors": errors})
-    for line in iter(sys.stdin.readline, ""):
-        order = json.loads(line)
-        targets, held = order["dial"], []
-        with concurrent.futures.ThreadPoolExecutor(max(1, min(DIALLERS, len(targets)))) as pool:
-            dials = [pool.submit(dial, target, run_id, order["open_s"], order["reply_s"], held) for target in targets]
-        for sock in held:
-            forget(sock)
-        say({"event": "dialled", "results": [one.result() for one in dials]})
+    mesh.turns.start(mesh.orders())
+    while not mesh.over:
+        mesh.turns.turn()
     os._exit(0)
 
 

@@ -6,9 +6,12 @@ for, as torch does when it connects, "targets": [{"peer": str, "address": str,
 "spare": another address of the peer, or null}]}. Says one message: {"names": {name: {"addresses": [...] or null,
 "seconds": float, "in_hosts": [[line, text]]}}, "hostname": str, "own": the same as for a name, or null, "nameservers":
 [...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac", "mtu", "rp_filter", "prefixes"}}, "rp_filtered": packets that the
-reverse-path filter dropped meanwhile or null, "targets": [{peer,
-address, resolved, route, small, full, again, spare, neighbour, gateway: where one leads there
+reverse-path filter dropped meanwhile or null, "awake": how late we
+ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one leads there
 and nobody answers, {"neighbour", "routes"}}]}.
+
+Peers of which every echo comes back to a socket of our own cost next to nothing; the others are looked at one by one, with
+`ping` and `ip`, whose words tell why.
 """
 
 import concurrent.futures
@@ -20,7 +23,9 @@ import sys
 import threading
 import time
 
-from tool import json_of, read, say, tool
+from echo import echoes
+from tool import find, json_of, read, run, say, tool
+from turns import Turns, pause
 
 SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
@@ -35,6 +40,7 @@ LOOKUP_S = 6.5
 """glibc turns to the second name server after 5 s: by then a node whose first one is dead has its answer."""
 REVERSE_S = 1.5
 WORKERS = 32
+A_PIPE = 500  # lines that surely fit into one
 
 
 class Lookup:
@@ -46,24 +52,38 @@ class Lookup:
         self.took = None
         self.addresses = None
         self._thread = threading.Thread(target=self._resolve, daemon=True)
-        self._thread.start()
+        if is_number(name):
+            self._resolve(socket.AI_NUMERICHOST)
+        else:
+            self._thread.start()
 
-    def _resolve(self):
+    def _resolve(self, flags=0):
         try:
-            found = socket.getaddrinfo(self.name, None, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self.name, None, type=socket.SOCK_STREAM, flags=flags)
             self.addresses = list(dict.fromkeys(info[4][0] for info in found))
         except (OSError, UnicodeError):
             pass
         self.took = time.monotonic() - self.begun
 
     def wait(self):
-        self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
+        if self.took is None:
+            self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
         return None if self.took is None else self.addresses
 
     def told(self):
         addresses = self.wait()
         seconds = LOOKUP_S if self.took is None else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
+
+
+def is_number(name):
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, name)
+            return True
+        except (OSError, ValueError, UnicodeError):
+            continue
+    return False
 
 
 class Reverse:
@@ -174,8 +194,7 @@ def look_at(target, lookup, count):
         return result
     address = next((a for a in resolved if ":" not in a), resolved[0])
     result["route"] = route(address)
-    mtu = result["route"].get("mtu") or 1500
-    payload = min(mtu, 65535) - (48 if ":" in address else 28)  # IP and ICMP headers
+    payload = full_data(address, result["route"].get("mtu"))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         spare = pool.submit(ping, target["spare"], SIGN_OF_LIFE, 3) if target.get("spare") else None
         result["small"] = ping(address, SIGN_OF_LIFE, 5)
@@ -194,6 +213,69 @@ def look_at(target, lookup, count):
         shown = tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)
         result["gateway"] = {"neighbour": neighbour(via), "routes": json_of(shown) or []}
     return result
+
+
+def routes_at_once(addresses):
+    """The ways to these as the kernel would take them, by two calls of `ip` for all; of those with an error nothing."""
+    bare = batch(["route get to " + address for address in addresses])
+    sources = [way.get("prefsrc") for way in bare]
+    bound = batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
+    if len(bare) != len(addresses) or len(bound) != len([src for src in sources if src]):
+        return {}
+    found = {}
+    for address, way in zip(addresses, bare):
+        device = way.get("dev")
+        mtu = read("/sys/class/net/%s/mtu" % device) if device else None
+        found[address] = {
+            "dev": device,
+            "src": way.get("prefsrc"),
+            "via": way.get("gateway"),
+            "mtu": int(mtu) if mtu else None,
+        }
+    return found
+
+
+def batch(lines):
+    """What `ip` says to each of these, or nothing where it refuses one of them."""
+    path, found = find("ip"), []
+    for at in range(0, len(lines) if path else 0, A_PIPE):
+        result = run([path, "-j", "-batch", "-"], 5, "\n".join(lines[at : at + A_PIPE]) + "\n")
+        try:
+            found += [json.loads(line)[0] for line in result["out"].splitlines()] if result["code"] == 0 else []
+        except (ValueError, IndexError):
+            return []
+    return found
+
+
+def at_first_glance(turns, targets, lookups, count):
+    """By peer, those of which every echo comes back at once."""
+    number = {target["peer"]: numeric(lookups[target["address"]]) for target in targets}
+    ways = routes_at_once(sorted({address for address in number.values() if address}))
+    sizes = {address: full_data(address, way.get("mtu")) for address, way in ways.items()}
+    answered = echoes(turns, sizes, count) if sizes else {}
+    if not answered:
+        return {}
+    known = {entry.get("dst"): entry for entry in json_of(tool("ip", ["-j", "neigh", "show"], 3)) or []}
+    found = {}
+    for target in targets:
+        address = number[target["peer"]]
+        if address in answered:
+            resolved = lookups[target["address"]].addresses
+            more = {"route": ways[address], "spare_answers": False, "neighbour": known.get(address)}
+            found[target["peer"]] = dict(target, resolved=resolved, **dict(more, **answered[address]))
+    return found
+
+
+def numeric(lookup):
+    """The address that a finished lookup has found, IPv4 before IPv6; None where it has not, or one with a zone."""
+    found = lookup.addresses if lookup.took is not None else None
+    address = next((a for a in found if ":" not in a), found[0]) if found else None
+    return None if address is None or "%" in address else address
+
+
+def full_data(address, mtu):
+    """Bytes of data of an echo as large as the MTU allows, less IP and ICMP headers."""
+    return min(mtu or 1500, 65535) - (48 if ":" in address else 28)
 
 
 def neighbour(address):
@@ -233,8 +315,15 @@ def look(arguments):
     lookups = {name: Lookup(name) for name in wanted + ([hostname] if arguments["hostname"] else [])}
     reverse = Reverse(arguments["reverse"])
     count = max(FEWEST, min(MOST, ALL_PEERS // max(1, len(targets))))
+    turns = Turns()
+    at_once = at_first_glance(turns, targets, lookups, count)
+    left = [target for target in targets if target["peer"] not in at_once]
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        seen = list(pool.map(lambda target: look_at(target, lookups[target["address"]], count), targets))
+        looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count) for t in left}
+        turns.start(waiting(looking))
+        while not all(one.done() for one in looking.values()):
+            turns.turn()
+    seen = [at_once.get(target["peer"]) or looking[target["peer"]].result() for target in targets]
     after = rp_filtered()
     return {
         "names": {name: lookups[name].told() for name in arguments["names"]},
@@ -246,8 +335,15 @@ def look(arguments):
         "reverse_late": reverse.late(),
         "interfaces": interfaces(),
         "rp_filtered": None if dropped is None or after is None else after - dropped,
+        "awake": turns.report(),
         "targets": seen,
     }
+
+
+def waiting(looking):
+    """Somebody who would notice that none of us runs."""
+    while not all(one.done() for one in looking.values()):
+        yield from pause(0.02)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ def find(tool):
     return None
 
 
-def run(argv, timeout):
-    """Run a tool in a group of its own and kill the whole group at the deadline."""
+def run(argv, timeout, text=None):
+    """Run a tool in a group of its own and kill the whole group at the deadline; `text` for its stdin, which a pipe holds."""
     try:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(os.environ, LC_ALL="C"),
@@ -54,6 +54,12 @@ def run(argv, timeout):
     except RuntimeError:  # no more threads for us: nobody would wait for the tool
         kill_group(process)
         raise
+    if text is not None:
+        try:
+            process.stdin.write(text.encode())
+            process.stdin.close()
+        except OSError:
+            pass  # it has ended: its own words tell why
     ended.join(timeout)
     if ended.is_alive():
         state = (read("/proc/%d/stat" % process.pid) or "").rpartition(") ")[2][:1]

@@ -242,6 +242,16 @@ class NetworkInterface(TypedDict):
     prefixes: list[Prefix]
 
 
+class Awake(TypedDict):
+    """How late a program ran, in seconds; `pressure` in per cent; `shut_out`: connections it had no descriptor for."""
+
+    seconds: Seconds
+    late_s: Seconds
+    latest_s: Seconds
+    pressure: Seconds | None
+    shut_out: NotRequired[Count]
+
+
 class Ping(TypedDict):
     names: dict[Line, Looked]
     hostname: Line
@@ -252,6 +262,7 @@ class Ping(TypedDict):
     reverse_late: bool
     interfaces: dict[Interface, NetworkInterface]
     rp_filtered: Integer | None
+    awake: Awake
     targets: list[PingTarget]
 
 
@@ -651,7 +662,17 @@ class Listening(TypedDict):
 
 class Dialled(TypedDict):
     outcome: Literal[
-        "open", "dropped", "refused", "rejected", "reset", "stranger", "silent", "lost", "unsent", "unresolvable"
+        "open",
+        "dropped",
+        "refused",
+        "rejected",
+        "reset",
+        "stranger",
+        "silent",
+        "lost",
+        "unsent",
+        "unresolvable",
+        "unmeasured",
     ]
     errno: Errno | None
     seconds: Seconds
@@ -662,7 +683,10 @@ class Dialled(TypedDict):
 
 
 class DialResults(TypedDict):
-    results: list[Dialled]
+    """Null stands for a dial that opened at the first try and lost nothing."""
+
+    results: list[Dialled | None]
+    awake: Awake
 
 
 class Tool(TypedDict):

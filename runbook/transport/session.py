@@ -40,6 +40,9 @@ UNASKED = 1_000
 FRAMES_A_SECOND = 5_000
 """More are read later: a node that floods us is held back by its own full pipe, and costs us no more than this."""
 
+BESIDE: Mapping[str, tuple[str, ...]] = {"job": ("journal",), "mesh": ("turns",), "ping": ("turns", "echo")}
+"""What node programs import of ours, beside `tool`."""
+
 PASSWORD_DUE = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
 )
@@ -220,7 +223,7 @@ class Session:
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
-            for wanted in ("tool", name):
+            for wanted in _parts(name):
                 if wanted not in self._pushed:
                     source = resources.files("runbook.node").joinpath(f"{wanted}.py").read_bytes()
                     self.push(f"{wanted}.py", source)
@@ -523,10 +526,15 @@ def _no_supervisor(node: str, opening: _Opening, complaint: str) -> Unreachable:
 @functools.cache
 def _sources(name: str) -> bytes:
     """A node program and what it imports of ours, by name."""
-    files, beside = resources.files("runbook.node"), ("journal",) if name == "job" else ()
+    files = resources.files("runbook.node")
     return json.dumps(
-        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in ("tool", *beside, name)}
+        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in _parts(name)}
     ).encode()
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """A node program and what it imports of ours, which comes first."""
+    return ("tool", *BESIDE.get(name, ()), name)
 
 
 class NoReply(Unreachable):

@@ -62,7 +62,7 @@ def test_addresses_that_only_the_nodes_know() -> None:
 
 
 def mesh_of(*dials: Dial, **options: Any) -> Mesh:
-    fields: dict[str, Any] = {"dials": list(dials), "occupied": {}, "silent": {}, **options}
+    fields: dict[str, Any] = {"dials": list(dials), "occupied": {}, "silent": {}, "busy": {}, **options}
     return cast(Mesh, SimpleNamespace(**fields))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from runbook.checks.context import Facts
 from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.pairs import Pairs
 from runbook.checks.ping import Judge, before_packets, ssh_port, targets
 from runbook.checks.reachability.chance import chance_findings
 from runbook.checks.reachability.common import culprits, listed
@@ -348,8 +349,9 @@ def test_the_address_on_the_named_interface_is_the_one_that_is_dialled() -> None
     inventory = cluster(network=Network("ib"))
     facts = {n.name: machine(n.address, ib0=interface(f"10.1.0.{i}")) for i, n in enumerate(inventory.nodes, 1)}
     at = context(inventory, facts)
-    assert targets(at, inventory.nodes[0]) == [{"peer": "node-b", "address": "10.1.0.2", "spare": B}]
-    assert targets(context(cluster()), cluster().nodes[0]) == [{"peer": "node-b", "address": B, "spare": None}]
+    pairs = Pairs.every(["node-a", "node-b"])
+    assert targets(at, inventory.nodes[0], pairs) == [{"peer": "node-b", "address": "10.1.0.2", "spare": B}]
+    assert targets(context(cluster()), cluster().nodes[0], pairs) == [{"peer": "node-b", "address": B, "spare": None}]
 
 
 def test_the_ssh_port_is_a_place_where_something_listens() -> None:

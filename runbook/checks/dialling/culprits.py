@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypedDict
 
 from runbook.causes.netfilter import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
@@ -13,7 +14,7 @@ from runbook.causes.netfilter.flow import EPHEMERAL
 from runbook.causes.netfilter.truth import Span
 from runbook.checks.context import Context
 from runbook.checks.dialling.addresses import number, numeric
-from runbook.checks.dialling.dial import Dial, between_same, folded, ports_text, seen_of
+from runbook.checks.dialling.dial import UNMEASURED, Dial, folded, ports_text, seen_of
 from runbook.checks.dialling.ephemeral import exhausted
 from runbook.checks.dialling.guilt import MOST_LINES, Guilt
 from runbook.checks.dialling.ports import needed_ports, why_so_many
@@ -53,23 +54,36 @@ class Wanted(TypedDict):
 
 @dataclass(frozen=True)
 class Trouble:
-    """Everything that is known when failed dials are explained. `evidence`: the rules of the nodes involved."""
+    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence` are the
+    rules of the nodes involved."""
 
     at: Context
     bad: list[Dial]
     good: list[Dial]
     evidence: Mapping[str, Evidence | None] = field(default_factory=dict)
+    unmeasured: Sequence[Dial] = ()
 
     @classmethod
     def of(cls, at: Context, dials: Iterable[Dial], evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
-        """Reads the rules of both ends of what failed, unless they are given."""
+        """Reads the rules of both ends of what failed, where they are not given."""
         dials = list(dials)
-        bad = [dial for dial in dials if dial.outcome != "open"]
+        bad = [dial for dial in dials if dial.outcome not in ("open", UNMEASURED)]
         good = [dial for dial in dials if dial.outcome == "open"]
-        if evidence is None:
-            involved = sorted({name for dial in bad for name in (dial.source, dial.destination)})
-            evidence = rules_of(at, involved, peers_of(at, bad)) if bad else {}
-        return cls(at, bad, good, evidence)
+        involved = {name for dial in bad for name in (dial.source, dial.destination)}
+        if fresh := sorted(involved - set(evidence or ())):
+            evidence = {**(evidence or {}), **rules_of(at, fresh, peers_of(at, bad))}
+        return cls(at, bad, good, evidence or {}, [dial for dial in dials if dial.outcome == UNMEASURED])
+
+    @cached_property
+    def _good_between(self) -> Mapping[frozenset[str], list[Dial]]:
+        found: dict[frozenset[str], list[Dial]] = defaultdict(list)
+        for dial in self.good:
+            found[frozenset((dial.source, dial.destination))].append(dial)
+        return found
+
+    def _opened_between(self, dial: Dial) -> Sequence[Dial]:
+        """Dials of the same two nodes, either way, that opened."""
+        return self._good_between.get(frozenset((dial.source, dial.destination)), ())
 
     @property
     def groups(self) -> list[list[Dial]]:
@@ -80,11 +94,12 @@ class Trouble:
         return list(found.values())
 
     def unexplained(self) -> list[Dial]:
-        """Dials that met silence which no rule surely accounts for, where packets may only have been lost.
+        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those that
+        were not measured.
 
         Where others between the same two nodes opened, all of them at the first try, it was not loss.
         """
-        found: list[Dial] = []
+        found: list[Dial] = list(self.unmeasured)
         for dials in self.groups:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
                 found += [
@@ -95,7 +110,7 @@ class Trouble:
         return found
 
     def _clean(self, dial: Dial) -> bool:
-        opened = [other for other in self.good if between_same(other, dial)]
+        opened = self._opened_between(dial)
         return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
 
     def findings(self) -> dict[str, list[Finding]]:
@@ -323,19 +338,25 @@ class Trouble:
         """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""
         source, destination = dials[0].source, dials[0].destination
         master = self.at.inventory.rendezvous.master
-        joins = {dial.source for dial in self.good if dial.kind == "rendezvous" and dial.destination == master}
-        fixed = [dial for dial in (*self.good, *self.bad) if (dial.source, dial.destination) == (source, destination)]
+        tried = (*self._opened_between(dials[0]), *self.bad)
+        fixed = [dial for dial in tried if (dial.source, dial.destination) == (source, destination)]
         fixed = [dial for dial in fixed if dial.kind in ("rendezvous", "range")]
         return (
             any(dial.kind == "ephemeral" for dial in dials)
-            and {source, destination} - {master} <= joins
+            and {source, destination} - {master} <= self._joining
             and (not fixed or any(dial.outcome == "open" for dial in fixed))
         )
+
+    @cached_property
+    def _joining(self) -> frozenset[str]:
+        """Nodes that reach the rendezvous."""
+        master = self.at.inventory.rendezvous.master
+        return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
 
     def _lossy(self, dials: list[Dial]) -> str | None:
         """That others between the same two nodes opened only after several tries, or had to send again, tells of loss, not of
         a filter. One repetition is a busy moment."""
-        same = [dial for dial in self.good if between_same(dial, dials[0])]
+        same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
         if not slow and repeated < REPEATED:

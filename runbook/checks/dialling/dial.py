@@ -6,11 +6,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+UNMEASURED = "unmeasured"
+
+OPENED_AT_ONCE = {
+    "outcome": "open",
+    "errno": None,
+    "seconds": 0.0,
+    "tries": 1,
+    "retransmitted": 0,
+    "local": None,
+    "remote": None,
+}
+"""What a node does not say of each dial that opened at the first try and lost nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent
-    or unresolvable; `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full. `local` and `remote` are
+    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent,
+    unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full. `local` and `remote` are
     both ends' addresses as numbers, as far as it got: a name may mean something else here, or nothing."""
 
     source: str
@@ -39,6 +52,7 @@ class Dial:
             "lost": "opens, but full-size packets do not arrive",
             "reset": "opens and is reset",
             "unsent": "no port is left to dial from",
+            UNMEASURED: "not measured: one of the ends had no CPU for it",
             "unresolvable": f"the name does not resolve ({self.errno})",
         }.get(self.outcome, self.outcome)
 
@@ -52,10 +66,6 @@ def seen_of(dials: Sequence[Dial]) -> list[str]:
     for dial in dials:
         lines[dial.source, dial.address, dial.outcome].append(dial)
     return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
-
-
-def between_same(one: Dial, other: Dial) -> bool:
-    return {one.source, one.destination} == {other.source, other.destination}
 
 
 def ports_text(dials: Iterable[Dial]) -> str:

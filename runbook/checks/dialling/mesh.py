@@ -6,24 +6,37 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.busy import busiest, sleepy
+from runbook.checks.dialling.dial import OPENED_AT_ONCE, UNMEASURED, Dial
+from runbook.checks.dialling.pairs import Pairs
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
 
 OPEN_S = 0.5
-"""How long a dial waits for an answer to one of its four SYNs. Enough to hear of a port that is open; silence is not yet
-proof of a drop unless a rule explains it."""
+"""How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the node
+sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
 
 PATIENT_S = 2.2
 """How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
 
 REPLY_S = 2.2
 """How long an opened connection may take to its first byte, and to each next one."""
+
+AT_ONCE, AT_ONCE_AGAIN = 64, 8
+"""So many dials a node has under way."""
+
+LISTEN_S = 30.0
+
+ANSWER_S = 1.0
+"""Between a node's own deadline and ours."""
+
+UNHEARD = ("silent", "lost")
+"""Outcomes for which the program at the other end may be to blame, and not only its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class Mesh:
         self.occupied: dict[str, list[Facts]] = {}  # by node: ports that could not be bound
         self.silent: dict[str, Outcome] = {}
         self.dials: list[Dial] = []
+        self.busy: dict[str, Facts] = {}  # by node that had no CPU for a dial: how late its program ran
+        self._awake: dict[str, Facts] = {}  # by node, of the last order
 
     def __enter__(self) -> Mesh:
         # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
@@ -95,7 +110,7 @@ class Mesh:
         }
         remote = self._at.session(node).program("mesh", arguments, timeout_s=self._at.left_s)
         self._remotes[node.name] = remote
-        for message in remote.messages(10.0):
+        for message in remote.messages(min(LISTEN_S, self._at.left_s)):
             refused = Counter(error["port"] for error in message["errors"])
             bound = [want for want in wants if not _taken_from(refused, want.port)]
             ports = message["ports"]
@@ -110,49 +125,79 @@ class Mesh:
         self,
         modes: Sequence[str] = ("greet",),
         *,
+        pairs: Pairs | None = None,
         itself: bool = False,
         extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None,
     ) -> None:
-        """Every node dials every other one on all its ports; results are in `dials`.
+        """Every node dials its peers (all others by default) on all their ports; results are in `dials`.
 
         With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds
         (address, port, kind) where somebody else listens: they are only opened.
         """
-        up = [node for node in self._at.nodes if node.name in self.listening]
+        up = {node.name: node for node in self._at.nodes if node.name in self.listening}
+        pairs = pairs or Pairs.every(list(up))
         orders: dict[str, list[Target]] = {}
         for source in up:
             wanted: list[Target] = []
-            for peer in up:
-                if peer.name == source.name and not itself:
+            for name in (*([source] if itself else []), *pairs.peers.get(source, ())):
+                if name not in up:
                     continue
-                for port, kind in self.listening[peer.name]:
-                    wanted += [Target(peer.name, self._address(peer, kind), port, kind, mode) for mode in modes]
-                wanted += [Target(peer.name, *where, "knock") for where in (extra(peer) if extra else ())]
-            orders[source.name] = wanted
-        self.dials += self._dialled(orders, OPEN_S)
+                for port, kind in self.listening[name]:
+                    wanted += [Target(name, self._address(up[name], kind), port, kind, mode) for mode in modes]
+                wanted += [Target(name, *where, "knock") for where in (extra(up[name]) if extra else ())]
+            if wanted:
+                orders[source] = wanted
+        self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
 
     def again(self, failed: Sequence[Dial]) -> None:
-        """Dial these once more, with patience: what they find now stands in their place in `dials`."""
+        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`."""
         orders: dict[str, list[Target]] = {}
+        self.busy = {}
         for dial in failed:
             orders.setdefault(dial.source, []).append(
                 Target(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
             )
-        self.dials = [dial for dial in self.dials if dial not in failed] + self._dialled(orders, PATIENT_S)
+        replaced = set(failed)
+        self.dials = [dial for dial in self.dials if dial not in replaced]
+        self.dials += self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
 
-    def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float) -> list[Dial]:
+    def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
+        """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence proves
+        nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
+        found = self._sent(orders, open_s, at_once)
+        for dial in found:
+            if dial.outcome == UNMEASURED and dial.source in self._awake:
+                self.busy[dial.source] = busiest(self.busy.get(dial.source), self._awake[dial.source])
+        unheard = sorted({dial.destination for dial in found if dial.outcome in UNHEARD} & set(self.listening))
+        if not unheard:
+            return found
+        before = dict(self._awake)
+        self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # which only asks how late they ran since
+        for name in unheard:
+            for told in (before.get(name), self._awake.get(name)):
+                if told and sleepy(told):
+                    self.busy[name] = busiest(self.busy.get(name), told)
+        return [
+            replace(dial, outcome=UNMEASURED) if dial.outcome in UNHEARD and dial.destination in self.busy else dial
+            for dial in found
+        ]
+
+    def _sent(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:
-            remote = self._remotes[source.name]
-            remote.tell({"dial": [asdict(t) for t in orders[source.name]], "open_s": open_s, "reply_s": self._reply_s})
-            for message in remote.messages(min(self._at.left_s, self._longest_s(len(orders[source.name]), open_s))):
-                results, targets = message["results"], orders[source.name]
+            remote, targets = self._remotes[source.name], orders[source.name]
+            within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(targets), open_s, at_once))
+            order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
+            remote.tell({"dial": [asdict(target) for target in targets], **order})
+            for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
+                results = message["results"]
                 if len(results) != len(targets):
                     raise UnexpectedAnswer(f"{len(results)} results of {len(targets)} dials")
+                self._awake[source.name] = message["awake"]
                 found.extend(
                     Dial(source.name, target.peer, target.address, target.port, target.kind, target.mode, **result)
-                    for target, result in zip(targets, results, strict=True)
+                    for target, result in zip(targets, (one or OPENED_AT_ONCE for one in results), strict=True)
                 )
                 return None
             return remote.wait(0.1)
@@ -163,9 +208,9 @@ class Mesh:
                 self.silent[name] = no_answer(name, "mesh", result)
         return found
 
-    def _longest_s(self, dials: int, open_s: float) -> float:
-        """How long a node may take to so many dials, of which it makes a few dozen at a time; with room for one that is busy."""
-        return 10.0 + math.ceil(dials / 32) * (open_s + 4 * self._reply_s)
+    def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
+        """How long a node may take to so many dials, of which it makes a few at a time; with room for one that is busy."""
+        return 10.0 + math.ceil(2 * dials / at_once) * (open_s + 4 * self._reply_s)
 
     def _address(self, peer: Node, kind: str) -> str:
         rendezvous = self._at.inventory.rendezvous

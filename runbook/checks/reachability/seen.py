@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from runbook.checks.context import Context, Facts, select_interfaces
-from runbook.checks.dialling.dial import Dial
+from runbook.checks.dialling.dial import UNMEASURED, Dial
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 
@@ -84,6 +85,12 @@ class Pair:
         return tried and not self.small.get("received") and not self.answered and not self.routeless
 
     @property
+    def unmeasured(self) -> bool:
+        """Whether one of the ends had no CPU for what would tell whether packets come through."""
+        nothing = not self.small.get("received") and not self.answered
+        return nothing and any(dial.outcome == UNMEASURED for dial in self.dials)
+
+    @property
     def full_size_proven(self) -> bool:
         if self.full.get("received"):
             return True
@@ -106,13 +113,28 @@ class Seen:
         return list(self._pairs())
 
     def _pairs(self) -> Iterator[Pair]:
+        dials: dict[tuple[str, str], list[Dial]] = defaultdict(list)
+        for dial in self.dials:
+            dials[dial.source, dial.destination].append(dial)
         for source, answer in self.answers.items():
             for target in answer["targets"]:
-                dials = tuple(d for d in self.dials if (d.source, d.destination) == (source, target["peer"]))
-                yield Pair(source, target["peer"], target["address"], target, dials)
+                tried = tuple(dials.get((source, target["peer"]), ()))
+                yield Pair(source, target["peer"], target["address"], target, tried)
+
+    @cached_property
+    def _by_ends(self) -> Mapping[tuple[str, str], Pair]:
+        return {(pair.source, pair.peer): pair for pair in self.pairs}
+
+    @cached_property
+    def _by_peer(self) -> Mapping[str, Pair]:
+        """The first pair that leads to each node."""
+        found: dict[str, Pair] = {}
+        for pair in self.pairs:
+            found.setdefault(pair.peer, pair)
+        return found
 
     def pair(self, source: str, peer: str) -> Pair | None:
-        return next((pair for pair in self.pairs if (pair.source, pair.peer) == (source, peer)), None)
+        return self._by_ends.get((source, peer))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -127,7 +149,7 @@ class Seen:
 
     def numeric(self, node: str) -> str:
         """The address that the job dials on a node, as a number, as its peers resolve it."""
-        return next((pair.numeric for pair in self.pairs if pair.peer == node), self.data_address(node))
+        return self._by_peer[node].numeric if node in self._by_peer else self.data_address(node)
 
     def data_interface(self, node: str) -> str | None:
         """The interface that carries the address which the job dials."""

@@ -1,0 +1,147 @@
+"""ICMP echoes over sockets of our own: one process for all peers. What does not come back whole is left to `ping`, which tells
+more. Python 3.8, standard library.
+
+Only root and CAP_NET_RAW may open such sockets, and those whose group is in net.ipv4.ping_group_range.
+"""
+
+import os
+import socket
+import struct
+import time
+
+from turns import READ, pause
+
+PAUSE_S = 0.005
+FULL = 5
+SIGN_S = 0.35
+"""Who has answered none of the first echoes by then is left to others."""
+LAST_S = 0.3
+"""How long the last echoes are waited for."""
+ECHO = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
+DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 2)}
+"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, which `socket` has no names for (linux/in.h, in6.h)."""
+
+
+class Peer:
+    """One address, and the echoes that it gave back."""
+
+    def __init__(self, address, full_bytes):
+        self.address, self.full_bytes = address, full_bytes
+        self.sent = {"small": {}, "full": {}}  # by sequence number, when
+        self.trips = {"small": [], "full": []}  # seconds
+
+    def told(self):
+        """As `ping` would have it, where every echo came back; else None."""
+        found = {}
+        for size, sent in self.sent.items():
+            trips = self.trips[size]
+            if not trips or len(trips) < len(sent):
+                return None
+            found[size] = {
+                "code": 0,
+                "raw": "%d packets transmitted, %d received" % (len(sent), len(trips)),
+                "sent": len(sent),
+                "received": len(trips),
+                "ms": round(1000 * sorted(trips)[len(trips) // 2], 3),
+            }
+        return found
+
+
+class Echoes:
+    def __init__(self, family, turns):
+        self.request, self.reply, self.protocol = ECHO[family]
+        self.turns = turns
+        self.family = family
+        self.own = os.getpid() & 0xFFFF
+        self.number = 0
+        self.waiting = {}  # by sequence number: (peer, size)
+        self.sockets = {size: self._open(size == "full") for size in ("small", "full")}
+
+    def _open(self, whole):
+        try:
+            sock = socket.socket(self.family, socket.SOCK_RAW, self.protocol)
+            self.raw = True
+        except OSError:
+            sock = socket.socket(self.family, socket.SOCK_DGRAM, self.protocol)
+            self.raw = False
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        if whole:
+            sock.setsockopt(*DONT_FRAGMENT[self.family])
+        return sock
+
+    def run(self, peers, count):
+        """Generator: so many small echoes to each, and a few of full size."""
+        listening = [self.turns.start(self._listen(sock)) for sock in self.sockets.values()]
+        begun = self.turns.clock
+        for turn in range(count):
+            for peer in peers:
+                if self.turns.clock - begun < SIGN_S or peer.trips["small"]:
+                    self._send(peer, "small")
+                    if turn < FULL:
+                        self._send(peer, "full")
+            yield from pause(PAUSE_S)
+        ended = self.turns.clock
+        while self.waiting and self.turns.clock - ended < LAST_S:
+            yield from pause(0.01)
+        for task, sock in zip(listening, self.sockets.values()):
+            self.turns.cancel(task)
+            sock.close()
+
+    def _send(self, peer, size):
+        self.number = self.number + 1 & 0xFFFF
+        body = b"runbook!" * 7 if size == "small" else b"r" * peer.full_bytes
+        packet = struct.pack("!BBHHH", self.request, 0, 0, self.own, self.number) + body
+        if self.family == socket.AF_INET:  # the kernel fills it in for IPv6
+            packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
+        peer.sent[size][self.number] = time.monotonic()
+        try:
+            self.sockets[size].sendto(packet, (peer.address, 0))
+            self.waiting[self.number] = peer, size
+        except OSError:
+            pass  # it counts as lost, and `ping` says why
+
+    def _listen(self, sock):
+        while True:
+            yield (sock,), READ, None
+            try:
+                packet, where = sock.recvfrom(65536)
+            except OSError:
+                continue
+            if self.raw and self.family == socket.AF_INET:
+                packet = packet[(packet[0] & 15) * 4 :]
+            if len(packet) < 8:
+                continue
+            kind, _, _, own, number = struct.unpack_from("!BBHHH", packet)
+            peer, size = self.waiting.get(number, (None, None))
+            if kind != self.reply or peer is None or (self.raw and own != self.own) or where[0] != peer.address:
+                continue
+            del self.waiting[number]
+            peer.trips[size].append(time.monotonic() - peer.sent[size][number])
+
+
+def checksum(packet):
+    """RFC 1071."""
+    if len(packet) % 2:
+        packet += b"\0"
+    total = sum(struct.unpack("!%dH" % (len(packet) // 2), packet))
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def echoes(turns, addresses, count):
+    """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came back."""
+    peers = [Peer(address, size) for address, size in addresses.items()]
+    over = []
+    for family in ECHO:
+        those = [peer for peer in peers if (":" in peer.address) == (family == socket.AF_INET6)]
+        if not those:
+            continue
+        try:
+            turns.start(Echoes(family, turns).run(those, count), over.append)
+        except OSError:
+            over.append(None)  # we may not
+    while len(over) < len({":" in peer.address for peer in peers}):
+        turns.turn()
+    told = {peer.address: peer.told() for peer in peers}
+    return {address: found for address, found in told.items() if found}
