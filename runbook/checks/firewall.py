@@ -71,8 +71,8 @@ class Firewall(Check):
                 at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
                 mesh.again(doubtful)
                 trouble = self._trouble(at, mesh, trouble.evidence)
-            failed = [(dial.source, dial.destination) for dial in trouble.bad if dial.source != dial.destination]
-            if failed and len(more := around(pairs, failed, groups)):
+            failed = [(dial.source, dial.destination) for dial in trouble.unsure()]
+            if len(more := around(pairs, failed, groups)):
                 at.say(f"dialling {len(more)} more pairs around those that failed")
                 mesh.dial(pairs=more)
                 pairs = pairs.and_(more)
@@ -133,7 +133,8 @@ def judge(
             outcomes.append(
                 Outcome.passed(
                     node.name,
-                    f"{len(arriving)} connections to it opened; what failed between it and {listed(far)} is {whose} doing",
+                    f"{'all else' if note else f'{len(arriving)} connections'} to it opened; what failed between it and "
+                    f"{listed(far)} is {whose} doing",
                 )
             )
         else:
@@ -142,8 +143,9 @@ def judge(
             outcomes.append(
                 Outcome.passed(
                     node.name,
-                    f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
-                    + (f" ({note})" if note and node.name == at.inventory.rendezvous.master else ""),
+                    f"all its ports open from all peers that were tried; {note}"
+                    if note and peers
+                    else f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}",
                     warnings=slow(arriving),
                 )
                 if arriving

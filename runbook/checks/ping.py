@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
@@ -16,6 +17,7 @@ from runbook.checks.dialling.mesh import Mesh, Want
 from runbook.checks.dialling.pairs import Pairs, chosen, groupings
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
 from runbook.checks.reachability.chance import chance_findings
+from runbook.checks.reachability.common import listed
 from runbook.checks.reachability.loss import loses, loss_findings, losses, warning
 from runbook.checks.reachability.names import name_findings, name_warnings, names_used
 from runbook.checks.reachability.routes import route_findings
@@ -252,6 +254,17 @@ class Judge:
             return False
         return True
 
+    @cached_property
+    def _usual(self) -> str:
+        """What holds for all nodes: of many it is told once."""
+        trips = sorted(pair.small["ms"] for pair in self.seen.pairs if pair.small.get("received"))
+        trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
+        mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
+        full = f"full-size packets (MTU {listed(map(str, mtus))}) get through"
+        if unproven := [pair.peer for pair in self.seen.pairs if not pair.full_size_proven]:
+            full = f"full-size packets to {listed(sorted(set(unproven)))} could not be tried"
+        return f"all peers that were tried answer{trip}; {full}"
+
     def _proof(self, node: Node) -> str:
         pairs = [pair for pair in self.seen.pairs if pair.source == node.name]
         peers = len(pairs)
@@ -261,6 +274,8 @@ class Judge:
             return "its own names are in order; no peer was left that could be reached"
         if any(self.findings.values()):
             return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
+        if self.pairs and (note := self.pairs.note()) and not any(self.unknown.values()):
+            return f"{self._usual}; {note}"
         echoed = [pair for pair in pairs if pair.small.get("received")]
         slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
         mtu = min((pair.route.get("mtu") or 0 for pair in pairs), default=0)
@@ -270,8 +285,6 @@ class Judge:
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
         trip = f" within {max(slowest, 0.1):.1f} ms" if slowest is not None else ""
         unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
-        if self.pairs and node.name == self.seen.at.inventory.rendezvous.master and (note := self.pairs.note()):
-            reached = f"{reached} ({note})"
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
         return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"

@@ -109,6 +109,16 @@ class Trouble:
                 ]
         return found
 
+    def unsure(self) -> list[Dial]:
+        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may tell more."""
+        found: list[Dial] = []
+        for dials in self.groups:
+            if dials[0].source != dials[0].destination and not (
+                dials[0].outcome in SEEN and sure(self.blocked(dials[:1]))
+            ):
+                found += dials
+        return found
+
     def _clean(self, dial: Dial) -> bool:
         opened = self._opened_between(dial)
         return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
