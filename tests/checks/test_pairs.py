@@ -1,0 +1,96 @@
+"""Which pairs of nodes are tried: few for each, and enough that everybody is met by others of every kind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbook.checks.dialling.pairs import ALL_UP_TO, AROUND, Pairs, around, chosen
+
+NUMBERS = st.integers(2, 300)
+
+
+def named(count: int) -> list[str]:
+    return [f"n{number}" for number in range(count)]
+
+
+@given(NUMBERS)
+def test_every_pair_of_a_few_and_of_many_each_node_meets_at_least_eight(count: int) -> None:
+    names = named(count)
+    pairs = chosen(names, names[0])
+    assert list(pairs.peers) == names
+    for name, peers in pairs.peers.items():
+        assert name not in peers
+        assert len(set(peers)) == len(peers)
+        assert all(name in pairs.peers[peer] for peer in peers), "both directions"
+        assert len(peers) >= min(8, count - 1)
+        assert names[0] in (name, *peers), "the master"
+    if count <= ALL_UP_TO:
+        assert len(pairs) == count * (count - 1)
+        assert pairs.note() == ""
+    else:
+        assert len(pairs) <= count * (2 * count.bit_length() + 2)
+
+
+@given(NUMBERS)
+def test_all_means_all(count: int) -> None:
+    pairs = chosen(named(count), "n0", wanted="all")
+    assert len(pairs) == count * (count - 1)
+    assert pairs.note() == ""
+
+
+@given(st.integers(17, 300))
+def test_nobody_but_the_master_has_many_guests_at_a_time(count: int) -> None:
+    """At the same step of their lists two nodes are never at the same peer, as far as both have the same distances."""
+    names = named(count)
+    pairs = chosen(names, names[0])
+    for step in range(min(map(len, pairs.peers.values()))):
+        guests = [peers[step] for name, peers in pairs.peers.items() if name != names[0]]
+        most = max(guests.count(peer) for peer in set(guests) - {names[0]})
+        assert most <= 3
+
+
+@given(st.integers(17, 200), st.integers(2, 40))
+def test_groups_are_crossed(count: int, size: int) -> None:
+    names = named(count)
+    rack = {name: str(at // size) for at, name in enumerate(names)}
+    pairs = chosen(names, names[0], [rack])
+    racks = set(rack.values())
+    met = {(rack[name], rack[peer]) for name, peers in pairs.peers.items() for peer in peers}
+    if len(racks) >= 2 and 2 * len(racks) <= count:
+        assert met >= {(one, other) for one in racks for other in racks if one != other}
+
+
+def test_a_group_for_each_node_tells_nothing() -> None:
+    names = named(100)
+    alone = {name: name for name in names}
+    assert chosen(names, "n0", [alone]) == chosen(names, "n0")
+
+
+@given(st.integers(17, 120), st.data())
+def test_more_pairs_around_one_that_failed(count: int, data: st.DataObject) -> None:
+    names = named(count)
+    rack = {name: str(at // 8) for at, name in enumerate(names)}
+    pairs = chosen(names, names[0], [rack])
+    source = data.draw(st.sampled_from(names))
+    failed = (source, data.draw(st.sampled_from(pairs.peers[source])))
+    more = around(pairs, [failed], [rack])
+    fresh = {frozenset((name, peer)) for name, peers in more.peers.items() for peer in peers}
+    assert not fresh & {frozenset((name, peer)) for name, peers in pairs.peers.items() for peer in peers}
+    for end in failed:
+        left = count - 1 - len(pairs.peers[end])
+        assert len(more.peers[end]) >= min(AROUND, left)
+    assert len(pairs.and_(more)) == len(pairs) + len(more)
+
+
+def test_of_a_few_nodes_there_are_no_more_pairs() -> None:
+    pairs = Pairs.every(named(5))
+    assert len(around(pairs, [("n0", "n1")])) == 0
+
+
+@pytest.mark.parametrize(("count", "text"), [(17, "of 272 pairs"), (256, "of 65,280 pairs")])
+def test_what_is_left_out_is_said(count: int, text: str) -> None:
+    note = chosen(named(count), "n0").note()
+    assert text in note
+    assert "pairs: all" in note
