@@ -40,8 +40,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Bytes are named by their place alone: an archive packed anew holds the time, and every worker must find the same names."""
-    return "bytes" if isinstance(val, bytes) else None
+    """Bytes are named by their place alone: an archive packed anew holds the time, and every worker must find the same names. A
+    long text would not fit into the environment of what a test starts, where pytest puts its name."""
+    if isinstance(val, bytes):
+        return "bytes"
+    return f"{val[:40]}…{len(val)}" if isinstance(val, str) and len(val) > 80 else None
 
 
 @pytest.fixture(scope="session")
