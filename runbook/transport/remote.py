@@ -132,6 +132,7 @@ class _Text:
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
         elif len(self.pending) > LONGEST_MESSAGE:
+            self.pending = bytearray()  # nobody is to read it once more when the program ends
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
