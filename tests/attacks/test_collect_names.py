@@ -350,7 +350,7 @@ SOURCE = resources.files("runbook.node").joinpath("collect.py").read_text()
 OURS = sorted(set(re.findall(r'^    (?:command)?\("([a-z]+/[\w.-]+)"', SOURCE, re.MULTILINE)))
 WORDS = sorted(
     {word for name in OURS for word in re.findall(r"[a-z]{2,}", name)}
-    | {"gpu", "data", "node", "nodes", "test", "admin", "torch", "run", "logs", "result", "rank", "scripts", "controller", "train", "job", "user", "kernel", "verdict"}
+    | {"gpu", "data", "node", "nodes", "test", "admin", "torch", "run", "logs", "result", "rank", "scripts", "controller", "train", "job", "user", "kernel", "verdict", "gpu7", "rank0", "worker3"}
 )  # fmt: skip
 AS_A_WORD = "the {0} of {0}-1: {0} 12, no {0}; {0}.txt nodes/node-a/{0}/driver.txt rmem_{0} {0}=1 [{0}] {0}_2\n"
 AS_A_LOGIN = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -239,9 +240,9 @@ def _journals(attempt: str, attempts: Facts, node: str, job: str) -> list[Facts]
         belongs(checked(one, kinds, needed, "the journal"), node, job, attempt) for one in _list(attempts, attempt)
     ]
     names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise Odd("name", twice, "a name of its own for each process")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise Odd("name", twice[0], "a name of its own for each process")
     return journals
 
 
