@@ -44,6 +44,9 @@ Errno = Annotated[str, Meta(max_length=256)]
 FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f]{1,255}\Z")]
 """The name of a file in a folder that both sides know: never a path."""
 
+FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+"""A path that may be typed and written into files of ours."""
+
 JobId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
 
@@ -109,7 +112,7 @@ class Hello(TypedDict):
     uid: Count | None
     home: Line
     machine: Line
-    folder: NotRequired[Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]]
+    folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
@@ -370,7 +373,7 @@ class Survey(TypedDict):
 
 
 class Python(TypedDict):
-    path: Line
+    path: FilePath
     version: Version
     prefix: Line
     torch: Line | None
@@ -446,6 +449,8 @@ class Halt(TypedDict):
 
 
 class CollectedAnswer(TypedDict):
+    """What one tool or file gave. `left_out` counts bytes; `code` is null where nothing ended."""
+
     name: Line
     command: Line
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
@@ -457,9 +462,11 @@ class CollectedAnswer(TypedDict):
 
 
 class Collected(TypedDict):
-    answers: Annotated[list[CollectedAnswer], Meta(max_length=1000)]
+    """`users`: login name, home and full name of each."""
+
+    answers: Annotated[list[CollectedAnswer], Meta(max_length=400)]
     user: Line
-    users: Annotated[list[Annotated[list[Line], Meta(min_length=3, max_length=3)]], Meta(max_length=100_000)]
+    users: Annotated[list[tuple[Line, Line, Line]], Meta(max_length=25_000)]
     hostnames: Annotated[list[Line], Meta(max_length=100_000)]
     seconds: Seconds
 

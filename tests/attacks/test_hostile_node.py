@@ -240,6 +240,20 @@ def test_the_field_is_named_and_nobody_else_is_told_to_be_alone(tmp_path: Path) 
     assert "one node" not in done.outcomes("node-a")[-1]["proof"]
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\nb: c", "/x\r", "\x1b[2J", "", "x" * 5000])
+def test_an_inventory_that_a_node_spoils_can_be_loaded(name: str, tmp_path: Path) -> None:
+    found = recording("inventory_init")
+    at = ("pythons", len(found.said["node-b"]["pythons"][0]["pythons"]) - 1, "path")
+
+    def lie(program: str, said: Json) -> Json:
+        return altered(said, at, lambda _: name) if program == "pythons" else said
+
+    done = attack(found, changing("node-b", lie), tmp_path)
+    assert (done.complaint(), done.code) == (None, 0), str(done)
+    made = load_inventory(done.run_dir / "made.yml", environ={})
+    assert {node.name: node.python for node in made.nodes}["node-a"] == "/opt/runbook-lab/venv/bin/python"
+
+
 def test_answers_that_do_not_fit_change_nothing_but_that_node(tmp_path: Path) -> None:
     tried(RUNS, 40, tmp_path)
 
