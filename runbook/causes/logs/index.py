@@ -67,7 +67,7 @@ class Index:
         if match is None:
             return NOTHING
         keys: _Keys = {}
-        while match:
+        while match is not None:
             keys |= self._keys[match[0]]
             match = self._search(word, match.start() + 1)
         inside = frozenset[int]().union(*(sets for key, sets in keys.items() if key in word))
