@@ -11,6 +11,10 @@ import profiles
 import pytest
 from hypothesis import settings
 from lab import Lab, lab_missing
+from leftovers import Leftovers, own_temporary_folder
+
+LONGEST_NAME = 1000
+"""Characters of a text that names a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,14 +44,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Bytes are named by their place alone: an archive packed anew holds the time, and every worker must find the same names."""
-    return "bytes" if isinstance(val, bytes) else None
+    """Bytes and long texts are named by their place alone: an archive packed anew holds the time, and every worker must find
+    the same names; and a test's name stands in the environment of all it starts, which has room for 128 KiB."""
+    if isinstance(val, bytes):
+        return "bytes"
+    return "text" if isinstance(val, str) and len(val) > LONGEST_NAME else None
 
 
 @pytest.fixture(scope="session")
 def thorough(request: pytest.FixtureRequest) -> bool:
     """Whether this is `make test-all`."""
     return bool(request.config.getoption("thorough"))
+
+
+LEFTOVERS = pytest.StashKey[Leftovers]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_tests(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """The last test of this worker ends with an error that names what is left of them all, and since when."""
+    tmp_path_factory.getbasetemp()  # stays where it was, to be looked at
+    with own_temporary_folder() as leftovers:
+        request.config.stash[LEFTOVERS] = leftovers
+        yield
+        del request.config.stash[LEFTOVERS]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if leftovers := item.config.stash.get(LEFTOVERS, None):
+        leftovers.look(item.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)

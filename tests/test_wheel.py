@@ -31,7 +31,7 @@ def run(installed: Path, folder: Path, *arguments: str, timeout: float = 60) -> 
     return subprocess.run(
         [sys.executable, "-m", "runbook", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": str(installed), "HOME": str(installed.parent)},  # `workdir: ~/.runbook`
         capture_output=True,
         text=True,
         timeout=timeout,

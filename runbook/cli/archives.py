@@ -34,6 +34,8 @@ OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-r
 not what happened: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
 TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).+\.txt")
 """Those: what tools printed, which is read as such and as nothing else."""
+FOLDERS = ("controller/", "nodes/", "run/")
+"""One of them at least is in every archive of ours; a README.txt and a manifest.json are in many others."""
 MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 """What is missed in an archive of ours when it is not there."""
 MANIFEST = 4 << 20  # bytes
@@ -105,17 +107,21 @@ def contents(path: Path) -> Contents:
         (_list_zip if zipped else _list_tar)(path, found)
     except UnreadError as error:
         found.unread.append(("", f"{error}; what comes after that was not read"))
-    if {"manifest.json", "README.txt"} <= {member.name for member in found.members}:
-        logs = [(member, match) for member in found.members if (match := OURS.fullmatch(member.name))]
-        tools = [(member, match) for member in found.members if (match := TOOLS.fullmatch(member.name))]
-        ours = {
-            **{m.name: replace(m, node=n["node"]) for m, n in logs},
-            **{m.name: replace(m, node=n["node"], tool=True) for m, n in tools},
-        }
+    names = {member.name for member in found.members}
+    if {"manifest.json", "README.txt"} <= names and any(name.startswith(FOLDERS) for name in names):
         manifest = next(member for member in found.members if member.name == "manifest.json")
-        found.members = [ours[member.name] for member in found.members if member.name in ours]
+        found.members = [known for member in found.members if (known := _of_ours(member))]
         found.unread += _left_out(manifest)
     return found
+
+
+def _of_ours(member: Member) -> Member | None:
+    """A log or a tool's output in an archive of ours, with its node; None for what tells nothing of the run."""
+    if log := OURS.fullmatch(member.name):
+        return replace(member, node=log["node"])
+    if tool := TOOLS.fullmatch(member.name):
+        return replace(member, node=tool["node"], tool=True)
+    return None
 
 
 def _left_out(manifest: Member) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from runbook.load.address import address_fault, strip_brackets
@@ -37,6 +38,7 @@ class Folding:
         self._env = env
         self._extra_vars = extra_vars
         self._shared: dict[tuple[str, ...], tuple[tuple[Layer, ...], _Folded]] = {}
+        self._alike: dict[tuple[str, ...], Node] = {}  # by groups, a node without settings of its own
         self._looked_at: set[Keys] = set()
         self._ranges: dict[Keys, list[str]] = {}
         self._conflicts: set[tuple[str, str, Keys]] = set()
@@ -45,10 +47,17 @@ class Folding:
         layers, shared = self._of_groups(groups)
         own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
         self.layers[name] = (*layers, own)
+        if not own.settings:  # of a hundred thousand such, most are alike
+            if groups not in self._alike:
+                self._alike[groups] = self._folded(name, entry, groups, shared)
+            return replace(self._alike[groups], name=name, address=self._address(entry, ("address",), shared) or name)
         folded = _Folded(dict(shared.values), dict(shared.places))
         for key, place, value in own.flat():
             folded.values[key] = value
             folded.places[key] = place
+        return self._folded(name, entry, groups, folded)
+
+    def _folded(self, name: str, entry: Entry, groups: tuple[str, ...], folded: _Folded) -> Node:
         shell = folded.values.get(("shell",), "sh")
         return Node(
             name=name,

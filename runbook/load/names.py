@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.load.complaints import Complaints
-from runbook.load.patterns import matching
+from runbook.load.patterns import COMPARED, matching, names_looked_at
 from runbook.load.punctuation import spaced
 from runbook.load.ranges import LARGEST, expand
 from runbook.model.errors import FilesWrong
 
+MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 globs
+MOST_COMPARED = 10_000  # names with one that is unknown, in all groups
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
@@ -72,6 +74,7 @@ def group_members(
 ) -> dict[str, set[str]]:
     """The nodes of each group that is sound."""
     found: dict[str, set[str]] = {}
+    bounds = _Bounds(entries)
     for name, group in groups.items():
         keys = ("groups", name)
         if not _NAME.fullmatch(name):
@@ -82,20 +85,46 @@ def group_members(
             message = f"`{name}` is the name of a node and cannot be that of a group as well"
             complaints.about_key(keys, "group-name", message, "rename the group")
         elif "nodes" in group:
-            found[name] = _members(name, group["nodes"], entries, complaints)
+            found[name] = _members(name, group["nodes"], entries, complaints, bounds)
     return found
 
 
-def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Complaints) -> set[str]:
+class _Bounds:
+    """What may be spent on the groups of one inventory."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._looked_at = 0
+        self._compared = 0
+
+    def allows(self, pattern: str) -> bool:
+        self._looked_at += names_looked_at(pattern, self._entries)
+        return self._looked_at <= MOST_LOOKED_AT
+
+    @property
+    def guess(self) -> bool:
+        return self._compared < MOST_COMPARED
+
+    def failed(self) -> None:
+        """A pattern held names that are unknown."""
+        self._compared += min(len(self._entries), COMPARED)
+
+
+def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Complaints, bounds: _Bounds) -> set[str]:
     """A list joins its patterns; `!` and `&` reach only as far as their own item."""
     members: set[str] = set()
     items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
     for keys, pattern in items if isinstance(nodes, list) else [(("groups", name, "nodes"), nodes)]:
         if pattern is None:
             continue
+        if not bounds.allows(pattern):
+            message = f"the groups up to here already stand for more than {MOST_LOOKED_AT:,} names to look at"
+            complaints.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
+            return members
         try:
-            members |= matching(pattern, entries.keys(), {}, complaints.document.span(*keys))
+            members |= matching(pattern, entries.keys(), {}, complaints.document.span(*keys), guess=bounds.guess)
         except FilesWrong as wrong:
+            bounds.failed()
             complaints.take_over(wrong)
             complaints.wrong.add(keys)
     return members

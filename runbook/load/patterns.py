@@ -10,12 +10,17 @@ import fnmatch
 import re
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 from runbook.load.didyoumean import known_here, nearest
-from runbook.load.ranges import expand
+from runbook.load.ranges import expand, size, without_ranges
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 
+COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microseconds a name
+_GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
+_OF_A_RANGE = 5  # names that are held against a glob in the time of one that a range makes
+_GLOB = re.compile(r"[*?\[]")
 _BETWEEN = re.compile(r"[:,](?![^\[]*\])")  # a separator, not one inside brackets
 
 
@@ -26,10 +31,33 @@ def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tupl
     return tuple(node for node in inventory.nodes if node.name in chosen)
 
 
+def names_looked_at(pattern: str, names: Collection[str]) -> int:
+    """What `matching` costs, in names that are held against a glob; one that a range makes takes the time of some."""
+    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # it starts from all of them
+    for part in parts:
+        name = part.lstrip("!&").strip()
+        if name in names:
+            total += 1
+        elif name == "all" or _GLOB.search(without_ranges(name)):
+            total += len(names) * max(1, size(name))
+        else:
+            total += _OF_A_RANGE * size(name)
+    return total
+
+
 def matching(
-    pattern: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]], span: Span | None = None
+    pattern: str,
+    names: AbstractSet[str],
+    groups: Mapping[str, Collection[str]],
+    span: Span | None = None,
+    *,
+    guess: bool = True,
 ) -> set[str]:
-    """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong."""
+    """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong.
+
+    `guess`: it says which name is nearest to an unknown one, which may take a tenth of a second.
+    """
     parts = [part.strip() for part in _BETWEEN.split(pattern)]
     problems: list[Problem] = []
     joined: set[str] = set()
@@ -39,7 +67,7 @@ def matching(
     for part in parts:
         sign, name = (part[:1], part[1:].strip()) if part[:1] in ("!", "&") else ("", part)
         try:
-            found = _one(name, names, groups)
+            found = _one(name, names, groups, guess=guess and len(problems) < _GUESSED)
         except _Unknown as unknown:
             problems.append(Problem(unknown.id, f"{unknown} (in the pattern `{pattern}`)", span, unknown.help))
             continue
@@ -66,12 +94,19 @@ class _Unknown(Exception):
         super().__init__(message)
 
 
+def _nearest_to(missing: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]]) -> str | None:
+    shape = _shape(missing)
+    others = (name for name in (*groups, *names) if _shape(name) != shape)
+    near = nearest(missing, islice(others, COMPARED))
+    return f"did you mean `{near}`?" if near else known_here((*groups, *sorted(names)))
+
+
 def _shape(name: str) -> str:
     """The name without its digits: gn05 is no misspelt gn04."""
     return re.sub(r"[0-9]+", "#", name)
 
 
-def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]]) -> set[str]:
+def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
     if not name:
         raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
     if name == "all":
@@ -89,14 +124,13 @@ def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str
     for one in wanted:
         if one in names:
             found.add(one)
-        elif re.search(r"[*?\[]", one) and (globbed := fnmatch.filter(names, one)):
+        elif _GLOB.search(one) and (globbed := fnmatch.filter(names, one)):
             found.update(globbed)
         else:
             missing.append(one)
     if missing:
         shown = ", ".join(f"`{one}`" for one in missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
         verb = "is" if len(missing) == 1 else "are"
-        near = nearest(missing[0], [name for name in (*groups, *names) if _shape(name) != _shape(missing[0])])
-        help = f"did you mean `{near}`?" if near else known_here((*groups, *sorted(names)))
+        help = _nearest_to(missing[0], names, groups) if guess else None
         raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)
     return found

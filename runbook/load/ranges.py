@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 LARGEST = 100_000  # names from one expression; a typo such as [1-40000000] must not fill the memory
@@ -15,17 +16,16 @@ def has_range(text: str) -> bool:
     return _BRACKETS.search(text) is not None
 
 
+def without_ranges(text: str) -> str:
+    return _BRACKETS.sub("", text)
+
+
 def expand(text: str) -> list[str]:
     """Every name, the leftmost range varying slowest. Raises ValueError with a sentence for people."""
     pieces = _BRACKETS.split(text)  # literal, inside of brackets, literal, …
     if len(pieces) == 1:
         return [text]
-    bounds = [_bounds(inside, text) for inside in pieces[1::2]]
-    total = 1
-    for parts in bounds:
-        total *= sum(last - first + 1 for first, last, _ in parts)
-        if total > LARGEST:
-            raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
+    bounds = _all_bounds(pieces, text)
     choices = [
         [str(number).zfill(width) for first, last, width in parts for number in range(first, last + 1)]
         for parts in bounds
@@ -35,6 +35,26 @@ def expand(text: str) -> list[str]:
         literals[0] + "".join(number + literal for number, literal in zip(picked, literals[1:], strict=True))
         for picked in itertools.product(*choices)
     ]
+
+
+def size(text: str) -> int:
+    """How many names `expand` gives, without making them; 0 where it raises."""
+    try:
+        bounds = _all_bounds(_BRACKETS.split(text), text)
+    except ValueError:
+        return 0
+    return math.prod(sum(last - first + 1 for first, last, _ in parts) for parts in bounds)
+
+
+def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
+    """Of each pair of brackets. Raises ValueError for a range that is none, or that is too large."""
+    bounds = [_bounds(inside, text) for inside in pieces[1::2]]
+    total = 1
+    for parts in bounds:
+        total *= sum(last - first + 1 for first, last, _ in parts)
+        if total > LARGEST:
+            raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
+    return bounds
 
 
 def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:

@@ -152,12 +152,12 @@ def _bounded(name: str, function: Any) -> Callable[..., Any]:
 
     @wraps(function)
     def bounded(*arguments: Any, **named: Any) -> Any:
-        values = [*arguments[own:], *named.values()]
-        for value in values:
-            spend(value)
-        if values:
-            _refuse_growth(name, values[0], values[1:])
-        result = function(*arguments, **named)
+        values = [_at_hand(value) for value in arguments[own:]]
+        named = {key: _at_hand(value) for key, value in named.items()}
+        everything = [*values, *named.values()]
+        if everything:
+            _refuse_growth(name, everything[0], everything[1:])
+        result = function(*arguments[:own], *values, **named)
         spend(result)
         return result
 
@@ -172,15 +172,20 @@ def _turn(_: Context, value: object, weight: int) -> object:
 
 @pass_context
 def _items(_: Context, items: Any) -> Any:
-    """What is gone over or compared, at hand as a whole: of a generator nobody knows the length."""
-    if isinstance(items, Iterator) and not isinstance(items, jinja2.Undefined):
+    """What is gone over or compared."""
+    return _at_hand(items)
+
+
+def _at_hand(value: Any) -> Any:
+    """The value, counted; what would be made one by one is made now: of a generator nobody knows the length."""
+    if isinstance(value, Iterator) and not isinstance(value, jinja2.Undefined):
         gathered = []
-        for item in items:
+        for item in value:
             spend(item)
             gathered.append(item)
         return gathered
-    spend(items)
-    return items
+    spend(value)
+    return value
 
 
 @pass_context
@@ -276,13 +281,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def call(__self, __context: Context, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805
-        values = [*arguments, *named.values()]
-        for value in values:
-            spend(value)
         subject = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # the sandbox wraps `format`
         if isinstance(subject, _SUBJECT):
             spend(subject)
-            _refuse_growth(getattr(__obj, "__name__", ""), subject, values)
+            arguments = tuple(_at_hand(value) for value in arguments)
+            _refuse_growth(getattr(__obj, "__name__", ""), subject, [*arguments, *named.values()])
+        else:
+            for value in arguments:
+                spend(value)
+        for value in named.values():
+            spend(value)
         result = super().call(__context, __obj, *arguments, **named)
         spend(result)
         return result

@@ -68,10 +68,13 @@ class Forms:
         for form in (*self._forms, *self._bare) if len(self._forms) > _FEW else ():
             self._lengths.setdefault(form[:SHORTEST], set()).add(len(form))
         self.longest = max(map(len, known), default=0)
-        # What a line of base64 ends or begins with where the secret goes over its end.
+        # A line of base64 may end with the beginning of one of these, or begin with its end.
         self._coded = [form for text in known for form, _, _ in _base64(text)]
-        self._heads = {form[:end] for form in self._coded for end in range(SHORTEST, len(form))}
-        self._tails = {form[start:] for form in self._coded for start in range(1, len(form) - SHORTEST + 1)}
+        self._by_head: dict[str, list[str]] = {}  # those of the same first, or last, characters
+        self._by_tail: dict[str, list[str]] = {}
+        for form in self._coded:
+            self._by_head.setdefault(form[:SHORTEST], []).append(form)
+            self._by_tail.setdefault(form[-SHORTEST:], []).append(form)
         self._longest_coded = max(map(len, self._coded), default=0)
 
     def __bool__(self) -> bool:
@@ -92,15 +95,30 @@ class Forms:
         """Parts of a secret in base64 that is broken into lines, as programs write it."""
         for line in _ONLY_BASE64.finditer(text):
             word, (start, end) = line[0], line.span()
-            lengths = range(min(len(word), self._longest_coded), SHORTEST - 1, -1)
-            if tail := next((length for length in lengths if word[:length] in self._tails), 0):
+            if tail := self._tail(word):
                 yield start, start + tail
             if len(word) < _SHORTEST_WRAPPED:
                 continue
-            if head := next((length for length in lengths if word[-length:] in self._heads), 0):
+            if head := self._head(word):
                 yield end - head, end
             if any(word in form for form in self._coded):
                 yield start, end
+
+    def _tail(self, word: str) -> int:
+        """The length of the longest end of a secret that the word begins with."""
+        for length in range(min(len(word), self._longest_coded), SHORTEST - 1, -1):
+            forms = self._by_tail.get(word[length - SHORTEST : length], ())
+            if any(form.endswith(word[:length]) for form in forms):
+                return length
+        return 0
+
+    def _head(self, word: str) -> int:
+        """The length of the longest beginning of a secret that the word ends with."""
+        for start in range(max(0, len(word) - self._longest_coded), len(word) - SHORTEST + 1):
+            forms = self._by_head.get(word[start : start + SHORTEST], ())
+            if any(form.startswith(word[start:]) for form in forms):
+                return len(word) - start
+        return 0
 
     def _in(self, text: str, forms: Mapping[str, tuple[bool, bool]]) -> Iterator[Place]:
         for start, form in self._starts(text, forms):

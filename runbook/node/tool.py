@@ -1,5 +1,6 @@
 """What the node programs share: finding and running the node's tools, and saying one thing. Pushed beside them."""
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,13 @@ import threading
 MARK = "\x1erunbook "
 MOST = 16 << 20
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+
+LACKS = (
+    errno.EAGAIN,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+)  # what this login does not get; the tool says nothing by it
 
 
 def say(message):
@@ -30,7 +38,10 @@ def find(tool):
 
 
 def run(argv, timeout, text=None):
-    """Run a tool in a group of its own and kill the whole group at the deadline; `text` for its stdin, which a pipe holds."""
+    """Run a tool in a group of its own and kill the whole group at the deadline; `text` for its stdin, which a pipe holds.
+
+    Raises OSError or RuntimeError where this login may start nothing more: then nothing was looked at.
+    """
     try:
         process = subprocess.Popen(
             argv,
@@ -41,6 +52,8 @@ def run(argv, timeout, text=None):
             start_new_session=True,
         )
     except OSError as error:
+        if error.errno in LACKS:
+            raise
         return {"code": None, "out": "", "err": str(error)}
     parts = {"out": [], "err": []}
     ended = threading.Thread(target=process.wait, daemon=True)

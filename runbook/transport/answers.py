@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
+from runbook.node import journal
 from runbook.transport.frames import (
     Clock,
     Count,
@@ -44,7 +45,10 @@ Errno = Annotated[str, Meta(max_length=256)]
 FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f]{1,255}\Z")]
 """The name of a file in a folder that both sides know: never a path."""
 
-JobId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+"""A path that may be typed and written into files of ours."""
+
+AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
 
 
@@ -109,7 +113,7 @@ class Hello(TypedDict):
     uid: Count | None
     home: Line
     machine: Line
-    folder: NotRequired[Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]]
+    folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
@@ -381,7 +385,7 @@ class Survey(TypedDict):
 
 
 class Python(TypedDict):
-    path: Line
+    path: FilePath
     version: Version
     prefix: Line
     torch: Line | None
@@ -457,6 +461,8 @@ class Halt(TypedDict):
 
 
 class CollectedAnswer(TypedDict):
+    """What one tool or file gave. `left_out` counts bytes; `code` is null where nothing ended."""
+
     name: Line
     command: Line
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
@@ -468,9 +474,11 @@ class CollectedAnswer(TypedDict):
 
 
 class Collected(TypedDict):
-    answers: Annotated[list[CollectedAnswer], Meta(max_length=1000)]
+    """`users`: login name, home and full name of each."""
+
+    answers: Annotated[list[CollectedAnswer], Meta(max_length=400)]
     user: Line
-    users: Annotated[list[Annotated[list[Line], Meta(min_length=3, max_length=3)]], Meta(max_length=100_000)]
+    users: Annotated[list[tuple[Line, Line, Line]], Meta(max_length=25_000)]
     hostnames: Annotated[list[Line], Meta(max_length=100_000)]
     seconds: Seconds
 
@@ -478,60 +486,46 @@ class Collected(TypedDict):
 # Jobs: what keepers write down, and what a node tells of it.
 
 
-class Use(TypedDict):
-    cpu_s: Seconds
-    rss: Count
-    processes: Count
-    gpu_bytes: Count | None
+class Tabled(dict[str, Any]):
+    """What `runbook/node/journal.py` describes, since nodes read it by the same table: the fields that the table names."""
+
+    __slots__ = ()
+    kinds: ClassVar[Mapping[str, journal.Kind]]
+    needed: ClassVar[tuple[str, ...]]
+
+    def __init__(self, said: object) -> None:
+        super().__init__(journal.checked(said, self.kinds, self.needed))
 
 
-class KeptFacts(TypedDict):
-    """What a keeper wrote of the process that it keeps; `runbook/node/journal.py` tells what each field may hold."""
+class Journal(Tabled):
+    """What a keeper wrote of the process that it keeps; with what a node sees of it now, where it looked."""
 
-    name: FileName
-    job: JobId
-    attempt: Annotated[int, Meta(ge=0, le=1_000_000)]
-    node: Word
-    ranks: Annotated[list[Rank], Meta(min_length=1)]
-    keeper: Pid
-    state: Literal["waiting", "running", "stopping", "ended"]
-    local_rank: NotRequired[Rank | None]
-    keeper_born: NotRequired[Count | None]
-    pid: NotRequired[Pid | None]
-    born: NotRequired[Count | None]
-    code: NotRequired[ExitCode | None]
-    started: NotRequired[Clock | None]
-    ended: NotRequired[Clock | None]
-    why: NotRequired[Line | None]
-    left: NotRequired[list[Pid]]
-    gpus: NotRequired[list[Rank] | None]
-    each: NotRequired[list[FileName] | None]
-    detached: NotRequired[bool | None]
-    barrier: NotRequired[Line | None]
-    met: NotRequired[list[Line]]
-    met_on: NotRequired[Line | None]
+    __slots__ = ()
+    kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED}
+    needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
 
 
-class Journal(KeptFacts, total=False):
-    """With what a node sees of the process now, where it looked."""
+class LivingJournal(Journal):
+    """One of which the node looked whether anything of it lives."""
 
-    lives: bool
-    keeper_lives: bool
-    use: Use
-
-
-class LivingJournal(KeptFacts):
-    lives: bool
-    keeper_lives: bool
-    use: NotRequired[Use]
+    __slots__ = ()
+    needed = (*journal.WRITTEN, "lives", "keeper_lives")
 
 
-class Damaged(TypedDict):
+class Damaged(Tabled):
     """A file of a job that its node cannot read, and the living processes that it may be about."""
 
-    name: Line
-    why: Line
-    pids: list[Pid]
+    __slots__ = ()
+    kinds = journal.DAMAGED
+    needed = tuple(journal.DAMAGED)
+
+
+class About(Tabled):
+    """`job.json`: what whoever launched a job wrote of it, on each node."""
+
+    __slots__ = ()
+    kinds = journal.ABOUT
+    needed = ("job", "node")
 
 
 class Prepared(TypedDict):
@@ -552,26 +546,10 @@ class Kept(TypedDict):
     kept: list[LivingJournal]
 
 
-class About(TypedDict):
-    """`job.json`: what whoever launched a job wrote of it, on each node."""
-
-    job: JobId
-    node: Word
-    nodes: NotRequired[dict[Word, list[Rank]]]
-    began: NotRequired[Clock]
-    grace_s: NotRequired[Seconds]
-    stage: NotRequired[Line]
-    launcher: NotRequired[Word]
-    command: NotRequired[list[Text]]
-    attempt: NotRequired[Count]
-    port: NotRequired[Port]
-    gpus: NotRequired[list[Rank]]
-
-
 class ListedJob(TypedDict):
     about: About
     folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
-    attempts: dict[FileName, list[LivingJournal]]
+    attempts: dict[AttemptFolder, list[LivingJournal]]
     damaged: NotRequired[list[Damaged]]
 
 
@@ -868,8 +846,10 @@ class Stopped(TypedDict):
     code: NotRequired[ExitCode]
 
 
-class KeptNow(KeptFacts):
-    event: Line
+class KeptNow(Journal):
+    __slots__ = ()
+    kinds: ClassVar[Mapping[str, journal.Kind]] = {**Journal.kinds, "event": journal.TEXT}
+    needed = (*journal.WRITTEN, "event")
 
 
 Descriptions = Mapping[str, Any]

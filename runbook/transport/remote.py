@@ -98,8 +98,7 @@ class _Text:
     on_message: Callable[[bytes], bool]
     on_log: Callable[[str], None]
     marked: bool
-    pending: list[bytes] = field(default_factory=list)
-    size: int = 0  # bytes that are pending
+    pending: bytearray = field(default_factory=bytearray)
     message: bool = False  # the pending line has a mark in it
     edge: bytes = b""  # its last bytes: a mark may have begun there
     held: str = ""
@@ -125,14 +124,15 @@ class _Text:
                 for line in lines.split(b"\n"):
                     self._line(line)
             self._hold(last)
-        if final and self.size:
+        if final and self.pending:
             self._line(self._release())
-        elif self.size > LONGEST_LINE and not self.message:
+        elif len(self.pending) > LONGEST_LINE and not self.message:
             whole_line = self._release()
             kept = len(whole_line) - len(MARK)  # a mark may have begun to arrive
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
-        elif self.size > LONGEST_MESSAGE:
+        elif len(self.pending) > LONGEST_MESSAGE:
+            self.pending = bytearray()  # nobody is to read it once more when the program ends
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
@@ -141,12 +141,11 @@ class _Text:
             return
         self.message = self.message or MARK in self.edge + piece
         self.edge = (self.edge + piece[-len(MARK) :])[-len(MARK) :]
-        self.pending.append(piece)
-        self.size += len(piece)
+        self.pending += piece
 
     def _release(self) -> bytes:
-        line = b"".join(self.pending)
-        self.pending, self.size, self.message, self.edge = [], 0, False, b""
+        line = bytes(self.pending)
+        self.pending, self.message, self.edge = bytearray(), False, b""
         return line
 
     def _line(self, line: bytes) -> None:

@@ -14,9 +14,11 @@ import queue
 import re
 import threading
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from pathlib import PurePath
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
@@ -332,9 +334,13 @@ class Session:
                     pace.keep()
             except UnexpectedAnswer as error:
                 reason = self.unexpected("it", error)
-                self._hello.put(reason)
-                self.disbelieve(reason)
-                return
+            except Exception as error:  # noqa: BLE001  of whatever hears it: without a reader everybody waits in vain
+                reason = self._not_judged(error)
+            else:
+                continue
+            self._hello.put(reason)
+            self.disbelieve(reason)
+            return
         self._ended(opening)
 
     def _dispatch(self, frame: Frame, payload: bytes, line: bytes) -> None:
@@ -376,6 +382,15 @@ class Session:
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",
             _evidence(self._stream.complaint()),
+        )
+
+    def _not_judged(self, error: Exception) -> Unreachable:
+        where = traceback.extract_tb(error.__traceback__)[-1:]
+        return Unreachable(
+            "tool-output-unknown",
+            f"what {self.node} said could not be judged: {type(error).__name__}: {error}",
+            f"look whether {self.node} is what it seems; if nothing is wrong with it, please report this",
+            tuple(f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
         )
 
     def unexpected(self, who: str, error: UnexpectedAnswer) -> Unreachable:

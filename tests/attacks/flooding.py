@@ -89,10 +89,9 @@ def main(name: str, when: str, what: str, folder: str) -> None:
         return FloodingNode(said, when, FLOODS[what]) if node == "node-b" else RecordedNode(said)
 
     found = recording(name)
-    command = () if not name.startswith("job_") else tuple(found.arguments)
-    attack(found, changing("", unchanged), Path(folder) / "calm", *command)
+    attack(found, changing("", unchanged), Path(folder) / "calm")
     before = peak_mb()
-    done = attack(found, make, Path(folder) / "flood", *command)
+    done = attack(found, make, Path(folder) / "flood")
     told = {
         "code": done.code,
         "complaint": done.complaint(),

@@ -17,10 +17,11 @@ from unittest import mock
 from runbook.cli.main import main
 from runbook.model.inventory import Node
 from runbook.transport.site import Site
+from runbook.transport.stream import Stream
 
 from .recorded_node import Change, RecordedNode, Recording, unchanged
 
-MakeNode = Callable[[Recording, str], RecordedNode]
+MakeNode = Callable[[Recording, str], Stream]
 
 
 @dataclass(frozen=True)
@@ -67,21 +68,19 @@ def changing(node: str, change: Change) -> MakeNode:
     return lambda recording, name: RecordedNode(recording.said[name], change if name == node else unchanged)
 
 
-def attack(recording: Recording, make: MakeNode, folder: Path, *command: str) -> Done:
-    """Run a command against the nodes that `make` makes; without one, the playbook of the recording."""
-    folder.mkdir(parents=True, exist_ok=True)
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    inventory, playbook, run_dir = folder / "inventory.yml", folder / "playbook.yml", folder / "run"
-    inventory.write_text(recording.inventory)
-    playbook.write_text(recording.playbook)
-    words = list(command)
-    if not words:
-        words = ["run", str(playbook), "--run-dir", str(run_dir), *recording.arguments]
+def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
+    """Run the command of the recording against the nodes that `make` makes."""
+    home, run_dir = folder / "home", folder / "run"
+    home.mkdir(parents=True)
+    run_dir.mkdir()
+    paths = {"inventory": folder / "inventory.yml", "playbook": folder / "playbook.yml", "run": run_dir}
+    paths["inventory"].write_text(recording.inventory)
+    paths["playbook"].write_text(recording.playbook)
+    words = [word.format(**paths) for word in recording.command]
     before = _files(folder)
     crashes: list[str] = []
 
-    def stream(_site: Site, node: Node) -> RecordedNode:
+    def stream(_site: Site, node: Node) -> Stream:
         return make(recording, node.name)
 
     out, err = io.StringIO(), io.StringIO()
@@ -95,7 +94,7 @@ def attack(recording: Recording, make: MakeNode, folder: Path, *command: str) ->
         contextlib.redirect_stderr(err),
         _signals_kept(),
     ):
-        code = main([*words, "-i", str(inventory)])
+        code = main(words)
     written = tuple(
         str(path.relative_to(folder))
         for path, state in _files(folder).items()

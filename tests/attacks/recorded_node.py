@@ -1,7 +1,7 @@
 """A node that says what real ones once said, or something else: the far end of a session, for attacks on the controller.
 
-`recorded/NAME.json` holds what the nodes of a real lab answered in a run of every check, with its inventory and playbook.
-The controller in these tests is the real one; a node in somebody else's hands is what is played.
+`recorded/NAME.json` holds what the nodes of a real lab answered to one command, with its inventory and playbook; `record`
+makes them. The controller in these tests is the real one; a node in somebody else's hands is what is played.
 """
 
 from __future__ import annotations
@@ -29,18 +29,27 @@ Change = Callable[[str, Json], Json]
 
 @dataclass(frozen=True)
 class Recording:
-    """`said` has by node and program, in order: the answers of a call, or for a program that runs the messages of each start."""
+    """`command` has {inventory}, {playbook} and {run} where the paths of those stand; it ended with `code`, and `causes` are
+    those of a run. `said` has by node and program, in order: the answers of a call, or for a program that runs the messages
+    of each start; null for what failed.
+    """
 
     name: str
+    command: tuple[str, ...]
+    code: int
+    causes: tuple[str, ...]
     inventory: str
     playbook: str
-    arguments: tuple[str, ...]
-    causes: tuple[str, ...]
     said: Mapping[str, Mapping[str, list[Json]]]
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(self.said)
+
+    @property
+    def runs(self) -> bool:
+        """A playbook, whose result says what became of each node."""
+        return self.command[0] == "run"
 
 
 def recordings() -> tuple[str, ...]:
@@ -50,13 +59,53 @@ def recordings() -> tuple[str, ...]:
 @cache
 def recording(name: str) -> Recording:
     found = json.loads((FOLDER / f"{name}.json").read_text())
-    return Recording(
-        name, found["inventory"], found["playbook"], tuple(found["arguments"]), tuple(found["causes"]), found["said"]
-    )
+    command, causes = tuple(found.pop("command")), tuple(found.pop("causes"))
+    return Recording(name, command=command, causes=causes, **found)
 
 
 def unchanged(_program: str, said: Json) -> Json:
     return said
+
+
+class OrderReader:
+    """Cuts what the controller writes into its orders, each with its payload."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[Json, bytes]]:
+        self._held += data
+        while b"\n" in self._held:
+            line, _, rest = self._held.partition(b"\n")
+            if line.startswith(b"exit #"):
+                size = line[6:]
+                if not size.isdigit():  # the name of an interpreter
+                    self._held = rest
+                    continue
+                if len(rest) < int(size):
+                    return
+                self._held = rest[int(size) :]
+                continue
+            frame = json.loads(line)
+            size = frame.get("bytes", 0)
+            if len(rest) < size:
+                return
+            self._held = rest[size:]
+            yield frame, zlib.decompress(rest[:size]) if size else b""
+
+
+def asked(frame: Json) -> str | None:
+    """The name in a recording of what this order makes a node say; None where that is told nowhere."""
+    if frame["do"] == "call":
+        return str(frame["program"]) + (f" {frame['arguments']['do']}" if "do" in frame["arguments"] else "")
+    if frame["do"] == "read":
+        return f"read {frame['path']}"
+    if frame["do"] == "start":
+        if frame["argv"][:2] == ["/bin/sh", "-c"]:
+            return "shell"
+        words = " ".join(frame["argv"])
+        return next((name for name in ("mesh", "rules", "keeper") if f"/{name}.py" in words), "rank")
+    return None
 
 
 class RecordedNode:
@@ -66,7 +115,7 @@ class RecordedNode:
         self._said = {program: list(answers) for program, answers in said.items()}
         self._change = change
         self._out: queue.Queue[bytes] = queue.Queue(maxsize=16)
-        self._in = b""
+        self._orders = OrderReader()
         self._orders_in: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._programs: dict[int, _Program] = {}
         self.closed = threading.Event()
@@ -101,30 +150,11 @@ class RecordedNode:
     def _live(self) -> None:
         while not self.closed.is_set():
             try:
-                self._in += self._orders_in.get(timeout=0.2)
+                data = self._orders_in.get(timeout=0.2)
             except queue.Empty:
                 continue
-            for frame, payload in self._orders():
+            for frame, payload in self._orders.feed(data):
                 self._obey(frame, payload)
-
-    def _orders(self) -> Iterator[tuple[Json, bytes]]:
-        while b"\n" in self._in:
-            line, _, rest = self._in.partition(b"\n")
-            if line.startswith(b"exit #"):
-                size = line[6:]
-                if not size.isdigit():  # the name of an interpreter
-                    self._in = rest
-                    continue
-                if len(rest) < int(size):
-                    return
-                self._in = rest[int(size) :]
-                continue
-            frame = json.loads(line)
-            size = frame.get("bytes", 0)
-            if len(rest) < size:
-                return
-            self._in = rest[size:]
-            yield frame, zlib.decompress(rest[:size]) if size else b""
 
     def say(self, frame: Json, payload: bytes = b"") -> None:
         """A frame, unless it is bytes already."""
@@ -141,19 +171,18 @@ class RecordedNode:
             return
 
     def _obey(self, frame: Json, payload: bytes) -> None:
-        order, number = frame["do"], frame.get("id")
+        order, number, name = frame["do"], frame.get("id"), asked(frame)
         if order == "config":
             self.put(MARK)
             self.say(self._change("hello", dict(self._next("hello"))))
         elif order == "beat":
             self.say({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
-        elif order == "call":
-            name = frame["program"] + (f" {frame['arguments']['do']}" if "do" in frame["arguments"] else "")
+        elif order == "call" and name:
             self._answer(number, name, self._next(name))
         elif order == "put":
             self.say({"id": number, "event": "done"})
-        elif order == "read":
-            text = self._next(f"read {frame['path']}")
+        elif order == "read" and name:
+            text = self._next(name)
             if text is None:
                 failure = {
                     "type": "FileNotFoundError",
@@ -163,10 +192,10 @@ class RecordedNode:
                 }
                 self.say({"id": number, "event": "failed", "error": failure})
             else:
-                data = str(self._change(f"read {frame['path']}", text)).encode(errors="replace")
+                data = str(self._change(name, text)).encode(errors="replace")
                 self.say({"id": number, "event": "done", "bytes": len(data)}, data)
-        elif order == "start":
-            self._programs[frame["id"]] = _Program(self, frame)
+        elif order == "start" and name:
+            self._programs[frame["id"]] = _Program(self, frame["id"], name)
         elif order in ("feed", "stop", "signal") and frame["program"] in self._programs:
             self._programs[frame["program"]].obey(order, frame, payload)
         elif order == "bye":
@@ -198,13 +227,10 @@ class RecordedNode:
 class _Program:
     """Something that was started: the listeners, the look at packet filters, a rank, or a line of shell."""
 
-    def __init__(self, node: RecordedNode, frame: Json) -> None:
+    def __init__(self, node: RecordedNode, number: int, name: str) -> None:
         self._node = node
-        self._id = frame["id"]
-        words = " ".join(frame["argv"])
-        self._name = next((name for name in ("mesh", "rules", "keeper") if f"/{name}.py" in words), "rank")
-        if frame["argv"][:2] == ["/bin/sh", "-c"]:
-            self._name = "shell"
+        self._id = number
+        self._name = name
         self._left: list[Json] = node.next(self._name) or []
         self._over = False
         node.say({"id": self._id, "event": "started", "pid": 4242})
@@ -213,6 +239,8 @@ class _Program:
             self._exit(0)
         elif self._name == "mesh":
             self._until(lambda message: "ports" in message)
+        elif self._name == "keeper":
+            self._until(lambda message: message.get("state") == "waiting")
         else:
             self._until(lambda message: message.get("step") in ("imported", "done"))
 
@@ -223,6 +251,9 @@ class _Program:
             self._exit(0)
         elif self._name == "mesh":
             self._dial(json.loads(payload)["dial"])
+        elif self._name == "keeper":
+            self._all()
+            self._exit(0)
         elif b"flight" not in payload:
             self._until(lambda message: message.get("step") == "done" or message["event"] == "failed")
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -30,7 +30,9 @@ from runbook.engine.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.engine.collect.people import GENERIC
 from runbook.engine.collect.rundir import read_run, run_entries
 from runbook.engine.collect.scrub import Scrubber
-from runbook.transport import ProgramNotStarted
+from runbook.model.errors import Unreachable
+from runbook.transport import ProgramNotStarted, UnexpectedAnswer
+from runbook.transport.answers import Collected, answer
 
 GOOD = {"name": "system/uname", "command": "uname -a", "status": "ok", "code": 0, "seconds": 0.1, "out": "Linux\n", "err": "", "left_out": 0}  # fmt: skip
 ANSWER = {"answers": [GOOD], "user": "me", "users": [["me", "/home/me", ""]], "hostnames": ["node-b"], "seconds": 0.5}
@@ -79,14 +81,21 @@ def answers(draw: st.DrawFn) -> object:
     return said if draw(st.integers(0, 9)) else draw(ANYTHING)
 
 
+def told_by(name: str, said: object) -> NodeAnswer:
+    """What becomes of an answer on its way through the one boundary."""
+    node = NodeAnswer(name)
+    try:
+        take(node, cast(Collected, answer("collect", {}, json.dumps(said).encode())))
+    except UnexpectedAnswer as error:
+        fail(node, Unreachable("tool-output-unknown", f"{name}: {error}", "look at it"))
+    return node
+
+
 def archived(
     *entries: Entry, scrubber: Scrubber | None = None, **said: object
 ) -> tuple[dict[str, bytes], list[NodeAnswer]]:
     """The members of an archive with these answers, by node."""
-    nodes = []
-    for name, answer in said.items():
-        nodes.append(NodeAnswer(name))
-        take(nodes[-1], answer)
+    nodes = [told_by(name, answer) for name, answer in said.items()]
     found: list[Entry | Absent] = [*entries]
     for node in nodes:
         found += [*node.entries, *node.absent]
@@ -350,7 +359,7 @@ SOURCE = resources.files("runbook.node").joinpath("collect.py").read_text()
 OURS = sorted(set(re.findall(r'^    (?:command)?\("([a-z]+/[\w.-]+)"', SOURCE, re.MULTILINE)))
 WORDS = sorted(
     {word for name in OURS for word in re.findall(r"[a-z]{2,}", name)}
-    | {"gpu", "data", "node", "nodes", "test", "admin", "torch", "run", "logs", "result", "rank", "scripts", "controller", "train", "job", "user", "kernel", "verdict"}
+    | {"gpu", "data", "node", "nodes", "test", "admin", "torch", "run", "logs", "result", "rank", "scripts", "controller", "train", "job", "user", "kernel", "verdict", "gpu7", "rank0", "worker3"}
 )  # fmt: skip
 AS_A_WORD = "the {0} of {0}-1: {0} 12, no {0}; {0}.txt nodes/node-a/{0}/driver.txt rmem_{0} {0}=1 [{0}] {0}_2\n"
 AS_A_LOGIN = (
@@ -403,8 +412,9 @@ def test_a_node_with_many_users_costs_little() -> None:
     """As many as an answer may name, all beginning alike."""
     many = [[f"u-{number}", f"/home/u-{number}", f"Us Er{number}"] for number in range(20_000)]
     begin = time.process_time()
-    node = NodeAnswer("node-a")
-    take(node, {**ANSWER, "users": many, "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 20_000}]})
+    node = told_by(
+        "node-a", {**ANSWER, "users": many, "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 20_000}]}
+    )
     scrubber = Scrubber()
     for login, home, full in node.people:
         scrubber.people.add(login, full, home=home)
@@ -412,8 +422,9 @@ def test_a_node_with_many_users_costs_little() -> None:
     half = time.process_time() - begin
     assert "u user2 u-x us er" in found.entries[0].text
     begin = time.process_time()
-    node = NodeAnswer("node-a")
-    take(node, {**ANSWER, "users": many[:10_000], "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 10_000}]})
+    node = told_by(
+        "node-a", {**ANSWER, "users": many[:10_000], "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 10_000}]}
+    )
     scrubber = Scrubber()
     for login, home, full in node.people:
         scrubber.people.add(login, full, home=home)

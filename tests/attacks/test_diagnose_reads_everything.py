@@ -403,6 +403,14 @@ def test_the_manifest_of_collect_says_what_is_missing(tmp_path: Path) -> None:
         assert (told.exit_code, told.first) == (1, "insufficient-evidence"), row
 
 
+def test_an_archive_with_a_manifest_of_its_own_is_not_one_of_ours(tmp_path: Path) -> None:
+    said = HEALTHY + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    members = (("README.txt", b"my model"), ("manifest.json", b'{"name": "x"}'), ("out/train.log", said))
+    (tmp_path / "a.tar").write_bytes(tar_of(*members))
+    told = diagnose(tmp_path / "a.tar")
+    assert (told.exit_code, told.first) == (0, "gpu-out-of-memory")
+
+
 def test_names_that_no_system_opens(tmp_path: Path) -> None:
     assert main(["diagnose", "a" * 300]) == 2
     (tmp_path / "loop").symlink_to("loop")

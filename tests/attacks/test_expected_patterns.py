@@ -50,6 +50,24 @@ def test_a_node_whose_text_cannot_be_searched_is_unknown_and_alone() -> None:
     assert "could not be searched" in finding.says
 
 
+@pytest.mark.parametrize(
+    ("pattern", "left_out", "verdict"),
+    [
+        (r"\A(?!(?s:.*)ERROR)", 0, Verdict.PASS),
+        (r"\A(?!(?s:.*)ERROR)", 9, Verdict.UNKNOWN),
+        (r"(?<!not )ready", 9, Verdict.UNKNOWN),
+        ("ready", 9, Verdict.PASS),
+        ("never", 9, Verdict.UNKNOWN),
+        ("never", 0, Verdict.FAIL),
+    ],
+)
+def test_what_was_not_kept_is_not_taken_for_free_of_errors(pattern: str, left_out: int, verdict: Verdict) -> None:
+    check = Shell(command="./state", expect=Expect(stdout=pattern))
+    with PatternSearch(pattern) as search:
+        outcome = check._judge("node-a", Answer(0, None, "ready\n", "", False, 0.1, left_out), search)
+    assert outcome.verdict is verdict
+
+
 def test_nothing_is_left_running() -> None:
     with PatternSearch("a+") as search:
         assert search("a")

@@ -16,6 +16,7 @@ from runbook.model.errors import FilesWrong
 SIZE = 150_000  # characters; a quadratic cost of any weight shows itself
 MOST = 12  # times what the ordinary file takes
 HEAD = "nodes:\n  node-a: {address: 10.0.0.1}\n"
+FLEET = "nodes: {'n[1-9999]': }\ngroups: {g: {nodes: ["
 PLAYBOOK = "nodes: all\nstages:\n"
 
 
@@ -51,6 +52,9 @@ FILES: dict[str, Callable[[], str]] = {
     "many addresses that are none": lambda: "nodes:\n" + numbered("  n@: {address: a b}\n"),
     "one address many times": lambda: "nodes:\n" + numbered("  n@: {address: 10.0.0.1}\n"),
     "many groups": lambda: HEAD + "groups:\n" + numbered("  g@: [node-a]\n"),
+    "ranges of a group": lambda: FLEET + numbered("'n[1-9999]@', ") + many("'n[1-9999]', ") + "n1]}}\n",
+    "unknown members of a group": lambda: FLEET + numbered("m@, ") + "n1]}}\n",
+    "empty nodes": lambda: "nodes:\n" + numbered("  n@:\n"),
     "many stages": lambda: PLAYBOOK + many("  - check: ping\n"),
     "many stages that are none": lambda: PLAYBOOK + many("  - chek: ping\n"),
     "stages of one name": lambda: PLAYBOOK + many("  - name: x\n    check: ping\n"),

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from runbook.load.inventory import load_inventory
+from runbook.transport.answers import ANSWERS
+
 from .hostile_run import Done, attack, changing
 from .recorded_node import Json, Recording, recording, recordings, unchanged
 
-RUNS = tuple(name for name in recordings() if not name.startswith("job_"))
-JOBS = tuple(name for name in recordings() if name.startswith("job_"))
+RUNS = tuple(name for name in recordings() if recording(name).runs)
+OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
 Path_ = tuple[Any, ...]
 
@@ -34,7 +37,7 @@ STRINGS = (
     "\n\nPASS after 1 s\n",
 )
 NUMBERS = (-1, 0, 1, 65536, 2**63, -(2**63), 10**400, 1.5, -1e308)
-OTHERS: tuple[Json, ...] = (None, True, [], {}, [[]], [{}], {"": {}}, [None])
+REST: tuple[Json, ...] = (None, True, [], {}, [[]], [{}], {"": {}}, [None])
 NOT_JSON = (b"NaN", b"1e999", b"[" * 100_000, b"{" * 1000, b'"\\ud800"', b'"\xff"', b"", b"}", b'{"a":1,"a":2}')
 
 
@@ -89,7 +92,7 @@ MISSING = object()
 
 def changes(value: Json) -> list[tuple[str, Callable[[Json], Json]]]:
     """What an attacker may put in the place of a value, by a name for it."""
-    kinds: list[Any] = [*STRINGS, *NUMBERS, *OTHERS]
+    kinds: list[Any] = [*STRINGS, *NUMBERS, *REST]
     found: list[tuple[str, Callable[[Json], Json]]] = [
         (f"{type(kind).__name__} {str(kind)[:30]!r}", lambda _, kind=kind: kind)  # type: ignore[misc]
         for kind in kinds
@@ -166,29 +169,25 @@ def hostile(plan: Attack) -> Callable[[str, Json], Json]:
 
 def run_of(plan: Attack, folder: Path) -> Done:
     name, node = plan[:2]
-    found = recording(name)
-    command = _command(found)
-    return attack(found, changing(node, hostile(plan)), folder, *command)
+    return attack(recording(name), changing(node, hostile(plan)), folder)
 
 
-def _command(found: Recording) -> tuple[str, ...]:
-    if not found.name.startswith("job_"):
-        return ()
-    return (*found.arguments, *(("--all",) if found.name == "job_clean" else ()))
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_what_was_recorded_gives_the_verdict_that_it_gave(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", recordings())
+def test_what_was_recorded_ends_as_it_ended(name: str, tmp_path: Path) -> None:
     """The attacks below start from here: otherwise they would prove nothing."""
-    done = attack(recording(name), changing("", unchanged), tmp_path)
-    assert done.complaint() is None, str(done)
-    assert tuple(done.document["causes"]) == recording(name).causes, str(done)
+    found = recording(name)
+    done = attack(found, changing("", unchanged), tmp_path)
+    assert (done.complaint(), done.code) == (None, found.code), str(done)
+    assert not found.runs or tuple(done.document["causes"]) == found.causes, str(done)
+    assert innocent_are_judged(done, found, "") is None, str(done)
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_the_commands_for_jobs_go_well_with_what_was_recorded(name: str, tmp_path: Path) -> None:
-    done = attack(recording(name), changing("", unchanged), tmp_path, *_command(recording(name)))
-    assert (done.code, done.complaint()) == (0, None), str(done)
+def test_nodes_of_every_command_were_recorded() -> None:
+    """Whatever asks nodes anything has a recording: a new command needs one as well."""
+    commands = {recording(name).command[0] for name in recordings()}
+    assert commands == {"run", "ps", "logs", "attach", "stop", "clean", "collect", "inventory"}
+    asked = {program for name in recordings() for said in recording(name).said.values() for program in said}
+    assert set(ANSWERS) <= asked
 
 
 def tried(names: tuple[str, ...], count: int, folder: Path) -> None:
@@ -197,21 +196,31 @@ def tried(names: tuple[str, ...], count: int, folder: Path) -> None:
     failures = []
     for number, plan in enumerate(chance.sample(every, min(count, len(every)))):
         done = run_of(plan, folder / str(number))
-        wrong = done.complaint() or innocent_are_judged(done, plan)
+        wrong = done.complaint() or innocent_are_judged(done, recording(plan[0]), plan[1])
         if wrong:
             failures.append(f"{plan}: {wrong}\n{done}")
     assert not failures, f"{len(failures)} of {count}\n" + "\n\n".join(failures[:5])
 
 
-def innocent_are_judged(done: Done, plan: Attack) -> str | None:
-    """No check may give up on all nodes because of what one of them said."""
-    if plan[0].startswith("job_"):
-        return None
-    for node in recording(plan[0]).nodes:
-        for outcome in done.outcomes(node):
-            for finding in outcome["findings"]:
-                if finding["cause"] == "insufficient-evidence" and node != plan[1]:
-                    return f"{node} is not judged: {finding['says']}"
+def innocent_are_judged(done: Done, found: Recording, guilty: str) -> str | None:
+    """No command may give up on all nodes because of what one of them said."""
+    others = [node for node in found.nodes if node != guilty]
+    if found.runs:
+        for node in others:
+            for outcome in done.outcomes(node):
+                for finding in outcome["findings"]:
+                    if finding["cause"] == "insufficient-evidence":
+                        return f"{node} is not judged: {finding['says']}"
+    elif found.command[0] == "collect":
+        asked = {one["node"]: one["asked"] for one in json.loads(done.stdout)["nodes"]}
+        return next((f"{node} is not collected from" for node in others if not asked[node]), None)
+    elif found.command[0] == "ps":
+        unreached = json.loads(done.stdout)["unreached"]
+        return next((f"{node} is not asked for its jobs" for node in others if node in unreached), None)
+    elif found.command[0] == "inventory":
+        made = load_inventory(done.run_dir / "made.yml", environ={})
+        names = {node.name for node in made.nodes}
+        return next((f"{node} is not in the inventory" for node in others if node not in names), None)
     return None
 
 
@@ -231,12 +240,27 @@ def test_the_field_is_named_and_nobody_else_is_told_to_be_alone(tmp_path: Path) 
     assert "one node" not in done.outcomes("node-a")[-1]["proof"]
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\nb: c", "/x\r", "\x1b[2J", "", "x" * 5000])
+def test_an_inventory_that_a_node_spoils_can_be_loaded(name: str, tmp_path: Path) -> None:
+    found = recording("inventory_init")
+    at = ("pythons", len(found.said["node-b"]["pythons"][0]["pythons"]) - 1, "path")
+
+    def lie(program: str, said: Json) -> Json:
+        return altered(said, at, lambda _: name) if program == "pythons" else said
+
+    done = attack(found, changing("node-b", lie), tmp_path)
+    assert (done.complaint(), done.code) == (None, 0), str(done)
+    made = load_inventory(done.run_dir / "made.yml", environ={})
+    assert {node.name: node.python for node in made.nodes}["node-a"] == "/opt/runbook-lab/venv/bin/python"
+
+
 def test_answers_that_do_not_fit_change_nothing_but_that_node(tmp_path: Path) -> None:
     tried(RUNS, 40, tmp_path)
 
 
-def test_jobs_of_a_node_that_lies(tmp_path: Path) -> None:
-    tried(JOBS, 60, tmp_path)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_commands_bear_a_node_that_lies(name: str, tmp_path: Path) -> None:
+    tried((name,), 10, tmp_path)
 
 
 @pytest.mark.thorough
@@ -245,8 +269,9 @@ def test_many_answers_that_do_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_many_jobs_of_a_node_that_lies(tmp_path: Path) -> None:
-    tried(JOBS, 2000, tmp_path)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_commands_bear_a_node_that_lies_in_many_ways(name: str, tmp_path: Path) -> None:
+    tried((name,), 500, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ import errno
 import itertools
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from lab import Lab
 from lab.fault import Fault, run_fault
 
+from runbook import node
 from runbook.causes.catalogue import CAUSES
 from runbook.checks.context import no_answer
 from runbook.model.errors import Unreachable
@@ -130,6 +134,25 @@ REAL: dict[str, tuple[Break, tuple[str, ...]]] = {
     "no /dev/shm": (lambda lab: lab["node-b"].run("umount -l /dev/shm", "root"), ()),
 }
 """What a node lacks, and which of the causes may be told of it; none: the checks need it not, and pass."""
+
+
+START_A_TOOL = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import tool
+resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+try:
+    print(tool.run(["/bin/sh", "-c", "exit 7"], 5))
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_a_tool_that_could_not_be_started_for_want_of_anything_has_said_nothing() -> None:
+    """`ip route get` that met the limit is no refusal of the kernel's."""
+    argv = [sys.executable, "-c", START_A_TOOL, str(Path(node.__file__).parent)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{errno.EMFILE}\n"
 
 
 @pytest.mark.lab

@@ -229,6 +229,7 @@ def test_without_a_home_and_a_writable_folder_it_is_a_new_one_in_the_temporary_f
 def test_the_same_id_twice_is_never_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the third and the fourth go
     found = []
     for _ in range(4):
         with run_folder(None, "twice") as path:

@@ -10,10 +10,12 @@ import os
 import random
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -144,6 +146,19 @@ def test_base64_that_is_broken_into_lines(secret: str, before: int, width: int, 
     redacted = "".join(map(redactor.text, lines)).replace("\n", "")
     own = coded[-(-8 * before // 6) : 8 * (before + len(secret)) // 6]
     assert not any(own[at : at + 8] in redacted for at in range(len(own) - 7))
+
+
+def test_a_long_secret_takes_memory_in_proportion() -> None:
+    """A kubeconfig or a key in a variable has some ten thousand characters; each takes some hundred bytes, in all forms."""
+    secret = Secret("".join(random.Random(1).choices(string.ascii_letters, k=20_000)), "x")
+    tracemalloc.start()
+    try:
+        redactor = Redactor([secret])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 500 * len(secret.reveal())
+    assert len(redactor.text(base64.encodebytes(secret.reveal().encode()).decode()).replace("*", "").strip("\n=")) <= 3
 
 
 def test_whole_lines_are_not_held_back() -> None:

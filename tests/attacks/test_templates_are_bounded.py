@@ -182,6 +182,22 @@ def test_a_bound_is_told_with_its_place(template: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "template",
+    [
+        "{{ range(90000) | map('string') | join('b' * 300000) | length }}",
+        "{{ range(90000) | select | join('b' * 300000) | length }}",
+        "{{ ('b' * 300000).join(range(90000) | map('string')) | length }}",
+        "{% for i in range(90000) %}{% if loop.first %}{{ loop | join('b' * 300000) | length }}{% endif %}{% endfor %}",
+        "{{ range(30000) | map('string') | map('list') | sum(start=[]) | length }}",
+    ],
+)
+def test_what_is_made_one_by_one_is_bounded_as_a_list_is(worker: Worker, template: str) -> None:
+    told = worker.fill(template)
+    assert told["problem"] == "template.failed", told
+    assert "is too much work: " in str(told["message"]), told
+
+
+@pytest.mark.parametrize(
     ("template", "filled"),
     [
         ("{% for n in range(1000) %}{{ n }},{% endfor %}", "".join(f"{n}," for n in range(1000))),
@@ -191,6 +207,7 @@ def test_a_bound_is_told_with_its_place(template: str) -> None:
         ("{% for a in [1, 2, 3] %}{{ loop.index }}/{{ loop.length }}{{ '' if loop.last else ' ' }}{% endfor %}", "1/3 2/3 3/3"),
         ("{% macro both(a) %}{{ a ~ a }}{% endmacro %}{{ both('x') }}!", "xx!"),
         ("{{ 'a,b' | replace(',', ' ') | upper }}.", "A B."),
+        ("{{ '+'.join([1, 2] | map('string')) }} {{ [3, 1] | map('abs') | sum }} {{ [1, 2, 3] | batch(2) | list }}", "1+2 4 [[1, 2], [3]]"),
     ],
 )  # fmt: skip
 def test_what_people_write_is_computed_as_ever(template: str, filled: str) -> None:

@@ -78,6 +78,24 @@ def test_hosts_by_all_their_names() -> None:
     assert texts[2] == "search domain1.example"
 
 
+@pytest.mark.parametrize(
+    "name", ["node", "torch", "data", "gpu", "gpu0", "gpu7", "rank3", "ib0", "mlx5", "eth0", "train"]
+)
+def test_a_host_that_is_called_like_a_word_leaves_the_word_alone(name: str) -> None:
+    text = (
+        f"GPU0 GPU7 rank3 ib0 mlx5_0 eth0: torch 2.4 {name} {name.upper()} no {name}: /x/{name}/y nodes/{name}/network"
+    )
+    assert hidden(text, names=(name,)) == [text]
+    assert hidden(f"{name} {name}.corp.lab corp.lab qx9", names=(f"{name}.corp.lab", "qx9")) == [
+        f"{name} {name}.domain1.example domain1.example host2"
+    ]
+
+
+def test_a_host_whose_name_is_in_anothers() -> None:
+    (text,) = hidden("gn1 gn10 gn-1 gn1-ib0 xgn1 gn1.log gn[1-2] rank-00000.gn10.log", names=("gn1", "gn10", "gn2"))
+    assert text == "host1 host2 gn-1 host1-ib0 xgn1 host1.log host1:host3 rank-00000.host2.log"
+
+
 def test_hardware_and_ipv6() -> None:
     first, second = hidden(
         "link/ether 02:42:ac:11:00:02 inet6 fe80::42:acff:fe11:2/64 fd12:3456:789a:1::5/64 2a00:1450::1",

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples
 
@@ -63,6 +63,7 @@ WRITTEN: Mapping[str, Callable[[str], str]] = {
 @example(secret='it\'s "x" \\n %41 a')
 @example(secret="C:\\new\\table")
 def test_a_known_secret_is_gone_however_it_is_written(form: str, secret: str) -> None:
+    assume(secret not in GONE)  # what takes its place
     text = f"before {WRITTEN[form](secret)} after"
     scrubbed = scrub(text, secret)
     assert GONE in scrubbed

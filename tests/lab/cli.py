@@ -45,7 +45,7 @@ class CliTimeoutError(AssertionError):
 def runbook_start(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Start runbook in a process group of its own, for a test that interrupts or kills it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "runbook", *map(str, args)],
+        [sys.executable, *lab.controller, *map(str, args)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

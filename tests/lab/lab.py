@@ -108,6 +108,8 @@ class Lab:
     """
 
     user = "rblab"
+    controller: Sequence[str] = ("-m", "runbook")
+    """How Python is told to run runbook."""
 
     def __init__(
         self,

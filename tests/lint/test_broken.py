@@ -20,6 +20,7 @@ ELSEWHERE = {
     "file.directory",
     "file.too-large",
     "inventory.more-problems",
+    "inventory.too-many-names",
     "playbook.more-problems",
     "playbook.too-many-stages",
     "yaml.more-problems",

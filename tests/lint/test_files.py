@@ -140,6 +140,17 @@ def test_more_wrong_nodes_than_anybody_reads_are_counted(here: Path) -> None:
     assert len(found) == 501
 
 
+@pytest.mark.parametrize("pattern", ["n*", "n[1-9]", "!n1", "all", "n[1-2]*", "m[1-9]"])
+def test_patterns_that_stand_for_too_many_names_are_not_looked_at(
+    here: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    text = f"nodes: {{'n[1-9]': }}\ngroups:\n  g: [{', '.join(['n1', *[repr(pattern)] * 9])}]\n"
+    write(here, a_yml=text.replace("g: [", "g: {nodes: [").replace("]\n", "]}\n"))
+    assert "a.yml:3 inventory.too-many-names" not in ids("a.yml")
+    monkeypatch.setattr("runbook.load.names.MOST_LOOKED_AT", 70)
+    assert ids("a.yml").count("a.yml:3 inventory.too-many-names") == 1
+
+
 def test_a_pipe_in_a_folder_is_not_waited_for(here: Path) -> None:
     write(here, a_yml=PAIR, playbooks__b_yml=PING)
     os.mkfifo(here / "pipe.yml")

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.causes.tools.paste import read_paste
+from runbook.causes.tools.paste import LONGEST, Found, read_paste
 from runbook.causes.tools.reading import Reading
+from runbook.causes.tools.table import TABLE
 
 from .outputs import OUTPUTS, Output
 
@@ -18,9 +19,13 @@ FAULTY = {name: output for name, output in OUTPUTS.items() if output.from_}
 CHARACTERS = "\n\t :|-+/()[]<>.,'\"0129aAxX%\x1b\0ü"
 
 
-def readings(output: Output, text: str) -> list[Reading]:
+def read(output: Output, text: str) -> tuple[Found, ...]:
     prompt = "" if output.command.startswith(("PS ", "C:")) else "$ "
-    return [found.reading for found in read_paste(f"{prompt}{output.command}\n{text}").found]
+    return read_paste(f"{prompt}{output.command}\n{text}").found
+
+
+def readings(output: Output, text: str) -> list[Reading]:
+    return [found.reading for found in read(output, text)]
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -43,6 +48,64 @@ def test_without_one_of_its_lines_it_is_not_healthy(name: str) -> None:
             continue  # a record of one line that is gone says nothing: what is left is another output, and a true one
         text = "".join([*lines[:at], *lines[at + 1 :]])
         assert not any(reading.healthy for reading in readings(output, text)), f"healthy without {lines[at]!r}"
+
+
+BESIDE = {
+    "chronyc sources": Output(
+        "chronyc sources",
+        "MS Name/IP address         Stratum Poll Reach LastRx Last sample\n"
+        "===============================================================================\n"
+        "^? time.example.net              0   6     0     -     +0ns[   +0ns] +/-    0ns\n",
+    ),
+    "timedatectl timesync-status": Output(
+        "timedatectl timesync-status", "       Server: 203.0.113.15 (time.example.net)\n       Offset: +41.3s\n"
+    ),
+    "ntpq": Output(
+        "ntpq -pn",
+        "     remote           refid      st t when poll reach   delay   offset  jitter\n"
+        "==============================================================================\n"
+        " 203.0.113.15    .INIT.          16 u    -   64    0    0.000    0.000   0.000\n",
+    ),
+    "nvidia-smi -L": Output(
+        "nvidia-smi -L", "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5f6b1c9e-8a51-5d0e-9f1a-0c3f6f1e2a01)\n"
+    ),
+    "iptables -L": Output(
+        "iptables -nL",
+        "Chain INPUT (policy ACCEPT)\ntarget     prot opt source               destination\n"
+        "DROP       tcp  --  0.0.0.0/0            0.0.0.0/0            tcp dpt:29500\n",
+    ),
+    "ufw": Output(
+        "ufw status", "Status: active\n\nTo                         Action      From\n29500/tcp DENY Anywhere\n"
+    ),
+    "firewalld": Output("firewall-cmd --list-all", "public (active)\n  target: default\n  services: ssh\n  ports: \n"),
+}
+"""Outputs of the tools that OUTPUTS has none of."""
+
+EVERY = {**OUTPUTS, **BESIDE}
+TOO_LONG = ("q" * LONGEST, " " * LONGEST + "q", " q" * LONGEST)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_line_that_is_cut_proves_nothing(name: str) -> None:
+    """Neither health nor a fault: what stands behind the cut nobody has read."""
+    output = EVERY[name]
+    lines = output.text.splitlines()
+    for at, line in enumerate(lines):
+        for more in TOO_LONG if line.strip() and "{" not in line[:1] else ():
+            text = "\n".join([*lines[:at], line + more, *lines[at + 1 :]])
+            for found in read(output, text):
+                if not any(len(each) >= LONGEST for each in found.lines):
+                    continue  # the long line made the text another tool's, or a log's
+                reading = found.reading
+                assert reading.unknown, f"not unknown with a long {line!r}"
+                shown = {n for fault in reading.faults for n in fault.lines}
+                shown |= {n for support in reading.supports for n in support.lines}
+                assert not any(len(found.lines[n - 1]) >= LONGEST for n in shown), f"{shown} by half of {line!r}"
+
+
+def test_every_tool_has_an_output_that_is_cut() -> None:
+    read_here = {found.reading.tool for output in EVERY.values() for found in read(output, output.text)}
+    assert {tool.name for tool in TABLE} - read_here == {"netsh advfirewall rules"}, "whose readings are netsh's"
 
 
 @examples(400)

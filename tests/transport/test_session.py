@@ -161,6 +161,17 @@ out.write(b'3}\n\x1erunbook {"event": "finished", "size": 4}')
 SAYS = {"finished": answers.Finished}
 
 
+def test_an_error_of_whoever_hears_a_node_is_told_and_nobody_waits(tmp_path: Path) -> None:
+    def fails(message: dict[str, object]) -> None:
+        raise KeyError(message["event"])
+
+    with session(tmp_path) as fresh:
+        program = fresh.start([*PYTHON, TALK], timeout_s=60, says=SAYS, on_message=fails)
+        with pytest.raises(Unreachable, match="could not be judged: KeyError") as raised:
+            program.wait(60)
+    assert raised.value.cause == "tool-output-unknown"
+
+
 def test_messages_and_the_log_are_told_apart(node: Session) -> None:
     heard: list[dict[str, object]] = []
     answer = node.start([*PYTHON, TALK], timeout_s=60, says=SAYS, on_message=heard.append).wait(60)

@@ -9,8 +9,11 @@ WORDS = 100_000  # remembered
 WORD_BYTES = 200  # a longer one is not remembered
 DIGITS = b"0123456789"
 
-_Keys = tuple[tuple[bytes, frozenset[int]], ...]
+_Keys = dict[bytes, frozenset[int]]
 """Literals, each with the numbers of the sets that it is in."""
+_About = tuple[frozenset[int], _Keys, _Keys]
+"""Of a word: the sets with a literal in it, literals that go on beyond it, and all literals that a line with it could hold."""
+NOTHING: _About = (frozenset(), {}, {})
 
 
 class Index:
@@ -31,28 +34,44 @@ class Index:
             for word in by_word
         }
         self._search = re.compile(_tree(list(by_word))).search
-        self._known: dict[bytes, _Keys] = {}
+        self._known: dict[bytes, _About] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
-        candidates: dict[bytes, frozenset[int]] = {}
+        bare = lowered.translate(None, DIGITS)
+        words = set(bare.split())
+        typed = words if len(bare) == len(lowered) else set(lowered.split())
+        found: set[int] = set()
+        candidates: _Keys = {}
         known = self._known
-        for word in set(lowered.translate(None, DIGITS).split()):
-            keys = known.get(word)
-            if keys is None:
-                keys = self._about(word)
+        for word in words:
+            about = known.get(word)
+            if about is None:
+                about = self._about(word)
                 if len(known) < WORDS and len(word) < WORD_BYTES:
-                    known[word] = keys
-            candidates.update(keys)
-        return tuple(sorted({at for key, sets in candidates.items() if key in lowered for at in sets}))
+                    known[word] = about
+            inside, beyond, keys = about
+            if not keys:
+                continue
+            if word in typed:  # with no digits to take out: what is in the word is on the line
+                found |= inside
+                candidates |= beyond
+            else:
+                candidates |= keys
+        for key, sets in candidates.items():
+            if key in lowered:
+                found |= sets
+        return tuple(sorted(found))
 
-    def _about(self, word: bytes) -> _Keys:
-        """The literals that a line with this word could hold."""
-        keys: dict[bytes, frozenset[int]] = {}
+    def _about(self, word: bytes) -> _About:
         match = self._search(word)
-        while match:
+        if match is None:
+            return NOTHING
+        keys: _Keys = {}
+        while match is not None:
             keys |= self._keys[match[0]]
             match = self._search(word, match.start() + 1)
-        return tuple(keys.items())
+        inside = frozenset[int]().union(*(sets for key, sets in keys.items() if key in word))
+        return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
 
 
 def _tree(keys: list[bytes]) -> bytes:

@@ -8,6 +8,7 @@ and the last.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from runbook.causes.logs.sign import Hit, Line, Sign
 from runbook.causes.logs.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 25_000  # remembered
+UNLIKE = 8_000  # of them, after which lines of new shapes are passed over where enough were read in full
 SHAPE_BYTES = 2000  # a longer line is not remembered
 OF_A_SHAPE = 24  # lines of one shape that are read in full, in one source
 LAST_OF_A_SHAPE = 4
@@ -33,7 +35,7 @@ LATE = 1_000  # lines of shapes that were not met before, at the end of a source
 READ = 2_500  # lines that are read in full, in one source
 READ_OF_ALL = 4_000  # the same where every rank's line is wanted
 READ_BYTES = 256 << 10  # of them; a line that may tell very many things counts more than once, as in READ
-SIGNS_AT_ONCE = 32  # that are looked for in a line at the price of one
+SIGNS_AT_ONCE = 10  # that are looked for in a line at the price of one
 SHAPES_BYTES = 16 << 20  # of all shapes that are remembered
 KEPT_BYTES = 16 << 20  # of the lines that are remembered, in one source
 TEXTS = 16 << 20  # characters of the lines with hits, over all sources
@@ -60,6 +62,7 @@ Speaker = tuple[int | None, str | None]
 Raw = tuple[int, bytes, tuple[int, ...], Speaker]
 _Kind = tuple[tuple[int, ...], int, bool, bool, bool]
 """What lines of a shape may tell: signs, how many are read in full, that the run goes on, a heading, that more may follow."""
+_TELLS_NOTHING: _Kind = ((), OF_A_SHAPE, False, False, False)
 
 
 class Catalogue:
@@ -92,6 +95,7 @@ class Scanner:
         self._index = catalogue.index
         first = len(self._signs)
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
+        self._keeps = {at: sign.keep for at, (sign, _) in enumerate(self._signs) if sign.keep > KEEPS_ALL}
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[_Source] = []
         self._totals = [0] * len(self._signs)
@@ -132,7 +136,7 @@ class Scanner:
                     open_line = None
                 shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape)
-                if kind is None and here.full and self._crowded:
+                if kind is None and here.full and len(shapes) >= UNLIKE:
                     # Line after line is unlike all before: it is asked for progress alone, and the last ones are read.
                     if self._goes_on.match(_searched(raw)):
                         went_on.append(number)
@@ -221,17 +225,20 @@ class Scanner:
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())
+        if not found:
+            return _TELLS_NOTHING
         foreign = self._abroad in found
         if foreign and len(raw) <= LONGEST:
             english = in_english(raw.decode("utf-8", "replace")).encode()
             found = self._index.find(english.lower())
-        signs = (*(sign for sign in found if sign < self._progress), *([self._abroad] if foreign else []))
-        keep = max((self._signs[at][0].keep for at in signs if at < self._progress), default=0)
+        signs = found[: bisect_left(found, self._progress)]
+        most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=OF_A_SHAPE)
         goes_on = self._progress in found and bool(self._goes_on.match(_searched(raw)))
         opens = self._opener in found and may_go_on(raw)
         if goes_on or (self._telling in found and self._asked < READ):
             self._note(raw, goes_on=goes_on)
-        return signs, max(OF_A_SHAPE, keep if keep > KEEPS_ALL else 0), goes_on, self._heading in found, opens
+        told = (*signs, self._abroad) if foreign else signs
+        return told, most, goes_on, self._heading in found, opens
 
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """How far the run is by this line."""
@@ -280,8 +287,8 @@ class _Source:
         self.kept: dict[int, _Kept] = {}
         self.shapes: dict[bytes, tuple[list[int], deque[Raw]]] = {}
         self._last: deque[Raw] = deque(maxlen=LAST_OF_A_SHAPE * 16)
-        self._read = 0
-        self._read_bytes = 0
+        self._read = 0.0
+        self._read_bytes = 0.0
         self._bytes = 0  # of shapes and lines that are remembered
         self.passed_over = 0  # lines that nobody reads
 
@@ -325,13 +332,14 @@ class _Source:
         lines = sorted(lines, key=lambda raw: raw[0], reverse=True)
         self._read = self._read_bytes = 0
         few: list[Raw] = []
-        for raw in lines[:READ]:
+        for raw in lines:
+            self._read += _price(raw)
             self._read_bytes += _price(raw) * len(raw[1])
-            if self._read_bytes > READ_BYTES:
+            if self._read > READ or self._read_bytes > READ_BYTES:
                 break
             few.append(raw)
         self.passed_over += len(lines) - len(few)
-        self._read_bytes = 0
+        self._read = self._read_bytes = 0
         return few[::-1]
 
     def forget(self) -> None:
@@ -340,9 +348,9 @@ class _Source:
         self._last.clear()
 
 
-def _price(raw: Raw) -> int:
+def _price(raw: Raw) -> float:
     """How many lines with few signs are read in full in the time of this one."""
-    return 1 + len(raw[2]) // SIGNS_AT_ONCE
+    return max(1, len(raw[2]) / SIGNS_AT_ONCE)
 
 
 class _Kept:

@@ -189,17 +189,23 @@ class _Reader:
         while told and not told[-1].strip():
             told.pop()
         cut = any(CUT_HERE.search(self._lines[n]) for n in range(at, end))
-        shortened = not as_json and any(len(self._whole[n]) > LONGEST for n in range(at, end))
+        short = {n - at + 1 for n in range(at, end) if not as_json and len(self._whole[n]) > LONGEST}
         reading = self._read(tool, "\n".join(told))
         if reading is None:
             if not typed or not any(text.strip() for text in told):
                 return None
             reading = Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
-        if (cut or shortened) and not reading.unknown:
+        if (cut or short) and not reading.unknown:
             why = (
                 "part of it was left out" if cut else f"of a line of it only the first {LONGEST:,} characters were read"
             )
             reading = replace(reading, unknown=why)
+        if short:  # half a line proves nothing
+            reading = replace(
+                reading,
+                faults=tuple(fault for fault in reading.faults if short.isdisjoint(fault.lines)),
+                supports=tuple(support for support in reading.supports if short.isdisjoint(support.lines)),
+            )
         self._found.append(Found(reading, at, tuple(self._lines[at:end]), node))
         self._is_log = self._is_log or tool.log
         for n in range(at, end):

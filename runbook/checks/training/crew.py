@@ -13,7 +13,7 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.training.attempt import Place
 from runbook.checks.training.logs import RankLogs
 from runbook.model.errors import Unreachable
-from runbook.node.journal import JOURNAL, LOOKED, STATES, Odd, checked
+from runbook.node.journal import STATES
 from runbook.transport import Message, Remote
 
 OVER = "ended"
@@ -110,10 +110,7 @@ class Crew:
             if message is None:
                 self._remote_over(member)
             elif message.get("event") == "kept":
-                try:
-                    self.learn(member, checked(message, {**JOURNAL, **LOOKED}))
-                except Odd as odd:
-                    self.lose(member.place.node, unbelievable(member.place.node, odd))
+                self.learn(member, message)
             try:
                 item = self.news.get_nowait()
             except queue.Empty:
@@ -123,7 +120,7 @@ class Crew:
         """News of a journal. An older one than is known says nothing: it came by the slower way."""
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
-        member.journal = dict(journal)
+        member.journal = {name: value for name, value in journal.items() if name != "event"}
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
         for name in ("started", "ended"):
             if journal.get(name) is not None:
@@ -145,15 +142,6 @@ class Crew:
         """Nodes that still answer."""
         sessions = self.at.run.site.sessions
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
-
-
-def unbelievable(node: str, odd: Odd) -> Unreachable:
-    """A node that says of its jobs what cannot be tells nothing."""
-    return Unreachable(
-        "tool-output-unknown",
-        f"what {node} tells of its jobs cannot be: {odd}",
-        f"log in to {node} and see who answers there, and what lies in its workdir; if all is as it should be, report it",
-    )
 
 
 def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:

@@ -10,14 +10,13 @@ from runbook.checks.port import holders
 from runbook.checks.reachability.names import gloo_announces, own_name_finding
 from runbook.checks.reachability.seen import Seen
 from runbook.checks.training.attempt import BY_LAUNCHER, Attempt, Place, about
-from runbook.checks.training.crew import Crew, Member, unbelievable, wait_for
+from runbook.checks.training.crew import Crew, Member, wait_for
 from runbook.launch.environment import network_environment
 from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.node.journal import JOURNAL, LOOKED, WRITTEN, Odd, checked
 from runbook.transport import answers
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -45,8 +44,7 @@ def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> di
                 name, Finding("program-error", f"the launch script for {name}: {answer}", "correct that value")
             )
         elif isinstance(answer, BaseException):
-            error = unbelievable(name, answer) if isinstance(answer, Odd) else answer
-            problems[name] = no_answer(name, "job", error)
+            problems[name] = no_answer(name, "job", answer)
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
@@ -83,8 +81,6 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
         "hash": files,
     }
     answer = session.call("job", order, timeout_s=15.0)
-    for field in ("alive", "gpus"):
-        answer[field] = [checked(one, {**JOURNAL, **LOOKED}, WRITTEN) for one in answer[field]]
     script = attempt.script(node.name, folder, crew.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)

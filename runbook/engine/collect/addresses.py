@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from runbook.engine.collect.secrets import Place
+from runbook.engine.collect.vocabulary import is_common
 from runbook.load.address import is_loopback
 from runbook.load.ranges import expand
 
@@ -50,6 +51,7 @@ class Machines:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
+        self._common: set[str] = set()  # names that stay: they tell nobody, and stand in every text
         self._domains: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
         self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
@@ -67,8 +69,10 @@ class Machines:
         labels = name.split(".")
         if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or _is_address(name):
             return
-        if labels[0] not in _WORDS_OF_ALL and len(labels[0]) > 1:
-            self._names.setdefault(labels[0], f"host{len(self._names) + 1}")
+        if labels[0] in _WORDS_OF_ALL or is_common(labels[0]):
+            self._common.add(labels[0])
+        elif len(labels[0]) > 1:
+            self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
         if len(labels) > 1:
             self.add_domain(".".join(labels[1:]))
         self._pattern = None
@@ -76,7 +80,7 @@ class Machines:
     def add_domain(self, domain: str) -> None:
         domain = domain.lower().strip(".")
         if "." in domain or len(domain) > 3:
-            if domain not in _WORDS_OF_ALL:
+            if domain not in _WORDS_OF_ALL and not is_common(domain):
                 self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
             self._pattern = None
 

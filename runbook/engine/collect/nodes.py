@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from runbook.engine.collect.answers import DoesNotFit, ToolAnswer, checked, file_name, on_one_line
 from runbook.engine.collect.entries import UNFIT, Absent, Entry
 from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site
+from runbook.transport.answers import Collected, CollectedAnswer
 
 LOOK_S = 26.0
 CALL_S = 30.0
 MOST_OF_A_NODE = 4 * 1024 * 1024
+MOST_TEXT = 512 * 1024
+"""Characters of one tool's output: twice what the program on the node keeps."""
+MOST_ERRORS = 64 * 1024
+MOST_HOSTNAMES = 20_000
 MOST_LOOKED_UP = 8
 LONGEST_REASON = 400
 WINDOWS = "windows-node"
+TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-]{0,78}[A-Za-z0-9_+-])?")
+"""Of a tool's answer, which becomes the name of a file here. Two dots in a row are in none."""
 
 # Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
 VARIABLES = (
@@ -110,9 +118,7 @@ def ask_nodes(
         arguments = {node.name: {**_arguments(inventory, node), "age": age} for node in reached}
         waves = -(-max(1, len(reached)) // forks)
         answers = site.each(
-            reached,
-            lambda node: site.sessions[node.name].call("collect", arguments[node.name], timeout_s=CALL_S),
-            timeout_s=(CALL_S + 2.0) * waves,
+            reached, lambda node: _ask(site, node, arguments[node.name]), timeout_s=(CALL_S + 2.0) * waves
         )
         for name, failure in site.failures.items():
             fail(found[name], failure)
@@ -124,6 +130,10 @@ def ask_nodes(
     finally:
         site.close()
     return list(found.values())
+
+
+def _ask(site: Site, node: Node, arguments: Mapping[str, object]) -> Collected:
+    return cast(Collected, site.sessions[node.name].call("collect", dict(arguments), timeout_s=CALL_S))
 
 
 def _windows(node: Node) -> NodeAnswer:
@@ -176,62 +186,91 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
         raise failure
 
 
-def take(found: NodeAnswer, said: object) -> None:
-    """What a node answered, into what is known of it. Whatever it is, nothing is raised."""
-    try:
-        answer = checked(said)
-    except DoesNotFit as wrong:
-        found.cause = "tool-output-unknown"
-        found.says = f"{found.node} answered, but not as the program that was sent there does: {wrong}"
-        found.remedy = f"look at {found.node} by hand, and at who else can write there: nothing of its answer is used"
-        return
-    found.seconds = answer.seconds
-    found.people, found.hostnames = list(answer.people), list(answer.hostnames)
+def take(found: NodeAnswer, said: Collected) -> None:
+    """What a node answered, into what is known of it. A part that cannot have a file of its own is left out, and told."""
+    found.seconds = said["seconds"]
+    found.people = [(login, home, full) for login, home, full in said["users"]]
+    found.hostnames = said["hostnames"][:MOST_HOSTNAMES]
     folder = f"nodes/{found.node}"
-    found.absent = [Absent(f"{folder}/{name}", why, UNFIT, found.node) for name, why in answer.misfits]
+    tools, misfits = _by_file(said["answers"])
+    found.absent = [Absent(f"{folder}/{part}", why, UNFIT, found.node) for part, why in misfits.items()]
     room = MOST_OF_A_NODE
-    for one in answer.tools:
-        place = f"{folder}/{file_name(one)}"
-        if one.status in ("missing", "failed") or (one.status in ("denied", "timeout") and not one.out):
-            found.absent.append(Absent(place, _why(one), one.status, found.node, one.command or None))
+    for file, one in tools.items():
+        place, status = f"{folder}/{file}", one["status"]
+        command = on_one_line(one["command"])
+        out, cut = _beginning(one["out"], MOST_TEXT)
+        err, _ = _beginning(one["err"], MOST_ERRORS)
+        why = _why(one, err or out)
+        if status in ("missing", "failed") or (status in ("denied", "timeout") and not out):
+            found.absent.append(Absent(place, why, status, found.node, command or None))
             continue
-        text = _page(one)
+        text = _page(one, command, out, err)
         if len(text) > room:
             why = f"{found.node} has given more than {MOST_OF_A_NODE >> 20} MiB already"
-            found.absent.append(Absent(place, why, "left out", found.node, one.command))
+            found.absent.append(Absent(place, why, "left out", found.node, command))
             continue
         room -= len(text)
-        trouble = None if one.status == "ok" else f"{one.status}: {_why(one)}"
         found.entries.append(
             Entry(
                 place,
                 text,
                 node=found.node,
-                command=one.command,
-                code=one.code,
-                seconds=one.seconds,
-                left_out=one.left_out,
-                trouble=trouble,
+                command=command,
+                code=one["code"],
+                seconds=one["seconds"],
+                left_out=one["left_out"] + cut,
+                trouble=None if status == "ok" else f"{status}: {why}",
             )
         )
 
 
-def _why(one: ToolAnswer) -> str:
-    lines = (one.err or one.out).strip().splitlines()
+def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswer], dict[str, str]]:
+    """The parts by the files that they become below the node's folder; and why others become none, by their place."""
+    files: dict[str, CollectedAnswer] = {}
+    folded: set[str] = set()
+    misfits: dict[str, str] = {}
+    for number, part in enumerate(parts, 1):
+        name = part["name"]
+        file = name + ("" if "." in name.rpartition("/")[2] else ".txt")
+        if not TOOL_NAME.fullmatch(name) or ".." in name:
+            misfits[f"answer-{number}"] = f"`name` is none of a tool's: {name[:40]!a}"
+        elif file.casefold() in folded:
+            misfits[f"answer-{number}"] = f"there is a {file} already"
+        else:
+            folded.add(file.casefold())
+            files[file] = part
+    return files, misfits
+
+
+def on_one_line(text: str, most: int | None = None) -> str:
+    """The beginning, with a space for whatever is not shown."""
+    return "".join(char if char.isprintable() else " " for char in text[:most])
+
+
+def _beginning(text: str, most: int) -> tuple[str, int]:
+    """Whole lines of it, and how many characters are left out; half a secret is one."""
+    if len(text) <= most:
+        return text, 0
+    kept = text[: text.rfind("\n", 0, most) + 1]
+    return kept, len(text) - len(kept)
+
+
+def _why(one: CollectedAnswer, text: str) -> str:
+    lines = text.strip().splitlines()
     if lines:
         return lines[-1][:300]
-    return f"it did not end within {one.seconds:.0f} s" if one.status == "timeout" else "no reason was given"
+    return f"it did not end within {one['seconds']:.0f} s" if one["status"] == "timeout" else "no reason was given"
 
 
-def _page(one: ToolAnswer) -> str:
+def _page(one: CollectedAnswer, command: str, out: str, err: str) -> str:
     """What a person would have seen in a terminal: the command, what it printed, and how it ended if not well."""
-    parts = [f"$ {one.command}\n", one.out]
-    if one.out and not one.out.endswith("\n"):
+    parts = [f"$ {command}\n", out]
+    if out and not out.endswith("\n"):
         parts.append("\n")
-    if one.err.strip():
-        parts += ["[stderr]\n", one.err.rstrip("\n"), "\n"]
-    if one.code:
-        parts.append(f"[exit code {one.code}]\n")
-    if one.status == "timeout":
-        parts.append(f"[ended by its deadline after {one.seconds:.0f} s]\n")
+    if err.strip():
+        parts += ["[stderr]\n", err.rstrip("\n"), "\n"]
+    if one["code"]:
+        parts.append(f"[exit code {one['code']}]\n")
+    if one["status"] == "timeout":
+        parts.append(f"[ended by its deadline after {one['seconds']:.0f} s]\n")
     return "".join(parts).replace("\0", "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from runbook.engine.collect.secrets import Place
-from runbook.engine.collect.vocabulary import words
+from runbook.engine.collect.vocabulary import is_word
 
 GENERIC = frozenset(
     re.findall(
@@ -110,7 +110,7 @@ class People:
         return self._names.get(name) or self._words.get(name)
 
     def _know(self, name: str, other: str) -> None:
-        (self._words if name in words() else self._names)[name] = other
+        (self._words if is_word(name) else self._names)[name] = other
         token = _TOKEN.search(name)
         if token:
             self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))

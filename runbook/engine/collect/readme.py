@@ -30,7 +30,7 @@ What was taken out
   Accounts that come with a system (root, ubuntu, nobody …) are left as they are.
 """
 HIDDEN = """\
-  host1, host2 …   names of hosts; a node's number is its place in the inventory
+  host1, host2 …   names of hosts; a node's number is its place in the inventory. One that is also a word (node, gpu0) stays
   10.0.0.1 …       addresses: equal ones stay equal, and two share as long a prefix as they shared before. The last number
                    of an IPv4 address is its own. MAC addresses, GUIDs and IPv6 addresses are numbered.
 """

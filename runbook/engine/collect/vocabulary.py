@@ -23,6 +23,18 @@ ORDINARY = frozenset(
     )
 )
 
+_DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
+
+
+def is_word(name: str) -> bool:
+    """Whether a name in small letters stands in every other text, also with a number behind it, as in `gpu7` or `worker3`."""
+    return name.rstrip("0123456789") in words() or name in words()
+
+
+def is_common(name: str) -> bool:
+    """The same of a host's name, where a number tells hosts apart, but for those of devices: `gn7` is nothing else, `gpu7` is."""
+    return name in words() if name.isalpha() else _DEVICE.fullmatch(name) is not None
+
 
 @cache
 def words() -> frozenset[str]:

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from runbook.checks.context import Facts, no_answer
 from runbook.checks.training.attempt import Place
-from runbook.checks.training.crew import unbelievable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.node.journal import (
-    ABOUT,
-    ATTEMPT,
-    DAMAGED,
-    JOURNAL,
-    LOOKED,
-    TEXT,
-    TIME,
-    WRITTEN,
-    Odd,
-    attempt_folder,
-    belongs,
-    checked,
-)
+from runbook.node.journal import Odd, attempt_folder, belongs
 from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
@@ -195,7 +181,11 @@ _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 def why_not(node: str, error: BaseException) -> Unreachable:
     """Why a node tells nothing of its jobs."""
     if isinstance(error, Odd):
-        return unbelievable(node, error)
+        return Unreachable(
+            "tool-output-unknown",
+            f"what {node} tells of its jobs cannot be: {error}",
+            f"log in to {node} and see who answers there, and what lies in its workdir; if all is as it should be, report it",
+        )
     if isinstance(error, Unreachable):
         return error
     finding = no_answer(node, "job", error).findings[0]
@@ -209,48 +199,28 @@ def _told(answer: Facts | BaseException, node: str) -> list[KnownJob]:
     """
     if isinstance(answer, BaseException):
         raise answer
-    clock = checked(answer, {"time": TIME}, ("time",), "the answer")["time"]
     found = []
-    for seen in _list(answer, "jobs"):
-        about = seen.get("about") if isinstance(seen, dict) else None
-        if not isinstance(about, dict):
-            raise Odd("about", about, "a mapping")
-        if about.get("node") != node:
+    for seen in answer["jobs"]:
+        about = seen["about"]
+        if about["node"] != node:
             continue
-        about = checked(about, ABOUT, ("job", "node"))
-        folder = checked(seen, {"folder": TEXT}, ("folder",))["folder"]
-        damaged = [checked(one, DAMAGED, tuple(DAMAGED), "damaged") for one in _list(seen, "damaged")]
-        attempts = seen.get("attempts")
-        if not isinstance(attempts, dict):
-            raise Odd("attempts", attempts, "a mapping")
-        journals = {name: _journals(name, attempts, node, about["job"]) for name in attempts}
-        job = KnownJob(about["job"], about, {node: folder}, {node: journals}, clocks={node: float(clock)})
-        if damaged:
-            job.damaged[node] = damaged
+        journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
+        job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
+        if seen.get("damaged"):
+            job.damaged[node] = seen["damaged"]
         found.append(job)
     return found
 
 
-def _journals(attempt: str, attempts: Facts, node: str, job: str) -> list[Facts]:
-    if not ATTEMPT.match(attempt):
-        raise Odd("attempts", attempt, "the name of an attempt")
-    kinds, needed = {**JOURNAL, **LOOKED}, (*WRITTEN, "lives", "keeper_lives")
-    journals = [
-        belongs(checked(one, kinds, needed, "the journal"), node, job, attempt) for one in _list(attempts, attempt)
-    ]
+def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
+    for one in journals:
+        belongs(one, node, job, attempt)
     names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise Odd("name", twice, "a name of its own for each process")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise Odd("name", twice[0], "a name of its own for each process")
     return journals
 
 
 def serial_of(attempt: str) -> int:
     return int(attempt.removeprefix("attempt-"))
-
-
-def _list(said: Facts, field: str) -> list[Any]:
-    value = said.get(field, [])
-    if not isinstance(value, list):
-        raise Odd(field, value, "a list")
-    return value

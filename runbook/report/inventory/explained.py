@@ -11,8 +11,8 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
 from runbook.report.fold import fold
-from runbook.report.inventory.answers import Answer, Answers, Ask
 from runbook.report.inventory.listing import headline
+from runbook.report.inventory.values import Answer, Answers, Ask
 
 MOST_NODES = 8
 """Of more nodes at once nobody reads every key; one key of any number is fine."""

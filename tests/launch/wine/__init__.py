@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,20 +30,29 @@ class Ended:
 
 
 class Wine:
-    """A prefix of its own, and its server, which `close` ends."""
+    """A prefix of its own, and its server, which `close` ends, also after a start that failed."""
 
     def __init__(self, folder: Path) -> None:
         self.prefix = folder / "prefix"
         self.dump = folder / "dump.exe"
         self.prefix.mkdir()
+        self._sockets = tempfile.mkdtemp(prefix="wine-")  # the server leaves its folder behind
         subprocess.run(["x86_64-w64-mingw32-gcc", "-municode", "-O1", "-s", "-o", self.dump, SOURCE], check=True)
         self._environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
+            "TMPDIR": self._sockets,
             "WINEPREFIX": str(self.prefix),
             "WINEDEBUG": "-all",
             "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",  # it asks about them in a window otherwise
         }
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
         # A server that stays saves each cmd two seconds; it must not inherit the pipes that we read.
         for command in (["wineserver", "-p"], ["wine", "cmd", "/c", "exit"]):
             with Path(os.devnull).open("r+") as nothing:
@@ -52,6 +62,7 @@ class Wine:
 
     def close(self) -> None:
         subprocess.run(["wineserver", "-k"], env=self._environ, timeout=60, check=False)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     @property
     def home(self) -> Path:
