@@ -24,6 +24,9 @@ from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
+LOGIN_SHARE = 0.75
+"""Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
+
 IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
 """How long torch is waited for when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
@@ -36,7 +39,7 @@ class Reach(Check):
     timeout_s: ClassVar[float] = 120.0
 
     def run(self, at: Context) -> list[Outcome]:
-        at.run.site.open(at.nodes)
+        at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         gang = None
