@@ -30,6 +30,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.fold import fold
 from runbook.model.folder import write_below
 from runbook.model.redact import Redactor
 from runbook.model.surroundings import lack_behind
@@ -247,9 +248,9 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
         where = " on the other nodes" if left or unsure else ""
         parts.append(f"stopped and removed everything of this run{where}")
     if left:
-        parts.append(f"could not end everything on {', '.join(left)}")
+        parts.append(f"could not end everything on {fold(left)}")
     if unsure:
-        parts.append(f"{', '.join(unsure)} could not be asked: {_there(run, unsure, reached)}")
+        parts.append(f"{fold(unsure)} could not be asked: {_there(run, unsure, reached)}")
     return "; ".join(parts) or None
 
 
