@@ -87,8 +87,8 @@ class Node:
             if frame["argv"][:2] == ["/bin/sh", "-c"]:
                 self._say({"id": number, "event": "exit", "code": 0, "timed_out": False})
                 return
-            wanted = json.loads(frame["argv"][-1])["ports"]
-            ports = [port or FIRST_FREE_PORT + place for place, port in enumerate(wanted)]
+            wanted = json.loads(frame["argv"][-1])["listen"]
+            ports = [port or FIRST_FREE_PORT + place for place, (port, _) in enumerate(wanted)]
             self._tell(number, {"event": "listening", "ports": ports, "errors": []})
         elif order == "feed":
             if payload:
