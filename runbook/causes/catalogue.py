@@ -15,6 +15,7 @@ CAUSES: Mapping[str, str] = {
     "ssh-host-key-unknown": "no known host key, and strict",
     "ssh-host-key-changed": "another key than the known one",
     "ssh-jump-failed": "the jump host is the one that fails",
+    "controller-paused": "the machine that runs us slept or had no CPU for so long that nodes took it for gone",
     "sudo-password-required": "sudo would ask",
     "login-shell-failed": "the account's login shell runs no command",
     # the node itself

@@ -12,7 +12,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.gang import Gang, start_gang
-from runbook.checks.readiness.clock import clock_finding, clock_proof
+from runbook.checks.readiness.clock import Clocks
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.readiness.gpus.judge import Judged
 from runbook.checks.readiness.interfaces import interface_findings
@@ -23,6 +23,9 @@ from runbook.checks.readiness.workdir import folder_findings
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+
+LOGIN_SHARE = 0.75
+"""Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
 
 IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
@@ -36,7 +39,7 @@ class Reach(Check):
     timeout_s: ClassVar[float] = 120.0
 
     def run(self, at: Context) -> list[Outcome]:
-        at.run.site.open(at.nodes)
+        at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
         gang = None
@@ -49,7 +52,7 @@ class Reach(Check):
             facts = at.ask("reach", lambda node: {}, timeout_s=30.0)
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
-        offsets = {name: value[0] for name, value in clocks.items() if isinstance(value, tuple)}
+        compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
         for name, found in facts.items():
             if not isinstance(found, Outcome):
                 at.run.facts[name] = found
@@ -62,7 +65,7 @@ class Reach(Check):
             late = {member.rank.node for member in gang.members if "imported" not in member.steps}
             imported = {member.rank.node for member in gang.members} - late
         outcomes = [
-            self._node(at, node, facts.get(node.name), offsets, gang, imported, gpus, waited) for node in at.nodes
+            self._node(at, node, facts.get(node.name), compared, gang, imported, gpus, waited) for node in at.nodes
         ]
         return compare_versions(outcomes, gang) if gang else outcomes
 
@@ -71,7 +74,7 @@ class Reach(Check):
         at: Context,
         node: Node,
         facts: Facts | Outcome | None,
-        offsets: Mapping[str, float],
+        clocks: Clocks,
         gang: Gang | None,
         imported: set[str],
         gpus: Mapping[str, Judged],
@@ -89,7 +92,7 @@ class Reach(Check):
         findings = folder_findings(node, session.hello)
         no_room = bool(findings)
         warnings: list[str] = []
-        clock = clock_finding(node.name, offsets, warnings)
+        clock = clocks.finding(node.name, warnings)
         if clock:
             findings.append(clock)
         findings += interface_findings(at.inventory, node, facts)
@@ -103,7 +106,7 @@ class Reach(Check):
         said = f"Python {session.hello['python']}"
         metrics: dict[str, object] = {
             "hostname": facts["hostname"],
-            "clock_offset_s": round(offsets.get(node.name, 0.0), 4),
+            "clock_offset_s": round(clocks.offsets.get(node.name, 0.0), 4),
         }
         if judged.driver:
             metrics["nvidia_driver"] = judged.driver
@@ -130,6 +133,6 @@ class Reach(Check):
         parts.append("workdir writable")
         if interface := socket_interface(at.inventory, node):
             parts.append(f"interface {interface}")
-        if proof := clock_proof(node.name, offsets):
+        if proof := clocks.proof(node.name):
             parts.append(proof)
         return Outcome.passed(node.name, ", ".join(parts), metrics=metrics, warnings=warnings)

@@ -29,12 +29,12 @@ from runbook.load.patterns import select
 from runbook.load.shipped import find_inventory
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough
 from runbook.model.secret import Secret
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.visible import visible
-from runbook.report.fold import fold
 from runbook.report.output import stderr, stdout
 from runbook.report.text import one_line
 

@@ -21,9 +21,9 @@ from runbook.load.shells import with_shell
 from runbook.load.shipped import find_playbook
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.fold import fold
 from runbook.model.redact import Redactor
 from runbook.report.diff import unified
-from runbook.report.fold import fold
 from runbook.report.output import stderr, stdout
 
 K = TypeVar("K")

@@ -30,11 +30,12 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.fold import fold
 from runbook.model.folder import write_below
 from runbook.model.redact import Redactor
 from runbook.model.surroundings import lack_behind
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
-from runbook.transport import Site
+from runbook.transport import SILENCE_S, Site
 
 GRACE_S = 5.0
 """How long after its deadline a check may still take to give its own answer, which says more than ours."""
@@ -247,9 +248,9 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
         where = " on the other nodes" if left or unsure else ""
         parts.append(f"stopped and removed everything of this run{where}")
     if left:
-        parts.append(f"could not end everything on {', '.join(left)}")
+        parts.append(f"could not end everything on {fold(left)}")
     if unsure:
-        parts.append(f"{', '.join(unsure)} could not be asked: {_there(run, unsure, reached)}")
+        parts.append(f"{fold(unsure)} could not be asked: {_there(run, unsure, reached)}")
     return "; ".join(parts) or None
 
 
@@ -259,4 +260,5 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
     if left_alone:
         job = run.run_id
         return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {word(job)}` ends it"
-    return f"what runs there ends by itself within {reached[-1].check.outlives_s:g} s"
+    later_s = max(0.0, run.site.patience_s - SILENCE_S)
+    return f"what runs there ends by itself within {reached[-1].check.outlives_s + later_s:g} s"

@@ -1,6 +1,6 @@
 """Names and addresses back into ranges that `ranges.expand` pairs one by one: `gn[01-04]` with `10.0.1.[1-4]`.
 
-`report.fold` writes sets for people. Here order is kept, because nodes stand in rank order and addresses follow names.
+`model.fold` writes sets for people. Here order is kept, because nodes stand in rank order and addresses follow names.
 """
 
 from __future__ import annotations

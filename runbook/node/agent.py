@@ -4,7 +4,7 @@ It is sent over the wire and executed from memory; it needs Python 3.8 and the s
 both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us is
 compressed (zlib), what we send is not.
 
-A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds (a cut network gives no EOF), every
+A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds of its own time (a cut network gives no EOF), every
 program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
 environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are left alone: a
 program that was started to be spared, which outlives us on purpose, and a folder with a file KEPT in it, where logs lie
@@ -30,6 +30,7 @@ WINDOWS = os.name == "nt"
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
+WATCH_S = 0.25
 KEPT = "KEPT"
 
 
@@ -45,6 +46,7 @@ class Pipe:
         self.source = sys.stdin.buffer
         self.sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
         self.lock = threading.Lock()
+        self.mute = False
         self.last_heard = time.monotonic()
 
     def read(self, count):
@@ -75,7 +77,7 @@ class Pipe:
             frame["bytes"] = len(payload)
         data = json.dumps(frame).encode() + b"\n" + payload
         with self.lock:
-            view = memoryview(data)
+            view = memoryview(b"" if self.mute else data)
             while view:
                 view = view[self.sink.write(view) or 0 :]
 
@@ -275,6 +277,7 @@ class Supervisor:
         if order == "config":
             self.greet(frame)
         elif order == "beat":
+            self.silence_s = frame.get("silence_s", self.silence_s)  # of a controller that is short of CPU
             self.pipe.send({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
         elif order == "call":
             threading.Thread(target=self.call, args=(frame, payload), daemon=True).start()
@@ -343,15 +346,29 @@ class Supervisor:
         self.pipe.send({"id": frame["id"], "event": "done"})
 
     def watch(self):
-        """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone."""
+        """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
+
+        Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine took
+        from us, and not while more and more waits in the pipe that we have not come to read.
+        """
+        silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
-            pause(0.25)
-            if time.monotonic() - self.pipe.last_heard > self.silence_s:
-                self.end()
+            pause(WATCH_S)
+            now = time.monotonic()
+            silent_s, looked = silent_s + min(now - looked, 2 * WATCH_S), now
+            if self.pipe.last_heard != heard:
+                silent_s, heard = 0.0, self.pipe.last_heard
+            elif silent_s > self.silence_s:
+                before, unread = unread, waiting()
+                if unread == before:
+                    self.end()
+                silent_s = 0.0  # it speaks, or has spoken: look again
 
     def end(self, frame=None):
         if not self.ending.acquire(False):
             pause(3600)  # another thread is already ending this process
+        # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for that.
+        self.pipe.mute = frame is None
         running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
         for program in running:
             program.signal(signal.SIGTERM)
@@ -385,6 +402,17 @@ class Supervisor:
             except OSError:
                 pass
         os._exit(0)
+
+
+def waiting():
+    """Bytes that have come and that nobody has read yet; 0 where the system does not tell."""
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except (ImportError, OSError, ValueError):
+        return 0
 
 
 def hostname():

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import root_of
+from runbook.model.fold import fold
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.fold import fold
+from runbook.report.alike import MANY, Gist, in_one
 from runbook.report.record import StageRecord
 from runbook.report.remedies import is_sentence
 
@@ -22,6 +23,9 @@ Found = Sequence[tuple[str, Finding]]
 
 Said = tuple[tuple[str, ...], str]
 """A text, and the nodes of which it holds."""
+
+Worded = tuple[str, tuple[str, ...]]
+"""The same the other way round, for what is told in the order of its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One finding, and every node that has it. `evidence` pairs proof with the nodes that gave it, what all gave first;
-    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and numbers.
+    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and numbers;
+    `others`: nodes that have no entry, because theirs would say the same but for these.
     """
 
     says: str
@@ -46,6 +51,7 @@ class Entry:
     notes: tuple[tuple[str, str], ...]
     peers: tuple[str, ...]
     like: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class Block:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return _once(node for entry in self.entries for node in entry.nodes)
+        return _once(node for entry in self.entries for node in (*entry.nodes, *entry.others))
 
     @property
     def unreached(self) -> bool:
@@ -77,29 +83,51 @@ class Block:
         return _waited(self.verdict, self.cause)
 
 
-def outcome_groups(outcomes: Iterable[Outcome]) -> list[Group]:
-    """Same verdict and same words make one group; the worst verdict comes first, then the order of arrival."""
+def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Group]:
+    """Same verdict and same words make one group; the worst verdict comes first, then the order of arrival.
+
+    With a `gist`, so do MANY that say the same but for names and numbers.
+    """
     nodes: dict[tuple[Verdict, str], list[str]] = {}
     for outcome in outcomes:
         nodes.setdefault((outcome.verdict, _in_short(outcome)), []).append(outcome.node)
-    return worst_first(Group(verdict, says, _once(names)) for (verdict, says), names in nodes.items())
+    by_verdict: dict[Verdict, list[Worded]] = {}
+    for (verdict, says), names in nodes.items():
+        by_verdict.setdefault(verdict, []).append((says, _once(names)))
+    return worst_first(
+        Group(verdict, says, names) for verdict, of in by_verdict.items() for says, names in _in_few(of, gist)
+    )
+
+
+def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
+    kinds: dict[str, list[Worded]] = {}
+    for says, nodes in said:
+        kinds.setdefault(gist(says) if gist else says, []).append((says, nodes))
+    few: list[Worded] = []
+    for of in kinds.values():
+        in_all = in_one([says for says, _ in of]) if len(of) >= MANY else None
+        few += [(in_all, _once(node for _, nodes in of for node in nodes))] if in_all else of
+    return few
 
 
 def worst_first(groups: Iterable[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: WORST_FIRST.index(group.verdict))
 
 
-def warning_groups(outcomes: Iterable[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
-    """Each warning once, with its nodes."""
+def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Worded]:
+    """Each warning once, with its nodes; with a `gist`, MANY that are alike as one."""
     nodes: dict[str, list[str]] = {}
     for outcome in outcomes:
         for warning in outcome.warnings:
             nodes.setdefault(warning, []).append(outcome.node)
-    return [(warning, _once(names)) for warning, names in nodes.items()]
+    return _in_few([(warning, _once(names)) for warning, names in nodes.items()], gist)
 
 
-def blocks(stages: Iterable[StageRecord], causes: Iterable[str]) -> list[Block]:
-    """Every finding of the run, by stage and cause; the root cause first, then as the engine ordered them."""
+def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool = False) -> list[Block]:
+    """Every finding of the run, by stage and cause; the root cause first, then as the engine ordered them.
+
+    Where many nodes say the same but for names and numbers, they have one entry, unless they are to be kept `apart`.
+    """
     found: dict[tuple[int, str, Verdict], list[tuple[str, Finding]]] = {}
     stages = list(stages)
     for place, stage in enumerate(stages):
@@ -108,15 +136,16 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str]) -> list[Block]:
                 found.setdefault((place, finding.cause, outcome.verdict), []).append((outcome.node, finding))
     rank = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
     order = sorted(found, key=lambda key: (rank.get(key[1], len(rank)), key[0], WORST_FIRST.index(key[2])))
-    told = [_block(stages[key[0]].name, key[2], key[1], found[key]) for key in order]
+    told = [_block(stages[key[0]], key[2], key[1], found[key], apart) for key in order]
     return [
         _as_common(replace(block, follows=_follows(block, told)), stages[key[0]])
         for key, block in zip(order, told, strict=True)
     ]
 
 
-def _block(stage: str, verdict: Verdict, cause: str, found: Found) -> Block:
-    return Block(stage, verdict, cause, _entries(found), _fixes(found))
+def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> Block:
+    entries = _entries(found) if apart else _alike_entries(found, Gist(stage.started.nodes))
+    return Block(stage.name, verdict, cause, entries, _fixes(found))
 
 
 def _as_common(block: Block, stage: StageRecord) -> Block:
@@ -155,6 +184,24 @@ def _follows(block: Block, told: list[Block]) -> str | None:
 
 def _entries(found: Found) -> tuple[Entry, ...]:
     return tuple(_entry(says, of) for says, of in _alike(found, lambda finding: finding.says))
+
+
+def _alike_entries(found: Found, gist: Gist) -> tuple[Entry, ...]:
+    """One entry for MANY that say the same, and have the same done, but for names and numbers."""
+    kinds: dict[tuple[str, str], list[tuple[str, Found]]] = {}
+    for says, of in _alike(found, lambda finding: finding.says):
+        kinds.setdefault((gist(says), gist(of[0][1].remedy)), []).append((says, of))
+    entries: list[Entry] = []
+    for kind in kinds.values():
+        together = [one for _, of in kind for one in of]
+        if len(kind) < MANY:
+            entries += [_entry(says, of) for says, of in kind]
+        elif in_all := in_one([says for says, _ in kind]):
+            entries.append(_entry(in_all, together))
+        else:
+            first, *rest = kind
+            entries.append(replace(_entry(*first), others=_once(node for _, of in rest for node in _nodes(of))))
+    return tuple(entries)
 
 
 def _entry(says: str, of: Found) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.model.events import Progress
-from runbook.report.fold import fold
+from runbook.model.fold import fold
 from runbook.report.record import StageRecord
 from runbook.report.text import cells, one_line
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runbook.model.fold import fold
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.visible import visible
-from runbook.report.fold import fold
 from runbook.report.text import cells, one_line, pad
 
 Row = Sequence[str]

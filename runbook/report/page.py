@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Literal, TypeVar
 
 from runbook.model.events import (
     Event,
@@ -14,15 +14,18 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.fold import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report import table
-from runbook.report.fold import fold
+from runbook.report.alike import Gist, Likewise, likewise
 from runbook.report.groups import Block, Entry, Group, Said, blocks, outcome_groups, warning_groups, worst_first
 from runbook.report.never import assert_never
 from runbook.report.record import Record, StageRecord
 from runbook.report.remedies import placed
 from runbook.report.text import cells, lines, one_line, pad, wrap
+
+T = TypeVar("T")
 
 Style = Literal["", "ok", "fail", "unknown", "skip", "warn", "dim", "strong", "command"]
 Line = tuple[tuple[str, Style], ...]
@@ -107,7 +110,7 @@ class Page:
     def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[Line]:
         seconds = seconds_text(finished.seconds) if finished else ""
         name = one_line(stage.name)
-        groups = outcome_groups(stage.outcomes)
+        groups = outcome_groups(stage.outcomes, None if self._verbose else self._gist())
         if stage.silent or not groups:
             says = "no answer" if finished else "no answer yet when the run ended"
             groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
@@ -125,7 +128,7 @@ class Page:
         yield from self._warnings(stage)
 
     def _warnings(self, stage: StageRecord) -> Iterator[Line]:
-        warnings = warning_groups(stage.outcomes)
+        warnings = warning_groups(stage.outcomes, None if self._verbose else self._gist())
         for says, nodes in warnings[: self._many]:
             yield from self._row("", "warn", "warn", "", fold(nodes), says)
         if len(warnings) > self._many:
@@ -183,7 +186,7 @@ class Page:
     # Findings ------------------------------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[Line]:
-        told = blocks(self.record.stages, self.record.causes)
+        told = blocks(self.record.stages, self.record.causes, apart=self._verbose)
         folded = {} if self._verbose else {place: block for place, block in enumerate(told) if block.follows}
         for block in told:
             if block.follows and not self._verbose:
@@ -235,6 +238,8 @@ class Page:
         lead = f"{who}: " if named and not says.startswith(who) else ""
         for line in wrap(lead + says, self._room(3)):
             yield ((f"   {line}", ""),)
+        if entry.others:
+            yield from self._likewise(entry.others)
         absent = [peer for peer in entry.peers if peer not in says]
         if absent:
             yield (LABEL.format("peers"), "dim"), (one_line(fold(entry.peers)), "")
@@ -244,31 +249,47 @@ class Page:
         else:
             yield from self._evidence(entry)
 
+    def _likewise(self, others: Iterable[str]) -> Iterator[Line]:
+        text = f"and likewise on {one_line(fold(others))}, but for names and numbers (-v shows each)"
+        yield (LABEL.format(""), ""), (text, "dim")
+
+    def _each(self, said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> list[Likewise[T]]:
+        """Those that are alike under the first of them, unless all are to be shown."""
+        return [Likewise(*one) for one in said] if self._verbose else list(likewise(said, gist))
+
+    def _gist(self) -> Gist:
+        return Gist(self.record.started.nodes if self.record.started else ())
+
     def _evidence(self, entry: Entry) -> Iterator[Line]:
-        label = "evidence"
-        for nodes, texts in entry.evidence[: self._many]:
-            told = [line for text in texts for line in lines(text)]
-            if told and nodes != entry.nodes:
-                told = [f"{one_line(fold(nodes))}: {told[0]}", *told[1:]]
+        label, gist = "evidence", self._gist()
+        several = self._each(entry.evidence, lambda texts: tuple(map(gist, texts)))
+        for one in several[: self._many]:
+            told = [line for text in one.what for line in lines(text)]
+            if told and one.nodes != entry.nodes:
+                told = [f"{one_line(fold(one.nodes))}: {told[0]}", *told[1:]]
             for line in told[: self._many_lines]:
                 yield (LABEL.format(label), "dim"), (line, "")
                 label = ""
             if len(told) > self._many_lines:
                 hidden = _count(len(told) - self._many_lines, "more line")
                 yield (LABEL.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
-        hidden_nodes = [node for nodes, _ in entry.evidence[self._many :] for node in nodes]
+            if one.others:
+                yield from self._likewise(one.others)
+        hidden_nodes = [node for one in several[self._many :] for node in (*one.nodes, *one.others)]
         if hidden_nodes:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
     def _fixes(self, fixes: Iterable[Said], block: Block) -> Iterator[Line]:
         """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
         known = self.record.started.nodes if self.record.started else ()
-        for nodes, remedy in fixes:
-            for where, what in placed(remedy, () if block.unreached else nodes, known):
+        for one in self._each(fixes, self._gist()):
+            for where, what in placed(one.what, () if block.unreached else one.nodes, known):
                 label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
                 for line in lines(what):
                     yield (label, "dim"), (line, "command")
                     label = " " * cells(label)
+            if one.others:
+                yield from self._likewise(one.others)
 
     # The end -------------------------------------------------------------------------------------------------------
 

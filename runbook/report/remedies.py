@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from runbook.report.fold import fold
+from runbook.model.fold import fold
 
 QUOTED = re.compile(r"`[^`]*`")
 COMMAND = re.compile(r"(?:^|[|;&] *)sudo ")

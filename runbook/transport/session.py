@@ -23,18 +23,24 @@ from pathlib import PurePath
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
 from runbook.transport import answers, bootstrap
+from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.remote import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 
+BEAT_S = 1.0
+
 SILENCE_S = 6.0
-"""After this long without a byte each end takes the other for lost (beats are sent every second)."""
+"""After this long without a byte each end takes the other for lost (beats are sent every BEAT_S)."""
 
 NOISE = 1 << 16
 """Bytes kept of what a login prints before our supervisor speaks."""
 
 MOST_NOISE = 16 << 20
 """Bytes that a login may print before that: one that prints for ever is not waited for."""
+
+PAUSE_TOLD_S = 30.0
+"""So long after a pause of this machine's own a node that is gone is put down to it."""
 
 UNASKED = 1_000
 """So many answers beyond two for each order are no answers any more. (A program that is started gives two.)"""
@@ -54,8 +60,18 @@ PASSWORD_DUE = re.compile(
 class Session:
     """One node, held for the length of a run."""
 
-    def __init__(self, node: str, stream: Stream, config: Mapping[str, object], python: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        node: str,
+        stream: Stream,
+        config: Mapping[str, object],
+        python: str,
+        timeout_s: float,
+        awake: Awake | None = None,
+    ) -> None:
+        """`awake` tells how late this machine runs, where somebody keeps an eye on that."""
         self.node = node
+        self._awake = awake
         self._stream = stream
         self._numbers = itertools.count(1)
         self._write_lock = threading.Lock()
@@ -66,7 +82,9 @@ class Session:
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._noise = b""
-        self._last_heard = time.monotonic()
+        self._last_heard = self._last_said = time.monotonic()
+        self._listening = False  # the reader waits for the node, and nobody for the reader
+        self._unanswered = 0  # beats, since anything came
         self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
         self._greeted = False
         self._for_nobody = 0
@@ -109,6 +127,7 @@ class Session:
     def _write(self, data: bytes) -> None:
         with self._write_lock:
             self._sent += 1
+            self._last_said = time.monotonic()
             self._stream.write(data)
 
     def order(self, frame: Message, payload: bytes = b"") -> None:
@@ -122,27 +141,40 @@ class Session:
 
     def ask(self, frame: Message, payload: bytes = b"", *, timeout_s: float) -> tuple[Frame, bytes]:
         """Send, and wait for the one answer. Raises Unreachable, or ProgramNotStarted with what the node said."""
+        return self._asked(frame, payload)(timeout_s)
+
+    def _asked(self, frame: Message, payload: bytes = b"") -> Callable[[float], tuple[Frame, bytes]]:
+        """Send; what waits so many seconds for the one answer, as `ask` does."""
         number = next(self._numbers)
         replies: queue.SimpleQueue[tuple[Frame, bytes] | None] = queue.SimpleQueue()
         with self._lock:
             self._replies[number] = replies
+
+        def answer(timeout_s: float) -> tuple[Frame, bytes]:
+            try:
+                reply = replies.get(timeout=timeout_s)
+            except queue.Empty:
+                raise NoReply(
+                    "ssh-unreachable",
+                    f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
+                    f"check the load and the network of {self.node}",
+                ) from None
+            finally:
+                with self._lock:
+                    self._replies.pop(number, None)
+            if reply is None:
+                raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
+            if reply[0].event == "failed":
+                raise ProgramNotStarted.of(reply[0].error)
+            return reply
+
         try:
             self.order({**frame, "id": number}, payload)
-            reply = replies.get(timeout=timeout_s)
-        except queue.Empty:
-            raise NoReply(
-                "ssh-unreachable",
-                f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
-                f"check the load and the network of {self.node}",
-            ) from None
-        finally:
+        except BaseException:
             with self._lock:
                 self._replies.pop(number, None)
-        if reply is None:
-            raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
-        if reply[0].event == "failed":
-            raise ProgramNotStarted.of(reply[0].error)
-        return reply
+            raise
+        return answer
 
     # Doing.
 
@@ -263,22 +295,31 @@ class Session:
         assert best is not None
         return best
 
-    def beat(self) -> None:
-        """Say that we are here, and notice when the node no longer is."""
+    def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
+        """Say that we are here, and notice when the node no longer is.
+
+        Only beats that went unanswered while we were listening speak against a node: one that is not `in_time` is late itself,
+        and asks once more. `patience_s`: how much silence of ours the node is to bear from now on.
+        """
         if self._lost:
             return
-        if time.monotonic() - self._last_heard > SILENCE_S:
-            self.give_up(f"nothing has come from {self.node} for {SILENCE_S:g} s")
+        now = time.monotonic()
+        if self._unanswered * BEAT_S >= SILENCE_S and now - self._last_heard > SILENCE_S:
+            self.give_up(f"nothing has come from {self.node} for {now - self._last_heard:.0f} s")
             return
+        if patience_s == SILENCE_S and now - min(self._last_said, self._last_heard) < BEAT_S / 2:
+            return  # we have just spoken with each other
         # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
         if self._write_lock.acquire(blocking=False):
             try:
                 self._sent += 1
-                self._stream.write(_frame({"do": "beat"}))
+                self._stream.write(_beat(patience_s))
             except OSError as error:
                 self._lose(self._broken(f"writing to {self.node} failed: {error}"))
             finally:
                 self._write_lock.release()
+        if in_time and self._listening:
+            self._unanswered += 1
 
     def give_up(self, why: str) -> None:
         """Take the node for lost: whoever waits for it is told why."""
@@ -294,11 +335,24 @@ class Session:
 
         Raises Unreachable when nobody answers: the node's supervisor then cleans up by itself after SILENCE_S.
         """
+        return self.say_goodbye()(timeout_s)
+
+    def say_goodbye(self) -> Callable[[float], Message]:
+        """The same in two steps: what is returned waits so many seconds for the answer, and closes the connection."""
+
+        def answered(timeout_s: float) -> Message:
+            try:
+                bye = answer(timeout_s)[0]
+                return {"stopped": bye.stopped, "swept": bye.swept, "left": bye.left}
+            finally:
+                self._stream.close()
+
         try:
-            bye = self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
-            return {"stopped": bye.stopped, "swept": bye.swept, "left": bye.left}
-        finally:
+            answer = self._asked({"do": "bye"})
+        except BaseException:
             self._stream.close()
+            raise
+        return answered
 
     @property
     def silence_s(self) -> float:
@@ -316,13 +370,16 @@ class Session:
         frames = FrameReader()
         pace = _Pace(FRAMES_A_SECOND)
         while True:
+            self._listening = True
             try:
                 data = self._stream.read()
             except OSError:
                 data = b""
+            self._listening = False
             if not data:
                 break
             self._last_heard = time.monotonic()
+            self._unanswered = 0
             if not opening.over:
                 data = opening.feed(data)
                 self._noise = opening.noise
@@ -377,6 +434,16 @@ class Session:
         self._hello.put(_no_supervisor(self.node, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
+        pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
+        if pause and pause.seconds > SILENCE_S - BEAT_S:
+            # Nobody's fault out there, and the same for all of them: in the same words, so that it is told once.
+            return Unreachable(
+                "controller-paused",
+                f"{pause}: nodes that hear nothing for so long end what runs there, as they do when a controller dies",
+                "run again; where this machine falls asleep, keep it awake (`systemd-inhibit runbook run …`, on a Mac `caffeinate -i "
+                "runbook run …`) or start from a machine that stays up; where it is overloaded (`top`), from one that is not",
+                cpu_pressure(),
+            )
         return Unreachable(
             "ssh-unreachable",
             says,
@@ -467,6 +534,12 @@ def _frame(frame: Message, payload: bytes = b"") -> bytes:
         payload = _packed(payload)
         frame = {**frame, "bytes": len(payload)}
     return json.dumps(frame).encode() + b"\n" + payload
+
+
+@functools.cache
+def _beat(patience_s: float) -> bytes:
+    """One frame for all nodes, each second."""
+    return _frame({"do": "beat", "silence_s": patience_s})
 
 
 @functools.lru_cache(maxsize=32)

@@ -11,16 +11,30 @@ from typing import TypeVar
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
+from runbook.transport.awake import Awake, Pace, cpu_pressure
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
-from runbook.transport.session import SILENCE_S, Session
+from runbook.transport.session import BEAT_S, SILENCE_S, Session
 from runbook.transport.stream import Stream
 
 T = TypeVar("T")
 
-BEAT_S = 1.0
 HELLO_S = 15.0
+
 OPEN_S = 75.0
+"""One login, from when it began: its own deadlines (TCP, banner, key, channel, shell, hello) come before this."""
+
+STARVED_S = 1.0
+"""A login that failed for want of time is tried once more where this machine was held up for this long meanwhile."""
+
+AGAIN_AT_ONCE = 2
+
+WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable")
+
+CLOSING_S = 2.0
+
+MOST_PATIENCE_S = 30.0
+"""Silence that nodes are asked to bear, at the most, from a controller that is short of CPU."""
 
 
 class Site:
@@ -35,22 +49,53 @@ class Site:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._ssh: object | None = None
+        self._awake = Awake(BEAT_S)
+        self._pace = Pace()
+        self.patience_s = SILENCE_S
+        """What nodes bear of silence before they end what runs there; more while this machine is short of CPU."""
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
 
-    def open(self, nodes: Iterable[Node]) -> None:
-        """Reach every node; afterwards each is in `sessions` or in `failures`."""
-        missing = [node for node in nodes if node.name not in self.sessions]
-        for name, result in self.each(missing, self._open_one, timeout_s=OPEN_S).items():
+    def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_S) -> None:
+        """Reach every node; afterwards each is in `sessions` or in `failures`.
+
+        They begin as fast as this machine keeps up with them. What fails for want of time while it does not is tried again, with
+        hardly any other beside it, before it counts against a node.
+        """
+        deadline, begun = time.monotonic() + timeout_s, time.monotonic()
+        failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
+        late = {name: node for name, (node, failure) in failures.items() if failure.cause in WANT_OF_TIME}
+        if late and self._awake.longest(begun).seconds > STARVED_S and time.monotonic() < deadline:
+            again = self._open([*late.values()], deadline, at_once=AGAIN_AT_ONCE)
+            failures = {name: found for name, found in failures.items() if name not in late} | again
+        for name, (_, failure) in failures.items():
+            pause = self._awake.longest(begun)
+            if failure.cause in WANT_OF_TIME and pause.seconds > STARVED_S:
+                seen = (f"{pause} meanwhile, so this may not be {name}'s fault", *cpu_pressure())
+                failure = Unreachable(failure.cause, failure.says, failure.remedy, (*failure.evidence, *seen))
+            self.failures[name] = failure
+
+    def _open(
+        self, nodes: list[Node], deadline: float, *, at_once: int | None = None
+    ) -> dict[str, tuple[Node, Unreachable]]:
+        failures: dict[str, tuple[Node, Unreachable]] = {}
+        left_s = max(0.1, deadline - time.monotonic())
+        for node, result in zip(
+            nodes, self.each(nodes, self._open_one, timeout_s=left_s, at_once=at_once).values(), strict=True
+        ):
             if isinstance(result, Unreachable):
-                self.failures[name] = result
+                failures[node.name] = node, result
             elif isinstance(result, TimeoutError):
-                self.failures[name] = Unreachable(
-                    "ssh-timeout",
-                    f"logging in to {name} did not come to an end within {OPEN_S:g} s",
-                    f"try `ssh {word(name)}` by hand; more nodes at once with -f, if there are very many",
+                failures[node.name] = (
+                    node,
+                    Unreachable(
+                        "ssh-timeout",
+                        f"logging in to {node.name} did not come to an end within {left_s:.0f} s",
+                        f"try `ssh {word(node.name)}` by hand; more nodes at once with -f, if there are very many",
+                    ),
                 )
             elif isinstance(result, BaseException):
                 raise result
+        return failures
 
     def reopen(self, node: Node) -> Session:
         """A node that was lost, once more; raises Unreachable where it still is."""
@@ -64,7 +109,8 @@ class Site:
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
         config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self.keep, "again": again}
-        session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S)
+        with self._pace.turn():
+            session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S, self._awake)
         with self._lock:
             self.sessions[node.name] = session
 
@@ -80,11 +126,12 @@ class Site:
         return self._ssh.connect(node)  # type: ignore[attr-defined, no-any-return]
 
     def each(
-        self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float
+        self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float, at_once: int | None = None
     ) -> Mapping[str, T | BaseException]:
-        """Run `work` on every node in parallel: its result, what it raised, or TimeoutError, by node name."""
+        """Run `work` on every node in parallel, `forks` or `at_once` of them: its result, what it raised, or TimeoutError, by
+        node name."""
         listed = list(nodes)
-        pool = ThreadPoolExecutor(max(1, min(self.forks, len(listed))), thread_name_prefix="fork")
+        pool = ThreadPoolExecutor(max(1, min(at_once or self.forks, len(listed))), thread_name_prefix="fork")
         futures: dict[str, Future[T]] = {node.name: pool.submit(work, node) for node in listed}
         try:
             wait(futures.values(), timeout=timeout_s)
@@ -100,18 +147,14 @@ class Site:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _keep_awake(self) -> None:
-        last = time.monotonic()
         while not self._closing.wait(BEAT_S):
+            late_s = self._awake.tick()
+            lately_s = self._awake.longest(time.monotonic() - 2 * MOST_PATIENCE_S).seconds
+            self.patience_s = min(MOST_PATIENCE_S, float(round(max(SILENCE_S, SILENCE_S * lately_s))))
             with self._lock:
                 sessions = list(self.sessions.values())
-            slept, last = time.monotonic() - last, time.monotonic()
-            if slept > SILENCE_S:
-                for session in sessions:
-                    session.give_up(
-                        f"this machine slept for {slept:.0f} s, and {session.node} has ended the run by then"
-                    )
             for session in sessions:
-                session.beat()
+                session.beat(patience_s=self.patience_s, in_time=late_s < BEAT_S)
 
     def close(self, *, timeout_s: float = 10.0) -> Mapping[str, Message | BaseException]:
         """Say goodbye to every node: what each stopped, swept and left behind, or why it could not be asked."""
@@ -119,14 +162,21 @@ class Site:
         with self._lock:
             sessions = dict(self.sessions)
             self.sessions.clear()
-        pool = ThreadPoolExecutor(max(1, len(sessions)), thread_name_prefix="goodbye")
-        futures = {name: pool.submit(session.goodbye) for name, session in sessions.items() if not session.lost}
         results: dict[str, Message | BaseException] = {
             name: session.lost for name, session in sessions.items() if session.lost
         }
-        for name, future in futures.items():
+        # All are asked before anybody is waited for: each may have a grace to keep.
+        pool = ThreadPoolExecutor(max(1, min(self.forks, len(sessions))), thread_name_prefix="goodbye")
+        asked = {name: pool.submit(session.say_goodbye) for name, session in sessions.items() if not session.lost}
+        wait(asked.values(), timeout=timeout_s / 2)
+
+        def answer(one: Future[Callable[[float], Message]]) -> Message:
+            return one.result(0.0)(max(0.1, deadline - time.monotonic()))
+
+        answers = {name: pool.submit(answer, one) for name, one in asked.items()}
+        for name, future in answers.items():
             try:
-                results[name] = future.result(max(0.1, deadline - time.monotonic()))
+                results[name] = future.result(max(0.1, deadline + CLOSING_S - time.monotonic()))
             except Exception as error:  # noqa: BLE001  what went wrong here is data for the report
                 results[name] = error
         pool.shutdown(wait=False, cancel_futures=True)

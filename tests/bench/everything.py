@@ -21,9 +21,20 @@ from .fleet import fleet
 from .lint import lint
 from .render import render
 from .start import start
+from .thousand import thousand
 from .two_nodes import two_nodes
 
-PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3, "diagnose": 3, "corpus": 1, "faults": 1}
+PARTS = {
+    "torchrun": 5,
+    "fleet": 3,
+    "thousand": 1,
+    "render": 3,
+    "version": 15,
+    "lint": 3,
+    "diagnose": 3,
+    "corpus": 1,
+    "faults": 1,
+}
 """The parts and how often each is measured."""
 
 
@@ -39,6 +50,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
     jobs: dict[str, Callable[[int], list[str]]] = {
         "torchrun": lambda times: _in_lab(2, lambda lab: two_nodes(lab, times)),
         "fleet": lambda times: _in_lab(hosts, lambda lab: fleet(lab, tools, times)),
+        "thousand": lambda _: thousand(),
         "render": lambda times: render(scratch, times),
         "version": lambda times: start(tools, scratch, times),
         "lint": lambda times: lint(scratch, times),

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.ranks.gang import Gang
-from runbook.checks.readiness.clock import clock_finding, clock_proof
+from runbook.checks.readiness.clock import SKEW_WARN_S, Clocks, right_clock
 from runbook.checks.readiness.interfaces import interface_findings
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.torch import compare_versions, torch_findings
@@ -50,7 +52,7 @@ def skewed(**offsets: float) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"fail": [], "warn": []}
     for name in offsets:
         warnings: list[str] = []
-        finding = clock_finding(name, offsets, warnings)
+        finding = Clocks(offsets).finding(name, warnings)
         if finding is not None:
             assert finding.cause == "clock-skew"
             assert name in finding.says
@@ -80,8 +82,18 @@ def test_clocks_that_differ_by_more_than_ten_seconds_fail_somebody() -> None:
     assert skewed(a=12.0, b=12.0, c=0.0)["fail"]
 
 
+@given(st.lists(st.floats(-30.0, 30.0).map(lambda second: round(second, 1)), max_size=12))
+def test_the_right_clock_is_the_one_that_most_agree_with(seconds: list[float]) -> None:
+    clocks = [0.0, *seconds]
+    agree = [sum(abs(clock - other) < SKEW_WARN_S - 1e-9 for other in clocks) for clock in clocks]
+    right = right_clock({f"n{place}": second for place, second in enumerate(seconds)})
+    near = sum(abs(right - other) < SKEW_WARN_S + 1e-9 for other in clocks)
+    assert right in clocks
+    assert near >= max(agree)
+
+
 def test_a_clock_that_could_not_be_read_is_not_judged() -> None:
-    assert clock_finding("b", {"a": 0.0}, []) is None
+    assert Clocks({"a": 0.0}).finding("b", []) is None
 
 
 def interface_causes(expression: str | None, facts: Facts, **options: Any) -> list[str]:
@@ -232,12 +244,12 @@ def test_inodes_run_out_before_bytes_do() -> None:
 def test_a_controller_whose_clock_is_wrong_blames_nobody() -> None:
     offsets = {"node-a": 40.0, "node-b": 40.2, "node-c": 39.9}
     warnings: list[str] = []
-    assert [clock_finding(name, offsets, warnings) for name in offsets] == [None, None, None]
+    assert [Clocks(offsets).finding(name, warnings) for name in offsets] == [None, None, None]
     assert warnings == []
-    assert "this machine's is 40 s behind" in str(clock_proof("node-a", offsets))
-    assert clock_proof("node-a", {"node-a": 0.1, "node-b": -0.1}) == "clock in step"
-    assert clock_proof("node-a", {"node-a": 3.0, "node-b": 0.1}) is None
-    assert clock_proof("node-c", {"node-a": 3.0, "node-b": 0.1}) is None
+    assert "this machine's is 40 s behind" in str(Clocks(offsets).proof("node-a"))
+    assert Clocks({"node-a": 0.1, "node-b": -0.1}).proof("node-a") == "clock in step"
+    assert Clocks({"node-a": 3.0, "node-b": 0.1}).proof("node-a") is None
+    assert Clocks({"node-a": 3.0, "node-b": 0.1}).proof("node-c") is None
 
 
 def answer(**options: Any) -> Answer:

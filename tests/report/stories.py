@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from runbook.model.events import (
     Event,
@@ -229,7 +229,69 @@ def one_root() -> list[Event]:
     return story.end(Verdict.FAIL, 1, "reach", ("driver-library-mismatch", "no-gpu-visible"))
 
 
+FLEET = tuple(f"node-{number:03}" for number in range(1, 65))
+
+
+def fleet(broken: int, verdict: Verdict, finding: Callable[[str], Finding], exit_code: int) -> list[Event]:
+    """64 nodes, of which the last `broken` have this."""
+    story = Story(FLEET, "reach", "ping", "port", "firewall", name="cluster")
+    story.step("reach", 3.1, *passed(FLEET, "Python 3.11.2, workdir writable, interface eth0, clock in step"))
+    bad = FLEET[len(FLEET) - broken :]
+    well = [Outcome.passed(n, f"63 peers answer, slowest in 0.{int(n[-2:])} ms") for n in FLEET if n not in bad]
+    story.step("ping", 4.0, *well, *(Outcome(node, verdict, None, (finding(node),)) for node in bad))
+    return story.end(verdict, exit_code, "ping", (finding(FLEET[-1]).cause,))
+
+
+def one_broken() -> list[Event]:
+    loss = ("13 of 40 packets from node-001 lost", "12 of 40 packets from node-002 lost", "and from 61 more peers")
+    remedy = "sudo tc qdisc del dev eth0 root"
+    return fleet(
+        1, Verdict.FAIL, lambda n: Finding("packet-loss", f"{n} loses 31 % of what peers send", remedy, loss), 1
+    )
+
+
+def ten_alike() -> list[Event]:
+    def finding(node: str) -> Finding:
+        number = int(node[-3:])
+        return Finding(
+            "firewall-drop",
+            f"{node} drops TCP 29500 from 63 peers: nft rule inet filter input handle {number}",
+            f"sudo nft delete rule inet filter input handle {number}",
+            (f"node-001 → 10.0.0.{number}:29500: no answer in 2.{number} s (3 SYN)", "tcp dport 29500 drop"),
+            FLEET[:3],
+        )
+
+    return fleet(10, Verdict.FAIL, finding, 1)
+
+
+def all_unknown() -> list[Event]:
+    def finding(node: str) -> Finding:
+        address = f"10.0.0.{int(node[-3:])}"
+        return Finding(
+            "ssh-unreachable",
+            f"{node}: nothing answers at {address} port 22 within 10 s",
+            f"check that {node} is up, that its address is right, and that no firewall drops TCP 22 from here: "
+            f"`ping -c 3 {address}`, and `sudo nft list ruleset` on its console",
+            (f"connect({address} port 22): no answer within 10 s",),
+        )
+
+    return fleet(64, Verdict.UNKNOWN, finding, 3)
+
+
 STORIES = {
     story.__name__: story
-    for story in (healthy, firewall, many_nodes, unreachable, interrupted, broken_off, hostile, continued, one_root)
+    for story in (
+        healthy,
+        firewall,
+        many_nodes,
+        unreachable,
+        interrupted,
+        broken_off,
+        hostile,
+        continued,
+        one_root,
+        one_broken,
+        ten_alike,
+        all_unknown,
+    )
 }

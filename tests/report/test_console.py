@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.model.events import Event, Progress, StageStarted
+from runbook.model.events import Event, OutcomeReached, Progress, StageStarted
 from runbook.report import face_log
 from runbook.report.console import Console, wants
 
@@ -102,8 +103,20 @@ def test_nothing_is_said_twice() -> None:
     assert len(lines) == len(set(lines))
 
 
+@pytest.mark.parametrize("story", ["one_broken", "ten_alike", "all_unknown"])
+def test_sixty_four_nodes_fit_on_a_screen_and_every_remedy_is_there_with_v(story: str) -> None:
+    events = STORIES[story]()
+    assert len(page(events).splitlines()) <= 24
+    shown = page(events, verbose=1)
+    found = [f for e in events if isinstance(e, OutcomeReached) for f in e.outcome.findings]
+    assert found
+    for finding in found:
+        commands = re.findall("`([^`]+)`", finding.remedy) or [finding.remedy]
+        assert all(command in shown for command in commands)
+
+
 def test_verbose_hides_nothing() -> None:
-    assert "-v shows all" in page(many_nodes())
+    assert "-v shows each" in page(many_nodes())
     shown = page(many_nodes(), verbose=1)
     assert "-v shows all" not in shown
     assert all(f"ssh gn{number:02d} sudo ibportstate" in shown for number in range(3, 9))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.report.fold import fold
+from runbook.model.fold import fold
 
 from .strategies import UNHURRIED
 

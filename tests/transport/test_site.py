@@ -12,6 +12,7 @@ import pytest
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import Session, Site
+from runbook.transport.awake import Awake, Pause
 
 from .world import RUN_ID
 
@@ -92,7 +93,7 @@ def test_opening_twice_keeps_the_session(site: Site, tmp_path: Path) -> None:
 
 def test_a_node_that_takes_for_ever_is_told_of_that_node(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few forks and many dead nodes, the last ones have not even been tried when the time is up."""
-    monkeypatch.setattr(site, "each", lambda nodes, work, timeout_s: {"node-a": None, "node-b": TimeoutError("late")})
+    monkeypatch.setattr(site, "each", lambda nodes, work, **_: {"node-a": None, "node-b": TimeoutError("late")})
     site.open(NODES[:2])
     assert list(site.failures) == ["node-b"]
 
@@ -103,3 +104,49 @@ def test_goodbye_to_a_node_that_is_lost(site: Site, tmp_path: Path) -> None:
     site.sessions["node-a"].give_up("the cable was pulled")
     (said,) = site.close().values()
     assert isinstance(said, Unreachable)
+
+
+# Logins of a machine that has no CPU to spare.
+
+
+def logins(site: Site, monkeypatch: pytest.MonkeyPatch, *fail: str, held_up_s: float) -> list[str]:
+    """Open NODES; these fail once for want of time, while this machine was held up. The names in the order of the tries."""
+    tried: list[str] = []
+
+    def one(node: Node) -> None:
+        tried.append(node.name)
+        if node.name in fail and tried.count(node.name) == 1:
+            raise Unreachable("ssh-timeout", f"{node.name} said nothing", "wait")
+        if node.name == "node-c":
+            raise Unreachable("ssh-refused", "no", "start it")
+
+    monkeypatch.setattr(site, "_open_one", one)
+    monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(held_up_s, 0.0, since + 1))
+    site.open(NODES)
+    return tried
+
+
+def test_a_login_that_was_short_of_time_on_a_starved_machine_is_tried_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = logins(site, monkeypatch, "node-a", "node-b", held_up_s=4.0)
+    assert sorted(tried) == ["node-a", "node-a", "node-b", "node-b", "node-c"]
+    assert {name: failure.cause for name, failure in site.failures.items()} == {"node-c": "ssh-refused"}
+
+
+def test_on_a_machine_that_kept_up_a_timeout_counts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted(logins(site, monkeypatch, "node-a", held_up_s=0.1)) == ["node-a", "node-b", "node-c"]
+    assert site.failures["node-a"].evidence == ()
+
+
+def test_a_login_that_fails_again_says_that_this_machine_was_starved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        site,
+        "_open",
+        lambda nodes, deadline, **_: {n.name: (n, Unreachable("ssh-timeout", "nothing", "wait")) for n in nodes},
+    )
+    monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(4.0, 0.0, since + 1))
+    site.open(NODES[:1])
+    assert "given no CPU on this machine for 4 s" in site.failures["node-a"].evidence[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
 from runbook.model.verdict import Finding
@@ -10,41 +11,51 @@ SKEW_WARN_S, SKEW_FAIL_S = 2.0, 10.0
 """torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old (pytorch#56538)."""
 
 
+class Clocks:
+    """The clocks of all nodes, as seconds ahead of this machine's."""
+
+    def __init__(self, offsets: Mapping[str, float]) -> None:
+        self.offsets = offsets
+        self.right = right_clock(offsets)
+        self._seen = tuple(
+            f"{n}: {offset:+.1f} s from this machine's clock" for n, offset in sorted(offsets.items())[:8]
+        )
+        self._apart = max(offsets.values(), default=0.0) - min(offsets.values(), default=0.0)
+
+    def finding(self, node: str, warnings: list[str]) -> Finding | None:
+        """Compare with the clock that most others agree with: the odd one out is wrong."""
+        if node not in self.offsets:
+            return None
+        skew = self.offsets[node] - self.right
+        if abs(skew) < SKEW_WARN_S:
+            return None
+        way = "ahead of" if skew > 0 else "behind"
+        # Two that are each a little off, in different directions, are far from each other.
+        far = abs(skew) >= SKEW_FAIL_S or (self._apart >= SKEW_FAIL_S and abs(skew) >= self._apart / 2)
+        if not far or len(self.offsets) == 1:
+            warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
+            return None
+        return Finding(
+            "clock-skew",
+            f"the clock of {node} is {abs(skew):.0f} s {way} the others",
+            f"on {node}: `sudo timedatectl set-ntp true` (or `sudo chronyc makestep`), then check `date` on every node",
+            self._seen,
+        )
+
+    def proof(self, node: str) -> str | None:
+        """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a word."""
+        if node not in self.offsets or abs(self.offsets[node] - self.right) >= SKEW_WARN_S:
+            return None
+        if abs(self.right) < SKEW_WARN_S:
+            return "clock in step"
+        way = "behind" if self.right > 0 else "ahead"
+        return f"clock in step with the nodes (this machine's is {abs(self.right):.0f} s {way})"
+
+
 def right_clock(offsets: Mapping[str, float]) -> float:
     """The clock that most agree with, this machine's included, as seconds from this machine's."""
     clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
-    return max(clocks, key=lambda clock: sum(abs(clock - other) < SKEW_WARN_S for other in clocks))
-
-
-def clock_finding(node: str, offsets: Mapping[str, float], warnings: list[str]) -> Finding | None:
-    """Compare with the clock that most others agree with: the odd one out is wrong."""
-    if node not in offsets:
-        return None
-    skew = offsets[node] - right_clock(offsets)
-    apart = max(offsets.values()) - min(offsets.values())
-    if abs(skew) < SKEW_WARN_S:
-        return None
-    way = "ahead of" if skew > 0 else "behind"
-    # Two that are each a little off, in different directions, are far from each other.
-    far = abs(skew) >= SKEW_FAIL_S or (apart >= SKEW_FAIL_S and abs(skew) >= apart / 2)
-    if not far or len(offsets) == 1:
-        warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
-        return None
-    return Finding(
-        "clock-skew",
-        f"the clock of {node} is {abs(skew):.0f} s {way} the others",
-        f"on {node}: `sudo timedatectl set-ntp true` (or `sudo chronyc makestep`), then check `date` on every node",
-        tuple(f"{name}: {offset:+.1f} s from this machine's clock" for name, offset in sorted(offsets.items())[:8]),
+    order = sorted(clocks)
+    return max(
+        clocks, key=lambda clock: bisect_left(order, clock + SKEW_WARN_S) - bisect_right(order, clock - SKEW_WARN_S)
     )
-
-
-def clock_proof(node: str, offsets: Mapping[str, float]) -> str | None:
-    """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a word."""
-    if node not in offsets:
-        return None
-    right = right_clock(offsets)
-    if abs(offsets[node] - right) >= SKEW_WARN_S:
-        return None
-    if abs(right) < SKEW_WARN_S:
-        return "clock in step"
-    return f"clock in step with the nodes (this machine's is {abs(right):.0f} s {'behind' if right > 0 else 'ahead'})"

@@ -8,9 +8,9 @@ from runbook.load.didyoumean import nearest
 from runbook.load.origins import Origins
 from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
-from runbook.report.fold import fold
 from runbook.report.inventory.listing import headline
 from runbook.report.inventory.values import Answer, Answers, Ask
 

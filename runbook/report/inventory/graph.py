@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
-from runbook.report.fold import fold
 from runbook.report.inventory.listing import gpus, headline
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from runbook.launch.ranks import Seat, dialled_address, seating
+from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
-from runbook.report.fold import fold
 from runbook.report.values import plain
 
 FOLDED_FROM = 41  # nodes; as many lines still fit on a screen

@@ -1,0 +1,119 @@
+"""Was this machine awake? Silence counts only for somebody who would have heard, and a deadline only for somebody who ran.
+
+Whoever waits for nodes ticks here every so often; a tick that comes late is this machine's own lateness: it slept, the process was
+stopped, or others had the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NOTED_S = 0.5
+"""A lateness from which on it is remembered. A busy machine wakes us some hundredths of a second late."""
+
+REMEMBERED = 100
+
+_ASLEEP_TOO = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""A clock that goes on while the machine is suspended; `time.monotonic` stands still then, on Linux as on macOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which we did not run: its length and how much of it the machine was suspended, in seconds. `ended` is on the
+    monotonic clock."""
+
+    seconds: float
+    asleep_s: float
+    ended: float
+
+    def __str__(self) -> str:
+        if self.asleep_s > self.seconds / 2:
+            return f"this machine slept for {self.seconds:.0f} s"
+        return f"runbook was given no CPU on this machine for {self.seconds:.0f} s, or was stopped"
+
+
+class Awake:
+    """How late we run. `tick` is for one thread, which calls it every `every_s` seconds; the rest for any."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._last = time.monotonic(), _now()
+        self._pauses: deque[Pause] = deque(maxlen=REMEMBERED)
+
+    def tick(self) -> float:
+        """Seconds by which this tick is late."""
+        pause = self._under_way()
+        self._last = time.monotonic(), _now()
+        if pause.seconds > NOTED_S:
+            self._pauses.append(pause)
+        return pause.seconds
+
+    def longest(self, since: float) -> Pause:
+        """The longest pause that ended after `since`, on the monotonic clock, or has not ended yet."""
+        return max((self._under_way(), *(one for one in tuple(self._pauses) if one.ended > since)), key=_length)
+
+    def _under_way(self) -> Pause:
+        monotonic, with_sleep = self._last
+        now, passed = time.monotonic(), _now() - with_sleep
+        return Pause(max(0.0, passed - self._every_s), max(0.0, passed - (now - monotonic)), now)
+
+
+def _length(pause: Pause) -> float:
+    return pause.seconds
+
+
+def _now() -> float:
+    return time.monotonic() if _ASLEEP_TOO is None else time.clock_gettime(_ASLEEP_TOO)
+
+
+def cpu_pressure() -> tuple[str, ...]:
+    """The kernel's own account of how short of CPU this machine is, as a line of evidence; none where it keeps none."""
+    with contextlib.suppress(OSError, IndexError):
+        return (f"/proc/pressure/cpu here: {Path('/proc/pressure/cpu').read_text().splitlines()[0]}",)
+    return ()
+
+
+PROBE_S = 0.001
+LATE_S = 0.02
+"""Threads of ours that compute each hold a waking one up for some 5 ms (sys.getswitchinterval); other processes by a time slice."""
+
+AT_LEAST = 4
+"""Logins under way that wait for no other: their deadlines stand a machine of one core."""
+
+MOST_WAIT_S = 5.0
+
+
+class Pace:
+    """Lets work begin as fast as this machine keeps up with it: where a short nap ends late, one that is under way has to end
+    first. So its deadlines are not eaten up by hundreds of others that began at the same moment."""
+
+    def __init__(self) -> None:
+        self._door = threading.Lock()
+        self._change = threading.Condition()
+        self._under_way = 0
+        self._over = 0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        with self._door:
+            begun = time.monotonic()
+            time.sleep(PROBE_S)
+            late = time.monotonic() - begun - PROBE_S > LATE_S
+            with self._change:
+                over = self._over
+                if late:
+                    self._change.wait_for(lambda: self._under_way < AT_LEAST or self._over > over, MOST_WAIT_S)
+                self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._under_way -= 1
+                self._over += 1
+                self._change.notify_all()
