@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.load.complaints import Complaints
-from runbook.load.patterns import COMPARED, matching, names_looked_at
+from runbook.load.patterns import COMPARED, Names, matching, names_looked_at
 from runbook.load.punctuation import spaced
 from runbook.load.ranges import LARGEST, expand
 from runbook.model.errors import FilesWrong
 
-MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 globs
+MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 times `*`
 MOST_COMPARED = 10_000  # names with one that is unknown, in all groups
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
@@ -85,7 +85,7 @@ def group_members(
             message = f"`{name}` is the name of a node and cannot be that of a group as well"
             complaints.about_key(keys, "group-name", message, "rename the group")
         elif "nodes" in group:
-            found[name] = _members(name, group["nodes"], entries, complaints, bounds)
+            found[name] = _members(name, group["nodes"], complaints, bounds)
     return found
 
 
@@ -93,12 +93,12 @@ class _Bounds:
     """What may be spent on the groups of one inventory."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
-        self._entries = entries
+        self.names = Names(entries)
         self._looked_at = 0
         self._compared = 0
 
     def allows(self, pattern: str) -> bool:
-        self._looked_at += names_looked_at(pattern, self._entries)
+        self._looked_at += names_looked_at(pattern, self.names)
         return self._looked_at <= MOST_LOOKED_AT
 
     @property
@@ -107,10 +107,10 @@ class _Bounds:
 
     def failed(self) -> None:
         """A pattern held names that are unknown."""
-        self._compared += min(len(self._entries), COMPARED)
+        self._compared += min(len(self.names), COMPARED)
 
 
-def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Complaints, bounds: _Bounds) -> set[str]:
+def _members(name: str, nodes: Any, complaints: Complaints, bounds: _Bounds) -> set[str]:
     """A list joins its patterns; `!` and `&` reach only as far as their own item."""
     members: set[str] = set()
     items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
@@ -122,7 +122,7 @@ def _members(name: str, nodes: Any, entries: Mapping[str, Entry], complaints: Co
             complaints.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
             return members
         try:
-            members |= matching(pattern, entries.keys(), {}, complaints.document.span(*keys), guess=bounds.guess)
+            members |= matching(pattern, bounds.names, {}, complaints.document.span(*keys), guess=bounds.guess)
         except FilesWrong as wrong:
             bounds.failed()
             complaints.take_over(wrong)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Mapping
-from collections.abc import Set as AbstractSet
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from runbook.load.didyoumean import known_here, nearest
@@ -17,6 +17,7 @@ from runbook.load.ranges import expand, size, without_ranges
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 
+LAST_SIGN = "\U0010ffff"
 COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microseconds a name
 _GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
 _OF_A_RANGE = 5  # names that are held against a glob in the time of one that a range makes
@@ -26,12 +27,25 @@ _BETWEEN = re.compile(r"[:,](?![^\[]*\])")  # a separator, not one inside bracke
 
 def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
     """The nodes in rank order, at least one. Raises FilesWrong; `span` is where the pattern was written."""
-    by_name = {node.name: node for node in inventory.nodes}
-    chosen = matching(pattern, by_name.keys(), inventory.groups, span)
+    chosen = matching(pattern, Names(node.name for node in inventory.nodes), inventory.groups, span)
     return tuple(node for node in inventory.nodes if node.name in chosen)
 
 
-def names_looked_at(pattern: str, names: Collection[str]) -> int:
+class Names(dict[str, None]):
+    """Names to be matched, of which those with one beginning are found at once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(names))
+        self._in_order = sorted(self)
+
+    def that_begin_like(self, glob: str) -> Sequence[str]:
+        """Those that begin as the glob does before its first special sign."""
+        head = glob[: found.start()] if (found := _GLOB.search(glob)) else glob
+        first = bisect_left(self._in_order, head)
+        return self._in_order[first : bisect_left(self._in_order, head + LAST_SIGN, first)]
+
+
+def names_looked_at(pattern: str, names: Names) -> int:
     """What `matching` costs, in names that are held against a glob; one that a range makes takes the time of some."""
     parts = [part.strip() for part in _BETWEEN.split(pattern)]
     total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # it starts from all of them
@@ -39,8 +53,10 @@ def names_looked_at(pattern: str, names: Collection[str]) -> int:
         name = part.lstrip("!&").strip()
         if name in names:
             total += 1
-        elif name == "all" or _GLOB.search(without_ranges(name)):
-            total += len(names) * max(1, size(name))
+        elif name == "all":
+            total += len(names)
+        elif _GLOB.search(plain := without_ranges(name)):
+            total += len(names.that_begin_like(name) if plain == name else names) * max(1, size(name))
         else:
             total += _OF_A_RANGE * size(name)
     return total
@@ -48,7 +64,7 @@ def names_looked_at(pattern: str, names: Collection[str]) -> int:
 
 def matching(
     pattern: str,
-    names: AbstractSet[str],
+    names: Names,
     groups: Mapping[str, Collection[str]],
     span: Span | None = None,
     *,
@@ -94,7 +110,7 @@ class _Unknown(Exception):
         super().__init__(message)
 
 
-def _nearest_to(missing: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]]) -> str | None:
+def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]]) -> str | None:
     shape = _shape(missing)
     others = (name for name in (*groups, *names) if _shape(name) != shape)
     near = nearest(missing, islice(others, COMPARED))
@@ -106,7 +122,7 @@ def _shape(name: str) -> str:
     return re.sub(r"[0-9]+", "#", name)
 
 
-def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
+def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
     if not name:
         raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
     if name == "all":
@@ -124,7 +140,7 @@ def _one(name: str, names: AbstractSet[str], groups: Mapping[str, Collection[str
     for one in wanted:
         if one in names:
             found.add(one)
-        elif _GLOB.search(one) and (globbed := fnmatch.filter(names, one)):
+        elif _GLOB.search(one) and (globbed := fnmatch.filter(names.that_begin_like(one), one)):
             found.update(globbed)
         else:
             missing.append(one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runbook.engine.jobs.known import _journals
@@ -23,7 +25,7 @@ class Counted(str):
 
 def test_a_name_that_comes_twice_is_found_among_many_by_few_comparisons() -> None:
     names = [Counted(f"rank-{number:05d}.node-a.l0") for number in range(5_000)]
-    journal = {
+    journal: dict[str, Any] = {
         "name": "ranks-0-4999.node-a.launcher",
         "job": "job",
         "attempt": 1,
@@ -37,5 +39,5 @@ def test_a_name_that_comes_twice_is_found_among_many_by_few_comparisons() -> Non
     }
     Counted.comparisons = 0
     with pytest.raises(Odd, match="a name of its own"):
-        _journals("attempt-01", {"attempt-01": [journal]}, "node-a", "job")
+        _journals("attempt-01", [journal], "node-a", "job")
     assert 0 < Counted.comparisons < 10 * len(names)
