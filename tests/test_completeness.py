@@ -94,7 +94,9 @@ def test_every_argument_is_on_the_page_with_its_unit_and_default(name: str) -> N
     fields = dataclasses.fields(CHECKS[name])
     assert set(listed) == {field.name for field in fields}
     for field in fields:
-        default = {"None": "none", "1024": "1K", "1048576": "1M"}.get(str(field.default)) or f"{field.default:g}"
+        default = {"None": "none", "1024": "1K", "1048576": "1M"}.get(str(field.default)) or format(
+            field.default, "" if isinstance(field.default, str) else "g"
+        )
         assert listed[field.name] == f"{field.metadata['unit']}, default {default}"
     assert f"{CHECKS[name].timeout_s:g} s" in given
 
@@ -291,8 +293,9 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             modules.add((node.module or "").partition(".")[0])
-    beside = {"rank": {"lanes"}, "job": {"journal", "owned"}, "keeper": {"owned"}}.get(file.stem, set())
-    allowed = {"owned"} if file.stem == "agent" else {"torch", "tool", *beside}
+    beside = {"rank": {"lanes"}, "job": {"journal", "owned"}, "keeper": {"owned"}, "mesh": {"turns"}}
+    beside |= {"ping": {"turns", "echo"}, "echo": {"turns"}}
+    allowed = {"owned"} if file.stem == "agent" else {"torch", "tool", *beside.get(file.stem, ())}
     assert modules - sys.stdlib_module_names <= allowed
 
 

@@ -36,6 +36,8 @@ CAUSES: Mapping[str, str] = {
     "memlock-limit": "RLIMIT_MEMLOCK too low for RDMA",
     "shm-too-small": "/dev/shm",
     "open-files-limit": "errno 24",
+    "node-too-busy": "a node had no CPU for being measured; nothing is known of it",
+    "neighbour-table-full": "the kernel keeps no more neighbours: net.ipv4.neigh.default.gc_thresh3",
     "process-limit": "the login may start no more processes or threads: ulimit -u, pids.max",
     "launcher-tool-missing": "pdsh, orted, etcd and the like",
     # names and addresses

@@ -3,7 +3,7 @@
 Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 0 for an ephemeral one; whether on all
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
-{"dial": [{"peer", "address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once"}, and says for each
+{"dial": [{"peer", "address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once", "hold"}, and says for each
 {"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and nothing had
 to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule may count them. Listeners
 stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran since the order before, and whom
@@ -35,6 +35,7 @@ HELD = 128  # connections kept open meanwhile: a rule may count them, a process 
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """When the tries of one dial start. The kernel itself repeats a lost SYN only after a second: a fresh socket asks again
 sooner, and six lost in a row are no chance at any loss that `ping` lets pass."""
+MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
 UNMEASURED = {
@@ -140,7 +141,7 @@ def dial(target, order, run_id, held, turns):
     try:
         sock = yield from connect(target, result, order["open_s"], turns)
         knock = target.get("mode") == "knock"
-        kept = not knock and len(held) < HELD
+        kept = order["hold"] and not knock and len(held) < HELD
         if kept:
             held.append(sock)
         try:
@@ -450,8 +451,21 @@ class Order:
         say({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
 
 
+def all_descriptors():
+    """As many as this login may have: the master's listeners have guests from everywhere."""
+    try:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= soft < MOST_FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES if hard < 0 else min(hard, MOST_FILES), hard))
+    except (ImportError, OSError, ValueError):
+        pass
+
+
 def main():
     arguments = json.loads(sys.argv[1])
+    all_descriptors()
     mesh = Mesh(arguments["run_id"])
     ports, errors = [], []
     for port, everywhere in arguments["listen"]:

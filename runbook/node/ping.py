@@ -6,7 +6,8 @@ for, as torch does when it connects, "targets": [{"peer": str, "address": str,
 "spare": another address of the peer, or null}]}. Says one message: {"names": {name: {"addresses": [...] or null,
 "seconds": float, "in_hosts": [[line, text]]}}, "hostname": str, "own": the same as for a name, or null, "nameservers":
 [...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac", "mtu", "rp_filter", "prefixes"}}, "rp_filtered": packets that the
-reverse-path filter dropped meanwhile or null, "awake": how late we
+reverse-path filter dropped meanwhile or null, "neighbours_refused": how often meanwhile the kernel had no room for one more
+neighbour, or null, "awake": how late we
 ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one leads there
 and nobody answers, {"neighbour", "routes"}}]}.
 
@@ -307,9 +308,21 @@ def rp_filtered():
     return int(lines[1][lines[0].index("IPReversePathFilter")])
 
 
+def neighbours_refused():
+    """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does not tell:
+    it does so outside containers only."""
+    total = None
+    for name in ("arp_cache", "ndisc_cache"):
+        lines = [line.split() for line in (read("/proc/net/stat/" + name) or "").splitlines()]
+        if lines and "table_fulls" in lines[0]:
+            at = lines[0].index("table_fulls")
+            total = (total or 0) + sum(int(line[at], 16) for line in lines[1:] if len(line) > at)
+    return total
+
+
 def look(arguments):
     hostname = socket.gethostname()
-    dropped = rp_filtered()
+    dropped, refused = rp_filtered(), neighbours_refused()
     targets = arguments["targets"]
     wanted = [target["address"] for target in targets] + arguments["names"]
     lookups = {name: Lookup(name) for name in wanted + ([hostname] if arguments["hostname"] else [])}
@@ -324,7 +337,7 @@ def look(arguments):
         while not all(one.done() for one in looking.values()):
             turns.turn()
     seen = [at_once.get(target["peer"]) or looking[target["peer"]].result() for target in targets]
-    after = rp_filtered()
+    after, since = rp_filtered(), neighbours_refused()
     return {
         "names": {name: lookups[name].told() for name in arguments["names"]},
         "hostname": hostname,
@@ -335,6 +348,7 @@ def look(arguments):
         "reverse_late": reverse.late(),
         "interfaces": interfaces(),
         "rp_filtered": None if dropped is None or after is None else after - dropped,
+        "neighbours_refused": None if refused is None or since is None else since - refused,
         "awake": turns.report(),
         "targets": seen,
     }

@@ -266,6 +266,7 @@ class Ping(TypedDict):
     reverse_late: bool
     interfaces: dict[Interface, NetworkInterface]
     rp_filtered: Integer | None
+    neighbours_refused: Integer | None
     awake: Awake
     targets: list[PingTarget]
 

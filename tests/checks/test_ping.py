@@ -81,7 +81,14 @@ def card(*prefixes: str, **options: Any) -> Facts:
 
 def answer(*found: Facts, **options: Any) -> Facts:
     given: Facts = {"names": {}, "hostname": "host", "own": None, "nameservers": [], "interfaces": {}}
-    return {**given, "reverse_late": False, "rp_filtered": None, "targets": list(found), **options}
+    return {
+        **given,
+        "reverse_late": False,
+        "rp_filtered": None,
+        "neighbours_refused": None,
+        "targets": list(found),
+        **options,
+    }
 
 
 def judged(
@@ -578,3 +585,18 @@ def test_a_name_server_that_answers_late_is_a_warning() -> None:
     assert "host-a takes 5.0 s" in warned[0]
     assert "10.0.0.53" in warned[0]
     assert "ranks start 5 s later" in warned[1]
+
+
+@pytest.mark.parametrize(("refused", "says"), [(7, SILENCE), (None, "ping: sendmsg: No buffer space available\n")])
+def test_a_full_neighbour_table_is_the_senders_own_doing(refused: int | None, says: str) -> None:
+    at = context(cluster())
+    silent = {"code": 1, "raw": says, "sent": 20, "received": 0}
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up")]
+    answers = {
+        "node-a": answer(target("node-b", B, small=silent, full=None), neighbours_refused=refused),
+        "node-b": answer(target("node-a", A)),
+    }
+    outcomes = Judge(Seen(at, answers, lost)).outcomes({})
+    assert verdicts(outcomes)["node-a"] == (Verdict.FAIL, ("neighbour-table-full",))
+    assert "gc_thresh3" in outcomes[0].findings[0].remedy
+    assert verdicts(outcomes)["node-b"][0] == Verdict.PASS

@@ -63,4 +63,5 @@ def test_a_size_that_the_link_does_not_carry_is_left_out(two_hosts: Lab) -> None
 
 
 def test_nothing_is_said_where_we_may_not(two_hosts: Lab) -> None:
+    two_hosts["node-a"].run("sysctl -qw net.ipv4.ping_group_range='1 0'", user="root")
     assert echoed(two_hosts, {two_hosts["node-b"].address: 1472}, user=two_hosts.user) == {}

@@ -100,7 +100,11 @@ def _counted(at: Context, names: Sequence[str]) -> dict[str, Facts]:
     waiting = {name: pool.submit(one, name) for name in asked}
     wait(waiting.values(), timeout=LOOK_S + 1.0)
     pool.shutdown(wait=False, cancel_futures=True)
-    found = {name: future.result() for name, future in waiting.items() if future.done() and not future.exception()}
+    found = {
+        name: future.result()
+        for name, future in waiting.items()
+        if future.done() and not future.cancelled() and not future.exception()
+    }
     return {
         name: answer
         for name, answer in found.items()

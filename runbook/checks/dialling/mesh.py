@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.dialling.busy import busiest, sleepy
 from runbook.checks.dialling.dial import OPENED_AT_ONCE, UNMEASURED, Dial
-from runbook.checks.dialling.pairs import Pairs
+from runbook.checks.dialling.pairs import ALL_UP_TO, Pairs
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
@@ -189,6 +189,7 @@ class Mesh:
             remote, targets = self._remotes[source.name], orders[source.name]
             within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(targets), open_s, at_once))
             order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
+            order["hold"] = len(self.listening) <= ALL_UP_TO
             remote.tell({"dial": [asdict(target) for target in targets], **order})
             for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
                 results = message["results"]

@@ -32,7 +32,7 @@ def rules_of(
     concurrent.futures.wait(futures.values(), timeout=timeout_s)
     pool.shutdown(wait=False, cancel_futures=True)
     for name, future in futures.items():
-        if future.done():
+        if future.done() and not future.cancelled():
             try:
                 evidence[name] = future.result()
             except (Unreachable, ProgramNotStarted, ValueError, TimeoutError):

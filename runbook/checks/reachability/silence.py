@@ -17,6 +17,7 @@ from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+NO_BUFFER = "No buffer space available"
 FILTERED = ("filtered", "prohibited", "rohibited")
 NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
 
@@ -34,7 +35,8 @@ def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
     left: list[Pair] = []
     for pair in pairs:
         guilty, finding = (
-            _not_its_own(seen, pair)
+            _no_room_for_neighbours(seen, pair)
+            or _not_its_own(seen, pair)
             or _same_hardware(seen, pair)
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair)
@@ -53,6 +55,29 @@ def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
     for name, peers in culprits(pair.ends for pair in left).items():
         found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
     return dict(found)
+
+
+def _no_room_for_neighbours(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+    """The kernel of either end keeps so many neighbours, and sends nothing to one more."""
+    for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
+        refused = seen.answers[name].get("neighbours_refused") or 0
+        told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
+        if way is None or way.small.get("received") or not (refused or told):
+            continue
+        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
+        return name, Finding(
+            "neighbour-table-full",
+            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does not know yet",
+            "sudo sysctl -w net.ipv4.neigh.default.gc_thresh3=16384 net.ipv4.neigh.default.gc_thresh2=8192",
+            (
+                *lines,
+                *way.echo_says(),
+                f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and containers",
+                "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+            ),
+            tuple({pair.source, pair.peer} - {name}),
+        )
+    return None
 
 
 def _not_its_own(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
