@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.lint.echoes import without_echoes
@@ -28,6 +28,7 @@ class RuleFailed(Exception):
 
 _FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
 _MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
+_MOST_LOOKED_FOR = 10_000  # of one kind in one file: a rule that has found so many is not asked further
 _LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
 
 
@@ -54,7 +55,7 @@ def lint(paths: Sequence[str]) -> Report:
             return Report((), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), _Lines({}, ()))
         if not ours:
             raise FilesWrong([_nothing(len(reads), chosen)])
-        findings = [finding for read in ours for finding in _by_rules(read)]
+        findings = [finding for read in ours for finding in _by_rules(read, settings_of(read.document.path))]
         findings += _of_all(ours, reading)
         left = _heard(findings, ours, settings_of)
         left += [finding_of(problem, read.document.path) for read in ours for problem in _of_loading(read)]
@@ -111,16 +112,19 @@ def _nothing(foreign: int, chosen: _Chosen) -> Problem:
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
-def _by_rules(read: Read) -> list[Finding]:
+def _by_rules(read: Read, settings: Settings) -> list[Finding]:
     """What the rules find in one file by itself."""
     file = read.document.path
+    ignored = settings.ignored(file)
     problems: list[Problem] = []
     if read.kind is not None:
-        problems += _asked(DOCUMENT_RULES if read.document.data is not None else [known_formats], file, read.document)
+        problems += _asked(
+            DOCUMENT_RULES if read.document.data is not None else [known_formats], file, read.document, ignored=ignored
+        )
     if isinstance(read.subject, InventoryFile):
-        problems += _asked(INVENTORY_RULES, file, read.subject)
+        problems += _asked(INVENTORY_RULES, file, read.subject, ignored=ignored)
     elif isinstance(read.subject, PlaybookFile):
-        problems += _asked(PLAYBOOK_RULES, file, read.subject)
+        problems += _asked(PLAYBOOK_RULES, file, read.subject, ignored=ignored)
     return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
 
 
@@ -134,12 +138,28 @@ def _of_all(reads: Sequence[Read], reading: Reading) -> list[Finding]:
     return [finding_of(problem, file) for problem in problems]
 
 
-def _asked(rules: Iterable[Callable[..., Iterable[Problem]]], file: str, *about: object) -> Iterator[Problem]:
+def _asked(
+    rules: Iterable[Callable[..., Iterable[Problem]]], file: str, *about: object, ignored: Collection[str] = ()
+) -> Iterator[Problem]:
     for rule in rules:
         try:
-            yield from rule(*about)
+            yield from _bounded(rule(*about), file, ignored)
         except Exception as error:
             raise RuleFailed(f"the rule {rule.__module__}.{rule.__name__} failed on {file}: {error!r}") from error
+
+
+def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
+    """All of a rule's findings, or very many of one kind and the word that the rest was not looked for. Secrets are always all
+    looked for: what is not found is not starred."""
+    counts: Counter[str] = Counter()
+    for problem in problems:
+        counts[problem.id] += not (problem.id.startswith("secret.") or problem.id in ignored)
+        if counts[problem.id] > _MOST_LOOKED_FOR:
+            message = f"{_MOST_LOOKED_FOR:,} times {problem.id}: from here on nothing more of that kind was looked for"
+            help = "mend what wrote the file, or ignore that rule for it, and look again"
+            yield Problem("file.too-many-findings", message, problem.span or Span(file, 1, 1), help)
+            return
+        yield problem
 
 
 def _of_loading(read: Read) -> tuple[Problem, ...]:
@@ -166,7 +186,8 @@ def _heard(findings: Iterable[Finding], reads: Sequence[Read], settings_of: Sett
         ignored = settings_of(file).ignored(file)
         left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
         left += [finding_of(problem, file) for problem in problems]
-        if not read.problems:  # of a file that could not be read in full nobody knows what else would be found
+        # Of a file that was not read in full, or not looked through, nobody knows what else would be found.
+        if not read.problems and not any(finding.rule.id == "file.too-many-findings" for finding in kept):
             left += [finding_of(unused_silence(silence), file) for silence in unused]
     return left + [finding for others in by_file.values() for finding in others]
 

@@ -35,7 +35,7 @@ class Pause:
     def __str__(self) -> str:
         if self.asleep_s > self.seconds / 2:
             return f"this machine slept for {self.seconds:.0f} s"
-        return f"runbook was given no CPU on this machine for {self.seconds:.0f} s, or was stopped"
+        return f"this machine gave runbook no CPU for {self.seconds:.0f} s, or it was stopped"
 
 
 class Awake:

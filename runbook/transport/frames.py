@@ -44,8 +44,8 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
     type: Line = ""
     errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None = None
-    text: Text = ""
-    path: Text = ""
+    text: Annotated[str, Meta(max_length=1 << 16)] = ""
+    path: Line = ""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "file.too-large",
     "inventory.more-problems",
     "inventory.too-many-names",
+    "file.too-many-findings",
     "playbook.more-problems",
     "playbook.too-many-stages",
     "yaml.more-problems",

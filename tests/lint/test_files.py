@@ -151,6 +151,22 @@ def test_patterns_that_stand_for_too_many_names_are_not_looked_at(
     assert ids("a.yml").count("a.yml:3 inventory.too-many-names") == 1
 
 
+def test_a_rule_that_finds_very_much_is_not_asked_further_and_that_is_an_error(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runbook.lint.engine._MOST_LOOKED_FOR", 10)
+    names = "".join(
+        f"  0{number}:  # noqa: yaml.octal\n" if number == 25 else f"  0{number}:\n" for number in range(10, 30)
+    )
+    write(here, a_yml=f"nodes:\n{names}")
+    assert ids("a.yml").count("a.yml:14 file.too-many-findings") == 1
+    assert sum("yaml.octal" in one for one in ids("a.yml")) == 10
+    assert not any("silence.unused" in one for one in ids("a.yml")), "what was not looked for may be there"
+    write(here, runbook_lint_yml="ignore: [yaml.octal]\n")
+    (here / "runbook_lint.yml").rename(here / ".runbook-lint.yml")
+    assert not any("too-many-findings" in one or "yaml.octal" in one for one in ids("a.yml"))
+
+
 def test_a_pipe_in_a_folder_is_not_waited_for(here: Path) -> None:
     write(here, a_yml=PAIR, playbooks__b_yml=PING)
     os.mkfifo(here / "pipe.yml")

@@ -74,7 +74,7 @@ def test_after_a_pause_of_our_own_all_nodes_are_lost_in_the_same_words() -> None
     assert "slept for 11 s" in told[0].says
 
 
-@pytest.mark.parametrize(("asleep_s", "words"), [(11.0, "slept for 12 s"), (0.0, "was given no CPU")])
+@pytest.mark.parametrize(("asleep_s", "words"), [(11.0, "slept for 12 s"), (0.0, "gave runbook no CPU")])
 def test_sleep_and_starvation_are_told_apart(asleep_s: float, words: str) -> None:
     assert words in str(Pause(12.0, asleep_s, 0.0))
 

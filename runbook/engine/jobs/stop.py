@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from runbook.engine.jobs.known import Cluster, KnownJob, why_not
 
 POLL_S = 0.3
+MOST_GRACE_S = 900.0
+"""The grace of a job is told by its nodes: nobody waits for longer because one of them says so. What ends later is killed."""
+
 LONGER_S = 10.0
 """Beyond the grace: to kill, and to write that down."""
 
@@ -24,7 +27,7 @@ class Stopped:
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
     """TERM to every keeper, who gives its process the grace of the job; with `now` KILL at once."""
     before = living(job)
-    grace = 0.0 if now else float(job.about.get("grace_s") or 30.0)
+    grace = 0.0 if now else min(float(job.about.get("grace_s") or 30.0), MOST_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
     for attempt in sorted({name for attempts in job.attempts.values() for name in attempts}):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
