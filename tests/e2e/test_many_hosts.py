@@ -1,0 +1,142 @@
+"""Many hosts on a busy machine: nobody who is healthy is accused, and who is broken is named."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from lab import Lab, runbook_cli
+
+from .conftest import Ran
+
+pytestmark = pytest.mark.lab
+
+NUMBERS = itertools.count()
+
+REACH_TO_FIREWALL = "name: who reaches whom\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """So many programs that take all the CPU they get."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def looked(lab: Lab) -> Ran:
+    playbook, folder = lab.tmp / "reach.yml", lab.tmp / f"run-{next(NUMBERS)}"
+    playbook.write_text(REACH_TO_FIREWALL)
+    arguments = ("run", str(playbook), "-i", str(lab.inventory()), "--run-dir", str(folder))
+    return Ran(runbook_cli(lab, *arguments, timeout=400), folder)
+
+
+HEALTHY = [
+    pytest.param(hosts, loops, marks=() if (hosts, loops) == (12, 4) else pytest.mark.thorough)
+    for hosts in (12, 17, 32, 64)
+    for loops in (0, 4, 8)
+]
+
+
+@pytest.mark.parametrize(("hosts", "loops"), HEALTHY)
+def test_nobody_is_accused_of_a_busy_machine(lab_of: Callable[..., Lab], hosts: int, loops: int) -> None:
+    lab = lab_of(hosts=hosts)
+    with busy(loops):
+        ran = looked(lab)
+    assert ran.code == 0, ran.text()
+    if hosts > 16:
+        assert "`pairs: all` tries every one" in ran.done.stdout
+
+
+def rule(text: str, hook: str = "input") -> tuple[str, str]:
+    """Shell lines that add this rule, and take it away."""
+    add = f"nft 'add table inet odd; add chain inet odd c {{ type filter hook {hook} priority 0; }}; add rule inet odd c {text}'"
+    return add, "nft delete table inet odd"
+
+
+FAULTS = {
+    "promised ports": ("node-006", "firewall", ("firewall-drop",), rule("tcp dport 29501-29510 drop")),
+    "ports of the kernel's choice": (
+        "node-008",
+        "firewall",
+        ("firewall-reject", "data-ports-blocked"),
+        rule("tcp dport 32768-60999 reject"),
+    ),
+    "ports of the kernel's choice, on the way out": (
+        "node-025",
+        "firewall",
+        ("firewall-drop", "data-ports-blocked"),
+        rule("tcp dport 32768-60999 ct state new drop", "output"),
+    ),
+    "the rendezvous": ("node-001", "firewall", ("firewall-drop",), rule("tcp dport 29500 drop")),
+    "one peer alone": (
+        "node-015",
+        "ping",
+        ("firewall-drop",),
+        rule("ip saddr {node-016} drop"),
+    ),
+    "everything but SSH": (
+        "node-010",
+        "ping",
+        ("firewall-drop",),
+        rule("tcp dport 1024-65535 drop; add rule inet odd c meta l4proto icmp drop"),
+    ),
+    "full size": ("node-012", "ping", ("mtu-blackhole",), rule("meta length > 1400 drop")),
+    "every third packet": (
+        "node-020",
+        "ping",
+        ("firewall-drop",),
+        rule(
+            "tcp dport 1024-65535 numgen inc mod 3 0 drop; add rule inet odd c meta l4proto icmp numgen inc mod 3 0 drop"
+        ),
+    ),
+    "a way that is refused": (
+        "node-007",
+        "ping",
+        ("no-route",),
+        ("ip route add unreachable {node-008}/32", "ip route del unreachable {node-008}/32"),
+    ),
+    "a port that is taken": (
+        "node-001",
+        "port",
+        ("port-in-use",),
+        (
+            "nohup sh -c 'exec python3 -m http.server 29500' >/dev/null 2>&1 & echo $! >/tmp/taken",
+            "kill $(cat /tmp/taken)",
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def thirty_two() -> Iterator[Lab]:
+    with Lab(32) as lab:
+        yield lab
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("thirty-two hosts")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_of_many_is_named_on_a_busy_machine(thirty_two: Lab, fault: str) -> None:
+    name, stage, causes, commands = FAULTS[fault]
+    addresses = {host.name: host.address for host in thirty_two}
+    breaks, mends = (re.sub(r"\{(node-\d+)\}", lambda found: addresses[found[1]], line) for line in commands)
+    thirty_two[name].run(breaks, user="root")
+    try:
+        with busy(4):
+            ran = looked(thirty_two)
+    finally:
+        thirty_two[name].run(mends, user="root")
+    assert ran.code == 1, ran.text()
+    accused = ran.findings()
+    assert {(where, node) for where, node, _ in accused} == {(stage, name)}, ran.text()
+    assert accused[0][2] in causes, ran.text()
