@@ -117,7 +117,7 @@ echo "0 2147483647" >/proc/sys/net/ipv4/ping_group_range
 if [ -d /proc/sys/net/ipv6 ]; then echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad; fi
 ip -batch - <<EOF
 link set dev lo up
-addr add $LAB_ADDRESS/24 dev eth0
+addr add $LAB_ADDRESS/$LAB_PREFIX_LENGTH dev eth0
 link set dev eth0 gso_max_segs $LAB_GSO_SEGMENTS up
 EOF
 

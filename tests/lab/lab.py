@@ -34,6 +34,8 @@ from .proc import LabError, call, wait_until
 BRINGUP = Path(__file__).with_name("bringup.sh")
 CHECKOUT = Path(__file__).resolve().parents[2]
 _counter = itertools.count()
+MOST_HOSTS = 1000
+FEW_HOSTS = 24
 
 
 def host_names(count: int) -> list[str]:
@@ -53,18 +55,29 @@ def _letters(number: int) -> str:
         number -= 1
 
 
-def _free_subnet() -> ipaddress.IPv4Network:
-    """A /24 that no interface and no route of this machine knows."""
+def _free_subnet(prefix_length: int) -> ipaddress.IPv4Network:
+    """A network that no interface and no route of this machine knows."""
     taken: list[ipaddress.IPv4Network] = []
     for route in json.loads(call(["ip", "-j", "-4", "route", "show", "table", "all"]) or "[]"):
         with contextlib.suppress(ValueError, KeyError):  # `default` is no network
             taken.append(ipaddress.IPv4Network(route["dst"], strict=False))
     for third in range(256):
         for second in (77, 78, 79, 93):
-            subnet = ipaddress.IPv4Network(f"10.{second}.{(third + os.getpid()) % 256}.0/24")
+            address = f"10.{second}.{(third + os.getpid()) % 256}.0/{prefix_length}"
+            subnet = ipaddress.IPv4Network(address, strict=False)
             if not any(subnet.overlaps(other) for other in taken):
                 return subnet
-    raise LabError("no free 10.x.y.0/24 for the lab")
+    raise LabError(f"no free 10.x.y.0/{prefix_length} for the lab")
+
+
+def _room_for_neighbours(hosts: int) -> None:
+    """The kernel keeps 1024 neighbours of all networks of a machine together, and sends nothing to one more. Of so many hosts
+    it is raised, and stays so: it is a limit, and other labs may be up."""
+    wanted = 64 * hosts
+    for number, share in ((3, 1), (2, 2), (1, 4)):
+        file = Path(f"/proc/sys/net/ipv4/neigh/default/gc_thresh{number}")
+        if int(file.read_text()) < wanted // share:
+            file.write_text(str(wanted // share))
 
 
 def _free_uid() -> int:
@@ -124,8 +137,8 @@ class Lab:
 
         `sites` are folders of packages that the hosts' Python finds before those of this environment."""
         self.names = list(names) if names is not None else host_names(hosts)
-        if len(set(self.names)) != len(self.names) or not 0 < len(self.names) < 250:
-            raise ValueError("1 to 249 hosts, each with a name of its own")
+        if len(set(self.names)) != len(self.names) or not 0 < len(self.names) <= MOST_HOSTS:
+            raise ValueError(f"1 to {MOST_HOSTS} hosts, each with a name of its own")
         if bad := [name for name in self.names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
             raise ValueError(f"not a hostname: {bad[0]!r}")
         self.offload = offload
@@ -154,6 +167,8 @@ class Lab:
         missing = lab_missing()
         if missing:
             raise LabError("; ".join(missing))
+        if len(self.names) > FEW_HOSTS:
+            _room_for_neighbours(len(self.names))
         self.tmp = Path(tempfile.mkdtemp(prefix=sweep.TMP_PREFIX))
         self._up = True
         atexit.register(self.close)
@@ -170,8 +185,8 @@ class Lab:
             sweep.sweep()
             self.uid = _free_uid()
             sweep.register(self.id, self.tmp, self.uid)
-            self.subnet = _free_subnet()
-            self.bridge_address = str(self.subnet[254])
+            self.subnet = _free_subnet(24 if len(self.names) < 250 else 22)
+            self.bridge_address = str(self.subnet[-2])
             self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
             self._make_network()
         self._make_home()
@@ -232,7 +247,7 @@ class Lab:
             ["ip", "-batch", "-"],
             stdin="".join(f"netns add {space}\n" for space in spaces)
             + f"link add name {link} type veth peer name uplink netns {self.switch}\n"
-            + f"addr add {self.bridge_address}/24 dev {link}\n"
+            + f"addr add {self.bridge_address}/{self.subnet.prefixlen} dev {link}\n"
             + f"link set dev {link} gso_max_segs {segments} up\n",
         )
         # This machine's own firewall may be asked about bridged packets; here it must not be.
@@ -276,6 +291,7 @@ class Lab:
                         "LC_ALL": "C.UTF-8",
                         "LAB_NAME": host.name,
                         "LAB_ADDRESS": host.address,
+                        "LAB_PREFIX_LENGTH": str(self.subnet.prefixlen),
                         "LAB_GSO_SEGMENTS": "65535" if self.offload else "1",
                         "LAB_FILES": str(files),
                         "LAB_SCRATCH": str(scratch),
