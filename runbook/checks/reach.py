@@ -126,9 +126,7 @@ class Reach(Check):
             findings += torch
             unknown += unproven
             if gang and node.name in imported:
-                step = next(
-                    m.steps["imported"] for m in gang.members if m.rank.node == node.name and "imported" in m.steps
-                )
+                step = next(m.steps["imported"] for m in gang.on(node.name) if "imported" in m.steps)
                 said = f"Python {step['python']}, torch {step['torch']}, {at.inventory.rendezvous.backend}"
                 metrics |= {"torch": step["torch"], "nccl": step["nccl"], "gpus": step["gpus"], "gpu": step["gpu"]}
         if findings:

@@ -54,7 +54,7 @@ def torch_beside_gpus(
     `waited`: they had the time that an import may take.
     """
     judged = gpus.get(node.name, Judged())
-    ranks = [member for member in gang.members if member.rank.node == node.name] if gang else []
+    ranks = gang.on(node.name) if gang else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
         return [], []
     from runbook.checks.readiness.torch import torch_findings  # only where there are ranks
