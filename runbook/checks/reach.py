@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, start_gang
 from runbook.checks.readiness.clock import Clocks
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.readiness.gpus.judge import Judged
 from runbook.checks.readiness.interfaces import interface_findings
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
-from runbook.checks.readiness.torch import compare_versions
 from runbook.checks.readiness.workdir import folder_findings
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+
+if TYPE_CHECKING:  # what is for ranks takes a tenth of a second to import: runs without any do without it
+    from runbook.checks.ranks.gang import Gang
 
 LOGIN_SHARE = 0.75
 """Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
@@ -46,6 +46,8 @@ class Reach(Check):
         if at.needs_gang is not None and any(node in reached for node in at.needs_gang.nodes):
             # torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
             # node that was not reached hides nothing about the others.
+            from runbook.checks.ranks.gang import start_gang
+
             gang = start_gang(at.run, at.needs_gang, at.script)
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
@@ -59,6 +61,8 @@ class Reach(Check):
         imported: set[str] = set()
         waited = all_sound(gpus) and len(reached) == len(at.nodes)
         if gang:
+            from runbook.checks.ranks.evidence import gather
+
             at.say("importing torch")
             patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
             gang.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, gang))
@@ -67,7 +71,11 @@ class Reach(Check):
         outcomes = [
             self._node(at, node, facts.get(node.name), compared, gang, imported, gpus, waited) for node in at.nodes
         ]
-        return compare_versions(outcomes, gang) if gang else outcomes
+        if gang is None:
+            return outcomes
+        from runbook.checks.readiness.torch import compare_versions
+
+        return compare_versions(outcomes, gang)
 
     def _node(
         self,
@@ -118,9 +126,7 @@ class Reach(Check):
             findings += torch
             unknown += unproven
             if gang and node.name in imported:
-                step = next(
-                    m.steps["imported"] for m in gang.members if m.rank.node == node.name and "imported" in m.steps
-                )
+                step = next(m.steps["imported"] for m in gang.on(node.name) if "imported" in m.steps)
                 said = f"Python {step['python']}, torch {step['torch']}, {at.inventory.rendezvous.backend}"
                 metrics |= {"torch": step["torch"], "nccl": step["nccl"], "gpus": step["gpus"], "gpu": step["gpu"]}
         if findings:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
-from runbook.checks.launch import Launch
 from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.launch.job import Job, make_job, node_facts
@@ -59,7 +58,11 @@ class PlannedStage:
     @property
     def check(self) -> Check:
         """What runs: of a job, the launch of it."""
-        return Launch(job=self.work) if isinstance(self.work, Job) else self.work
+        if not isinstance(self.work, Job):
+            return self.work
+        from runbook.checks.launch import Launch
+
+        return Launch(job=self.work)
 
     @property
     def starts_ranks(self) -> bool:

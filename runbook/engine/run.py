@@ -17,7 +17,6 @@ import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
-from runbook.checks.ranks.gang import dismiss_gang
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.model.commands import word
 from runbook.model.events import (
@@ -132,6 +131,8 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
 def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
     """The check in a thread of its own, so that no deadline and no Ctrl-C depends on how it is written."""
     if run.gang is not None and run.gang.joined and not stage.check.needs_ranks:
+        from runbook.checks.ranks.gang import dismiss_gang
+
         dismiss_gang(run)  # joined ranks hold the rendezvous port
 
     def say(

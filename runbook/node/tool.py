@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -129,6 +127,9 @@ def read(path):
 
 def endpoint(text):
     """`0100007F:1F90` of /proc/net/tcp as address and port: words in the machine's own byte order."""
+    import socket  # few programs need them, and every node pays for them
+    import struct
+
     words, _, port = text.partition(":")
     packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
     if packed[:12] == b"\0" * 10 + b"\xff\xff":

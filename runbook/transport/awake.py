@@ -7,6 +7,7 @@ stopped, or others had the CPU.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections import deque
@@ -72,11 +73,21 @@ def _now() -> float:
     return time.monotonic() if _ASLEEP_TOO is None else time.clock_gettime(_ASLEEP_TOO)
 
 
+PRESSURE = Path("/proc/pressure/cpu")
+SHARE = re.compile(r"some avg10=([0-9.]+)")
+
+
 def cpu_pressure() -> tuple[str, ...]:
     """The kernel's own account of how short of CPU this machine is, as a line of evidence; none where it keeps none."""
     with contextlib.suppress(OSError, IndexError):
-        return (f"/proc/pressure/cpu here: {Path('/proc/pressure/cpu').read_text().splitlines()[0]}",)
+        return (f"{PRESSURE} here: {PRESSURE.read_text().splitlines()[0]}",)
     return ()
+
+
+def short_of_cpu() -> float:
+    """The share of the last ten seconds in which something on this machine waited for a CPU, in per cent; 0 where nobody knows."""
+    share = SHARE.search("".join(cpu_pressure()))
+    return float(share[1]) if share else 0.0
 
 
 PROBE_S = 0.001

@@ -11,7 +11,7 @@ from typing import TypeVar
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.awake import Awake, Pace, cpu_pressure
+from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
@@ -24,8 +24,9 @@ HELLO_S = 15.0
 OPEN_S = 75.0
 """One login, from when it began: its own deadlines (TCP, banner, key, channel, shell, hello) come before this."""
 
-STARVED_S = 1.0
-"""A login that failed for want of time is tried once more where this machine was held up for this long meanwhile."""
+STARVED_S, STARVED_PERCENT = 1.0, 50.0
+"""A login that failed for want of time is tried once more where this machine was held up for so long meanwhile, or where for so
+much of the time somebody on it waited for a CPU."""
 
 AGAIN_AT_ONCE = 2
 
@@ -64,15 +65,21 @@ class Site:
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
         failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
         late = {name: node for name, (node, failure) in failures.items() if failure.cause in WANT_OF_TIME}
-        if late and self._awake.longest(begun).seconds > STARVED_S and time.monotonic() < deadline:
+        starved = self._starved(begun) if late else ()
+        if starved and time.monotonic() < deadline:
             again = self._open([*late.values()], deadline, at_once=AGAIN_AT_ONCE)
             failures = {name: found for name, found in failures.items() if name not in late} | again
         for name, (_, failure) in failures.items():
-            pause = self._awake.longest(begun)
-            if failure.cause in WANT_OF_TIME and pause.seconds > STARVED_S:
-                seen = (f"{pause} meanwhile, so this may not be {name}'s fault", *cpu_pressure())
-                failure = Unreachable(failure.cause, failure.says, failure.remedy, (*failure.evidence, *seen))
+            if failure.cause in WANT_OF_TIME and starved:
+                failure = Unreachable(failure.cause, failure.says, failure.remedy, (*failure.evidence, *starved))
             self.failures[name] = failure
+
+    def _starved(self, begun: float) -> tuple[str, ...]:
+        """What shows that this machine had not enough CPU for logins since then; nothing where it had."""
+        pause = self._awake.longest(begun)
+        if pause.seconds > STARVED_S:
+            return (f"{pause} meanwhile: that may be all there is to it", *cpu_pressure())
+        return cpu_pressure() if short_of_cpu() > STARVED_PERCENT else ()
 
     def _open(
         self, nodes: list[Node], deadline: float, *, at_once: int | None = None

@@ -42,6 +42,10 @@ from runbook.transport.ssh_keys import Keys
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
+LOOK_UP_S = 2.0
+"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over a thousand
+nodes and an hour it would take most of a core.)"""
+
 INSIST_S = 4.0
 """How long a login is tried again that was turned away before a word was said: our own other logins, which may be what
 fills the server's queue (MaxStartups), are through it in a second or two."""
@@ -186,6 +190,7 @@ class Logins:
         try:
             connection.open()
             connection.transport.set_keepalive(5)
+            wire.settimeout(LOOK_UP_S)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_FILES:
                 wire.close()
@@ -266,7 +271,7 @@ class SshStream:
             self.complaint()
             if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
                 return bytes(self._channel.recv(1 << 18))
-            self._news.wait(1.0)
+            self._news.wait(LOOK_UP_S)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

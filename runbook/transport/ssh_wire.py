@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import struct
 import time
 from typing import Any
@@ -46,6 +48,12 @@ class Wire:
         if len(self.heard) < KEPT:
             self.heard += data
         return data
+
+    def close(self) -> None:
+        """Also for a thread that waits in `recv`: closing alone would leave it there until its time is up."""
+        with contextlib.suppress(Exception):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._link.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)

@@ -29,7 +29,7 @@ MOST_MS = 25.0
 BASE_MIB, MIB_A_NODE = 60.0, 0.3
 LINEAR = 1.15
 
-PAIRS = re.compile(r"\(([\d,]+) of [\d,]+ pairs")
+PAIRS = re.compile(r"([\d,]+) of [\d,]+ pairs")
 
 
 def farmed(nodes: int, stages: tuple[str, ...] = STAGES, *, count_calls: bool = False) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def test_opening_twice_keeps_the_session(site: Site, tmp_path: Path) -> None:
 
 def test_a_node_that_takes_for_ever_is_told_of_that_node(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few forks and many dead nodes, the last ones have not even been tried when the time is up."""
-    monkeypatch.setattr(site, "each", lambda nodes, work, **_: {"node-a": None, "node-b": TimeoutError("late")})
+    late = {"node-a": None, "node-b": TimeoutError("late")}
+    monkeypatch.setattr(site, "each", lambda nodes, work, **_: {node.name: late[node.name] for node in nodes})
     site.open(NODES[:2])
     assert list(site.failures) == ["node-b"]
 
@@ -109,7 +110,9 @@ def test_goodbye_to_a_node_that_is_lost(site: Site, tmp_path: Path) -> None:
 # Logins of a machine that has no CPU to spare.
 
 
-def logins(site: Site, monkeypatch: pytest.MonkeyPatch, *fail: str, held_up_s: float) -> list[str]:
+def logins(
+    site: Site, monkeypatch: pytest.MonkeyPatch, *fail: str, held_up_s: float = 0.0, percent: float = 0.0
+) -> list[str]:
     """Open NODES; these fail once for want of time, while this machine was held up. The names in the order of the tries."""
     tried: list[str] = []
 
@@ -122,14 +125,16 @@ def logins(site: Site, monkeypatch: pytest.MonkeyPatch, *fail: str, held_up_s: f
 
     monkeypatch.setattr(site, "_open_one", one)
     monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(held_up_s, 0.0, since + 1))
+    monkeypatch.setattr("runbook.transport.site.short_of_cpu", lambda: percent)
     site.open(NODES)
     return tried
 
 
+@pytest.mark.parametrize("starved", [{"held_up_s": 4.0}, {"percent": 95.0}])
 def test_a_login_that_was_short_of_time_on_a_starved_machine_is_tried_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, starved: dict[str, float]
 ) -> None:
-    tried = logins(site, monkeypatch, "node-a", "node-b", held_up_s=4.0)
+    tried = logins(site, monkeypatch, "node-a", "node-b", **starved)
     assert sorted(tried) == ["node-a", "node-a", "node-b", "node-b", "node-c"]
     assert {name: failure.cause for name, failure in site.failures.items()} == {"node-c": "ssh-refused"}
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import struct
+import threading
+import time
 
 import paramiko
 import pytest
@@ -109,3 +112,22 @@ def test_both_sides_are_told_where_nothing_is_in_common(packet: bytes, option: s
     assert f"no algorithm for {option}" in found.says
     assert have in found.says
     assert any(line.startswith("we offer: ") and len(line) > 20 for line in found.evidence)
+
+
+def test_closing_wakes_whoever_waits_for_the_other_side() -> None:
+    """Without that, paramiko's thread would notice only when its time to look up has come."""
+    near, far = socket.socketpair()
+    near.settimeout(600.0)
+    wire, got = Wire(near), queue.SimpleQueue[bytes]()
+
+    def wait() -> None:
+        try:
+            got.put(wire.recv(1))
+        except OSError:  # it had not begun to wait
+            got.put(b"")
+
+    threading.Thread(target=wait, daemon=True).start()
+    time.sleep(0.2)
+    with far:
+        wire.close()
+        assert got.get(timeout=60) == b""

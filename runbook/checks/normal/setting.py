@@ -21,7 +21,7 @@ def setting_of(gang: Gang, at: Context, wires: Mapping[str, Wires]) -> Setting:
     one_name = isinstance(algorithm, str) and re.fullmatch(r"[A-Za-z_]+", algorithm)
     return Setting(
         backend=at.inventory.rendezvous.backend,
-        ranks=tuple(sum(member.rank.node == node.name for member in gang.members) for node in nodes),
+        ranks=tuple(len(gang.on(node.name)) for node in nodes),
         gpus=tuple(str(name) for name in said) if all(said) else (),
         adapters=tuple(tuple(port.rate_gbps or 0.0 for port in wires[node.name].ports) for node in nodes),
         link_gbps=min((rate for rate in rates if rate), default=None) if all(rates) else None,

@@ -35,11 +35,12 @@ def gather(gang: Gang, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> N
     pool = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
     wait([pool.submit(_gather_node, gang, name, watch_s) for name in nodes], timeout=timeout_s)
     pool.shutdown(wait=False, cancel_futures=True)
+    gang.looked = time.monotonic()
 
 
 def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
     session = gang.run.site.sessions[name]
-    members = [member for member in gang.members if member.rank.node == name]
+    members = gang.on(name)
     alive = [member for member in members if member.remote and not member.over]
     leaders = {str(member.rank.rank): member.remote.pid for member in alive if member.remote}
     try:

@@ -109,6 +109,10 @@ class Halt:
     promised: float | None = None
 
 
+MANY = 64
+LOOK_S = 20e-6
+
+
 class Gang:
     """All ranks of an inventory. One thread at a time uses it."""
 
@@ -118,14 +122,22 @@ class Gang:
         self.script = script
         self.seating = seating(inventory)
         self.members = [Member(rank) for rank in self.seating.ranks]
+        self._on_node: dict[str, list[Member]] = {}
+        for member in self.members:
+            self._on_node.setdefault(member.rank.node, []).append(member)
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
         self.seen: dict[str, Message] = {}
+        self.looked = 0.0  # when, on the monotonic clock
         self._suspected = True
         self._news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
         self._logs: list[OutputFile] = []
         self._on_message: Callable[[Member, Message], None] = lambda member, message: None
+
+    def on(self, node: str) -> list[Member]:
+        """The ranks of one node."""
+        return self._on_node.get(node, [])
 
     # Starting.
 
@@ -144,9 +156,8 @@ class Gang:
         for path, data in script.files.items():
             session.push(path, data, mode=0o700 if path.endswith(".sh") else 0o600)
         session.push_program("rank")
-        for member in self.members:
-            if member.rank.node == node.name:
-                self._start_rank(session, member, script.name)
+        for member in self.on(node.name):
+            self._start_rank(session, member, script.name)
 
     def _start_rank(self, session: Session, member: Member, script: str) -> None:
         name = f"rank-{member.rank.rank:05d}.{member.rank.node}.log"
@@ -284,6 +295,8 @@ class Gang:
     def _drain(self, timeout_s: float) -> None:
         try:
             item = self._news.get(timeout=timeout_s)
+            if len(self.members) > MANY:
+                time.sleep(LOOK_S * len(self.members))  # whoever waits looks at all of them each time: seldom, then
             while True:
                 self._learn(*item)
                 item = self._news.get_nowait()

@@ -70,7 +70,7 @@ def with_ports_counted(gang: Gang, guilty: dict[str, list[Finding]]) -> dict[str
 
 def bystander(gang: Gang, node: str, names: Sequence[str], kind: str) -> Finding:
     others = tuple(name for name in names if name != node)
-    members = [member for member in gang.members if member.rank.node == node]
+    members = gang.on(node)
     whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
     return Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 
 from runbook.checks.context import no_answer
 from runbook.checks.ranks.ended import own_failure
@@ -12,6 +13,8 @@ from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
+FRESH_S = 3.0
+
 
 def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
     """What stands between this node's ranks and an imported torch: failures, and what could not be found out."""
@@ -20,13 +23,14 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
     if isinstance(error := gang.failures.get(node.name), BaseException):
         outcome = no_answer(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
-    members = [member for member in gang.members if member.rank.node == node.name]
+    members = gang.on(node.name)
     failures = [finding for member in members if (finding := own_failure(gang, member, "while importing torch"))]
     if failures:
         return failures[:1], []
     if node.name in imported:
         return [], []
-    gather(gang)
+    if time.monotonic() - gang.looked > FRESH_S:  # one look is for all nodes, not one for each that is late
+        gather(gang)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)

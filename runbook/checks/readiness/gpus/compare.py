@@ -6,15 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runbook.checks.context import Context
-from runbook.checks.ranks.gang import Gang, Member
 from runbook.checks.readiness.gpus.judge import Judged, judge_gpus
 from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S
-from runbook.checks.readiness.torch import torch_findings
 from runbook.launch.environment import network_environment
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+
+if TYPE_CHECKING:
+    from runbook.checks.ranks.gang import Gang, Member
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
 """What a rank says of a GPU that something else is wrong with."""
@@ -52,9 +54,11 @@ def torch_beside_gpus(
     `waited`: they had the time that an import may take.
     """
     judged = gpus.get(node.name, Judged())
-    ranks = [member for member in gang.members if member.rank.node == node.name] if gang else []
+    ranks = gang.on(node.name) if gang else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
         return [], []
+    from runbook.checks.readiness.torch import torch_findings  # only where there are ranks
+
     torch, unproven = torch_findings(gang, node, imported)
     if judged.findings or judged.unknown:
         return [
