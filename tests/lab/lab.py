@@ -116,21 +116,25 @@ class Lab:
         names: Sequence[str] | None = None,
         offload: bool = True,
         sites: Sequence[Path] = (),
+        login: str | None = None,
     ) -> None:
         """`offload=False` makes TCP hand over single packets, as no network card does: 60 times slower, and a rule for
         `meta length` then sees on the sending host what it sees on the receiving one.
 
-        `sites` are folders of packages that the hosts' Python finds before those of this environment."""
+        `sites` are folders of packages that the hosts' Python finds before those of this environment. `login` names one
+        more host, `self.login`, which is no node: where a batch system lives, and its users log in."""
         self.names = list(names) if names is not None else host_names(hosts)
-        if len(set(self.names)) != len(self.names) or not 0 < len(self.names) < 250:
+        everybody = [*self.names, *([login] if login else [])]
+        if len(set(everybody)) != len(everybody) or not 0 < len(everybody) < 250:
             raise ValueError("1 to 249 hosts, each with a name of its own")
-        if bad := [name for name in self.names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
+        if bad := [name for name in everybody if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
             raise ValueError(f"not a hostname: {bad[0]!r}")
         self.offload = offload
         self.sites = [str(site.resolve()) for site in sites]
         self.id = f"{os.getpid()}{_letters(next(_counter))}"
         self.switch = sweep.netns_name(self.id, ":switch")
         self.hosts: list[Host] = []
+        self._login_name = login
         self.started: list[subprocess.Popen[str]] = []
         self._anchors: list[subprocess.Popen[bytes]] = []
         self._fabric: Fabric | None = None
@@ -170,7 +174,8 @@ class Lab:
             sweep.register(self.id, self.tmp, self.uid)
             self.subnet = _free_subnet()
             self.bridge_address = str(self.subnet[254])
-            self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
+            names = [*self.names, *([self._login_name] if self._login_name else [])]
+            self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(names)]
             self._make_network()
         self._make_home()
         self.shared = self.tmp / "shared"  # what every host has at /shared
@@ -184,6 +189,8 @@ class Lab:
         self.await_links(*self.hosts)
         for host in self.hosts:
             host.await_sshd()
+        if self._login_name:
+            self.login = self.hosts.pop()
 
     def await_links(self, *hosts: Host) -> None:
         """Wait until packets pass. The kernel takes up to a second to notice a carrier, and drops them until then."""
