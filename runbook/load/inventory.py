@@ -194,7 +194,7 @@ class _Assembly:
         place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
-        if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection == "ssh" for node in ordered):
+        if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection != "local" for node in ordered):
             message = f"with several nodes every rank would dial itself at {address}, and none would meet another"
             help = "give the master's address on the network that the nodes share"
             self._complaints.about_value(place, "master-addr-loopback", message, help)

@@ -60,6 +60,7 @@ class Session:
         self._echo: str | None = None  # the beat that is waited for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
+        self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
         self._last_heard = time.monotonic()
         self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
@@ -75,8 +76,11 @@ class Session:
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
+            reason = self._stream.why(f"nothing was started on {node} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
+            if reason and bootstrap.STARTED not in self._noise:
+                raise reason from None
             if bootstrap.STARTED in self._noise:
                 quoted = typed(python)
                 raise NoPython(
@@ -289,6 +293,7 @@ class Session:
 
         Raises Unreachable when nobody answers: the node's supervisor then cleans up by itself after SILENCE_S.
         """
+        self._leaving = True
         try:
             bye = self.ask({"do": "bye"}, timeout_s=timeout_s)[0]
             return {"stopped": bye.stopped, "swept": bye.swept, "left": bye.left}
@@ -365,10 +370,12 @@ class Session:
         if opening.over:
             self._lose(self._broken(f"the connection to {self.node} was closed"))
             return
-        self._hello.put(_no_supervisor(self.node, opening, self._stream.complaint()))
+        reason = None if opening.codes else self._stream.why(f"nothing was started on {self.node}")
+        self._hello.put(reason or _no_supervisor(self.node, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
-        return Unreachable(
+        reason = None if self._leaving else self._stream.why(says)
+        return reason or Unreachable(
             "ssh-unreachable",
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",

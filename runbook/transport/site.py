@@ -14,6 +14,7 @@ from runbook.model.inventory import Node
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
 from runbook.transport.session import SILENCE_S, Session
+from runbook.transport.slurm import Allocations
 from runbook.transport.stream import Stream
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Site:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._ssh: object | None = None
+        self._slurm = Allocations()
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
 
     def open(self, nodes: Iterable[Node]) -> None:
@@ -71,6 +73,8 @@ class Site:
     def _stream(self, node: Node) -> Stream:
         if node.connection == "local":
             return LocalStream(node.interpreter)
+        if node.connection == "slurm":
+            return self._slurm.connect(node)
         with self._lock:
             if self._ssh is None:
                 # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.

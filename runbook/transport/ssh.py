@@ -284,6 +284,9 @@ class SshStream:
             order.add_string("KILL")
             self._connection.transport._send_user_message(order)  # paramiko has no word for signals
 
+    def why(self, _says: str) -> Unreachable | None:
+        return None
+
     def complaint(self) -> str:
         with contextlib.suppress(Exception):
             while self._channel.recv_stderr_ready():
