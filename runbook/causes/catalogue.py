@@ -17,6 +17,16 @@ CAUSES: Mapping[str, str] = {
     "ssh-jump-failed": "the jump host is the one that fails",
     "sudo-password-required": "sudo would ask",
     "login-shell-failed": "the account's login shell runs no command",
+    # reaching the node over Slurm
+    "slurm-tool-missing": "srun or scontrol is not on the controller's PATH",
+    "slurm-no-allocation": "there is no job to run in: none was named, or it has not started",
+    "slurm-job-unknown": "Slurm knows no such job, or it is somebody else's",
+    "slurm-job-ended": "the job is over: cancelled, out of time, requeued, a node failed",
+    "slurm-node-not-in-job": "the node is not one of the job's",
+    "slurm-node-drained": "Slurm holds something against the node: drained, down, failing",
+    "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
+    "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
+    "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
     # the node itself
     "python-missing": "the interpreter named does not exist, or none on PATH",
     "python-too-old": "below what the node programs need",

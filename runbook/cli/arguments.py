@@ -104,7 +104,12 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: two_node_allreduce")
-    run.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
+    run.add_argument(
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+    )
     run.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     run.add_argument(
         "-t", "--tags", metavar="TAGS", action="append", default=[], help="only stages with one of these tags"
@@ -149,7 +154,12 @@ def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="Write every node's launch scripts: the very files that `run` pushes.",
     )
     render.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: train_single_gpu")
-    render.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
+    render.add_argument(
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+    )
     render.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     render.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -185,7 +195,10 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -228,12 +241,16 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made = below.add_parser(
         "init",
         parents=[new],
-        help="make an inventory by asking the hosts themselves over SSH",
+        help="make an inventory by asking the hosts themselves over SSH, or Slurm about a job",
         description="Log in to the hosts, look at GPUs, network, InfiniBand and Python, and write an inventory. What "
-        "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached.",
+        "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached. "
+        "`slurm` or `slurm:JOBID` instead of hosts: the nodes of that job, as Slurm tells them.",
     )
     made.add_argument(
-        "hosts", metavar="HOST", nargs="+", help="host, user@host, host:port, a Host of ~/.ssh/config, or gn[01-04]"
+        "hosts",
+        metavar="HOST",
+        nargs="+",
+        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] alone",
     )
     made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
@@ -252,7 +269,10 @@ def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "is written all the same",
     )
     collect.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the run's, else the only one here)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the run's, else the only one here)",
     )
     collect.add_argument(
         "-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d"
@@ -272,7 +292,10 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Jobs that run on the nodes; each is wired in cli/jobs.py."""
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"

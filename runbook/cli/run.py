@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
+from runbook.cli.source import inventory_source
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
+from runbook.load.document import Document
 from runbook.load.extra import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
-from runbook.load.shipped import find_inventory, find_playbook
+from runbook.load.shipped import find_playbook
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import Emit, Event, Progress
 from runbook.model.folder import append_below, write_below
@@ -90,10 +92,10 @@ def words(options: list[str]) -> tuple[str, ...]:
     return tuple(word.strip() for option in options for word in option.split(",") if word.strip())
 
 
-def inventory_path(named: str | None, playbook: Playbook) -> Path:
+def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
     """The inventory of `-i`, or the playbook's own, which lies relative to the playbook."""
     if named is not None:
-        return find_inventory(named)
+        return inventory_source(named)
     if playbook.inventory is None:
         raise FilesWrong(
             [Problem("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")]

@@ -59,10 +59,14 @@ def load_inventory(
 
 
 def load_inventory_with_origins(
-    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+    source: str | Path | Document,
+    *,
+    extra_vars: Mapping[str, object] = _NOTHING,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
-    """As `load_inventory`, with where every value came from."""
-    examined = examine_inventory(read_document(path), extra_vars=extra_vars, environ=environ)
+    """As `load_inventory`, with where every value came from; also of a document that lies in no file."""
+    document = source if isinstance(source, Document) else read_document(source)
+    examined = examine_inventory(document, extra_vars=extra_vars, environ=environ)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))
     return examined.inventory, examined.origins

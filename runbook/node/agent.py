@@ -31,11 +31,17 @@ RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 KEPT = "KEPT"
+BATCH_VARIABLE = "SLURM_JOB_ID"
+TOGETHER_S = 0.3  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+DYING = threading.Event()  # somebody has signalled us
 
 
 def pause(seconds):
     """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
     threading.Event().wait(seconds)
+
+
+KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", 9), 128 + signal.SIGTERM, 128 + 9)
 
 
 class Pipe:
@@ -106,6 +112,7 @@ class Program:
         self.ended = threading.Event()  # the program itself
         self.over = threading.Event()  # and all that it wrote has been sent
         self.timed_out = False
+        self.stopped = False  # by us
         self.pumps = [
             threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
             threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
@@ -142,7 +149,11 @@ class Program:
         # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
         for pump in self.pumps:
             pump.join(0.5)
+        if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
+            DYING.wait(TOGETHER_S)
         self.over.set()
+        if DYING.is_set():
+            return  # whatever ended us ended it: that is no word on the program
         try:
             self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
         except OSError:
@@ -172,6 +183,7 @@ class Program:
             pass
 
     def stop(self, grace):
+        self.stopped = True
         self.signal(signal.SIGTERM)
         self.ended.wait(grace)
         self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -466,6 +478,7 @@ def main():
     supervisor = Supervisor()
 
     def stop(_number, _frame):
+        DYING.set()
         supervisor.end()
 
     for name in ("SIGTERM", "SIGHUP", "SIGINT"):

@@ -60,6 +60,7 @@ class Session:
         self._echo: str | None = None  # the beat that is waited for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
+        self._closing: threading.Thread | None = None
         self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
         self._last_heard = time.monotonic()
@@ -286,7 +287,13 @@ class Session:
     def disbelieve(self, reason: Unreachable) -> None:
         """Hear nothing more from the node, for this reason."""
         self._lose(reason)
-        threading.Thread(target=self._stream.close, daemon=True).start()
+        self._closing = threading.Thread(target=self._stream.close, daemon=True)
+        self._closing.start()
+
+    def let_go(self, timeout_s: float) -> None:
+        """Wait until what is left here of the way to a lost node has ended."""
+        if self._closing:
+            self._closing.join(timeout_s)
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
         """Have everything of this run stopped and removed; tells what was stopped, swept and left.

@@ -134,5 +134,7 @@ class Site:
             except Exception as error:  # noqa: BLE001  what went wrong here is data for the report
                 results[name] = error
         pool.shutdown(wait=False, cancel_futures=True)
+        for session in sessions.values():
+            session.let_go(max(0.0, deadline - time.monotonic()))
         self._closing.set()
         return results

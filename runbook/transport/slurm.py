@@ -21,7 +21,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.process import ProcessStream
-from runbook.transport.slurm_told import Job, SlurmNode, ended, job_in, nodes_in, refusal, unhealthy
+from runbook.transport.slurm_told import Job, SlurmNode, ended, job_in, nodes_in, refusal, said, unhealthy
 
 T = TypeVar("T")
 
@@ -31,9 +31,6 @@ ASKED_S = 3.0
 FRESH_S = 2.0
 """So old may an answer be: when a job ends, all of its nodes ask at once."""
 
-LINGERS_S = 10.0
-"""A supervisor that heard nothing has cleaned up after so long, and an srun that still waits then, waits for nobody."""
-
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 """Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them for."""
 
@@ -42,7 +39,7 @@ STEP = (
     "--ntasks=1",
     "--overlap",  # beside the job's own steps, which it takes nothing from
     "--mem=0",
-    "--gres=none",
+    # And no --gres=none: where Slurm guards the devices (ConstrainDevices), ranks of such a step could not open a GPU.
     "--cpu-bind=none",  # ranks are our children, and want every core of the job
     "--kill-on-bad-exit=0",
     "--mpi=none",
@@ -75,18 +72,20 @@ class Allocations:
 
     def why(self, number: str, name: str, complaint: str, says: str) -> Unreachable:
         """Why there is no step of this job on this node, or none any more. `says` is what was noticed of it."""
-        seen = tuple(line for line in complaint.splitlines() if line.strip())[-4:]
-        if told := refusal(complaint, f"{name}: ", number):
-            return told
+        seen = said(complaint)
         try:
             job = self._ask(("job", number), lambda: job_of(number))
-            if over := ended(job, name, seen):
+            over = ended(job, name, seen)
+            if over and job.state != "NODE_FAIL":
                 return over
             node = self._ask(("nodes", job.nodes), lambda: nodes_of(job.nodes)).get(name)
         except Unreachable as error:
-            return error
-        if node is not None and (ill := unhealthy(node, seen)):
-            return ill
+            return Unreachable(
+                error.cause, f"{says}; why, Slurm does not tell: {error.says}", error.remedy, (*seen, *error.evidence)
+            )
+        told = refusal(complaint, f"{name}: ", number) or (node and unhealthy(node, seen)) or over
+        if told:
+            return told
         return Unreachable(
             "slurm-step-failed",
             f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
@@ -117,17 +116,14 @@ class SlurmStream(ProcessStream):
         self._job = job
         self._name = node.name
         forget = f"unset {OF_THE_TASK}; {command(node.interpreter)}"
-        super().__init__(["srun", f"--jobid={job}", f"--nodelist={node.name}", *STEP, "/bin/sh", "-c", forget], environment())
+        super().__init__(
+            ["srun", f"--jobid={job}", f"--nodelist={node.name}", *STEP, "/bin/sh", "-c", forget], environment()
+        )
 
     def close(self) -> None:
+        """A supervisor that heard nothing for so long has cleaned up by itself: an srun that still waits, waits for nobody."""
         super().close()
-        threading.Thread(target=self._see_it_end, daemon=True).start()
-
-    def _see_it_end(self) -> None:
-        try:
-            self._process.wait(LINGERS_S)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
+        self._process.terminate()
 
     def kill(self) -> None:
         """The supervisor does not run: there is nobody who would have to clean up."""
@@ -165,9 +161,10 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
         return done.stdout
     raise refusal(done.stderr, "", about) or Unreachable(
         "slurm-step-failed",
-        f"`{argv[0]}` ended with code {done.returncode}" + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
+        f"`{argv[0]}` ended with code {done.returncode}"
+        + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
         f"see what it says by hand: `{' '.join(map(word, argv))}`",
-        tuple(done.stderr.strip().splitlines()[-4:]),
+        said(done.stderr),
     )
 
 

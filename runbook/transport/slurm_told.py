@@ -42,7 +42,7 @@ NEXT: Mapping[str, str] = {
     "OUT_OF_MEMORY": "ask for more: `--mem=0` takes all of a node's",
     "TIMEOUT": "ask for more time (`--time=`), or for less work",
 }
-RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING")
+RUNNING = ("RUNNING", "CONFIGURING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def nodes_in(text: str) -> dict[str, SlurmNode]:
             reason = re.search(r"(?m)^\s*Reason=(.*)$", record)
             address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
             silent = "*" in state or "NOT_RESPONDING" in state
-            said = reason[1].strip() if reason else ""
-            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, said)
+            why = reason[1].strip() if reason else ""
+            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
     return found
 
 
@@ -133,13 +133,19 @@ def _indices(gres: str) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def refusal(said: str, who: str, job: str) -> Unreachable | None:
+def said(complaint: str) -> tuple[str, ...]:
+    """The last lines of what one of Slurm's programs wrote to stderr, as evidence."""
+    lines = [line for line in complaint.splitlines() if line.strip() and "lacks support for cpu binding" not in line]
+    return tuple(lines[-4:])
+
+
+def refusal(complaint: str, who: str, job: str) -> Unreachable | None:
     """What the words of one of Slurm's programs mean whatever node they are about; None where they tell nothing.
 
     `who` begins the sentence: `node-a: `, or nothing.
     """
-    seen = tuple(line for line in said.splitlines() if line.strip())[-4:]
-    if _CONTROLLER.search(said):
+    seen = said(complaint)
+    if _CONTROLLER.search(complaint):
         return Unreachable(
             "slurm-unreachable",
             f"{who}slurmctld, which knows the jobs, does not answer this machine",
@@ -147,7 +153,7 @@ def refusal(said: str, who: str, job: str) -> Unreachable | None:
             "(SlurmctldPort, 6817) or those that srun listens on (SrunPortRange)",
             seen,
         )
-    if _AUTH.search(said):
+    if _AUTH.search(complaint):
         return Unreachable(
             "slurm-auth-failed",
             f"{who}Slurm does not believe who we are: munge made no credential, or the other side takes none of ours",
@@ -155,14 +161,14 @@ def refusal(said: str, who: str, job: str) -> Unreachable | None:
             "the keys differ (/etc/munge/munge.key), `Expired` or `Rewound` that the clocks do (`chronyc tracking`)",
             seen,
         )
-    if _UNKNOWN_JOB.search(said):
+    if _UNKNOWN_JOB.search(complaint):
         return Unreachable(
             "slurm-job-unknown",
             f"{who}Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers",
             "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`",
             seen,
         )
-    if _NOT_YOURS.search(said):
+    if _NOT_YOURS.search(complaint):
         return Unreachable(
             "slurm-job-unknown",
             f"{who}job {job} is not yours: Slurm starts nothing of yours in it",
@@ -194,10 +200,10 @@ def ended(job: Job, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable
             evidence,
         )
     if job.state not in RUNNING or why:
-        state = job.state if job.state not in RUNNING else "TIMEOUT" if "time limit" in why else "CANCELLED"
-        says = ENDINGS.get(state, f"it is {state.lower()}")
-        if why and job.state in RUNNING:
-            says = f"Slurm ended it {why}" if why else says
+        # What became of it is only known once it is over; until then srun knows it better.
+        over = job.state in ENDINGS
+        state = job.state if over else "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
+        says = ENDINGS.get(state, f"Slurm ended it {why}")
         if state == "TIMEOUT" and job.limit:
             says += f" ({job.limit})"
         return Unreachable(
@@ -232,15 +238,27 @@ def _pending(reason: str) -> str:
     return "its reason is explained in `man squeue`, JOB REASON CODES"
 
 
-BAD_STATES = ("DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "NO_RESPOND", "POWERED_DOWN", "POWERING_DOWN")
+BAD_STATES: Mapping[str, str] = {
+    "DRAIN": "drained",
+    "DRAINED": "drained",
+    "DRAINING": "drained",
+    "DOWN": "down",
+    "FAIL": "failing",
+    "FAILING": "failing",
+    "POWERED_DOWN": "powered down",
+    "POWERING_DOWN": "powered down",
+}
 
 
 def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """What Slurm itself holds against a node; None where that is nothing."""
-    bad = [state for state in node.states if state in BAD_STATES]
+    bad = list(dict.fromkeys(BAD_STATES[state] for state in node.states if state in BAD_STATES))
     if not (bad or node.silent):
         return None
-    evidence = (*seen, f"scontrol: {node.name}: {'+'.join(node.states)}" + (f", Reason={node.reason}" if node.reason else ""))
+    evidence = (
+        *seen,
+        f"scontrol: {node.name}: {'+'.join(node.states)}" + (f", Reason={node.reason}" if node.reason else ""),
+    )
     if node.silent and not bad:
         return Unreachable(
             "slurm-unreachable",
@@ -248,10 +266,9 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
             f"on {node.name}: `sudo systemctl status slurmd`, and see that its port is open to the controller (SlurmdPort, 6818)",
             evidence,
         )
-    state = " and ".join(state.lower() for state in bad)
     return Unreachable(
         "slurm-node-drained",
-        f"{node.name} is {state}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
+        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
         f"when it is mended: `sudo scontrol update nodename={word(node.name)} state=resume`; until then leave it out: "
         f"`--exclude={word(node.name)}` of salloc and sbatch",
         evidence,

@@ -93,6 +93,9 @@ class RecordedNode:
     def kill(self) -> None:
         self.closed.set()
 
+    def why(self, _says: str) -> None:
+        return None
+
     def complaint(self) -> str:
         return ""
 

@@ -129,16 +129,33 @@ class Slurm:
         folder.mkdir()
         user, home, uid = self.lab.user, self.lab.login.home, self.lab.uid
         enter = [
-            *(find_program("nsenter"), "-t", str(self.lab.login.anchor), "-m", "-u", "-i", "-n", "-p", f"--wdns={home}"),
+            *(
+                find_program("nsenter"),
+                "-t",
+                str(self.lab.login.anchor),
+                "-m",
+                "-u",
+                "-i",
+                "-n",
+                "-p",
+                f"--wdns={home}",
+            ),
             *("--", find_program("setpriv"), "--pdeathsig", "KILL", "--reuid", str(uid), "--regid", str(uid)),
             *("--init-groups", "--"),
         ]
-        login = [f"HOME={home}", f"USER={user}", f"LOGNAME={user}", "SHELL=/bin/bash", f"PATH={USER_PATH}", "LANG=C.UTF-8"]
+        login = [
+            f"HOME={home}",
+            f"USER={user}",
+            f"LOGNAME={user}",
+            "SHELL=/bin/bash",
+            f"PATH={USER_PATH}",
+            "LANG=C.UTF-8",
+        ]
         for name in COMMANDS:
             script = (
                 "#!/bin/sh\n"
                 f"job=${{SLURM_JOB_ID:+SLURM_JOB_ID=$SLURM_JOB_ID}}\n"
-                f"exec env -i {shlex.join(login)} $job {shlex.join(enter)} {name} \"$@\"\n"
+                f'exec env -i {shlex.join(login)} $job {shlex.join(enter)} {name} "$@"\n'
             )
             (folder / name).write_text(script)
             (folder / name).chmod(0o755)

@@ -83,6 +83,9 @@ class Scripted:
     def kill(self) -> None:
         self.killed = True
 
+    def why(self, _says: str) -> None:
+        return None
+
     def complaint(self) -> str:
         return self._complaint
 
