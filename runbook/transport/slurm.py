@@ -21,7 +21,17 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.process import ProcessStream
-from runbook.transport.slurm_told import Job, SlurmNode, ended, job_in, nodes_in, refusal, said, unhealthy
+from runbook.transport.slurm_told import (
+    Job,
+    SlurmNode,
+    ended,
+    job_in,
+    no_controller,
+    nodes_in,
+    refusal,
+    said,
+    unhealthy,
+)
 
 T = TypeVar("T")
 
@@ -73,6 +83,9 @@ class Allocations:
     def why(self, number: str, name: str, complaint: str, says: str) -> Unreachable:
         """Why there is no step of this job on this node, or none any more. `says` is what was noticed of it."""
         seen = said(complaint)
+        told = refusal(complaint, number, name)
+        if told and told.cause == "slurm-auth-failed":
+            return told  # nobody else would believe us either
         try:
             job = self._ask(("job", number), lambda: job_of(number))
             over = ended(job, name, seen)
@@ -83,8 +96,7 @@ class Allocations:
             return Unreachable(
                 error.cause, f"{says}; why, Slurm does not tell: {error.says}", error.remedy, (*seen, *error.evidence)
             )
-        told = refusal(complaint, f"{name}: ", number) or (node and unhealthy(node, seen)) or over
-        if told:
+        if told := told or (node and unhealthy(node, seen)) or over:
             return told
         return Unreachable(
             "slurm-step-failed",
@@ -156,16 +168,27 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     except FileNotFoundError as error:
         raise no_tool(argv[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise refusal("Unable to contact slurm controller (no answer)", "", about) from error  # type: ignore[misc]
+        raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, "", about) or Unreachable(
+    raise refusal(done.stderr, about) or Unreachable(
         "slurm-step-failed",
         f"`{argv[0]}` ended with code {done.returncode}"
         + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
         f"see what it says by hand: `{' '.join(map(word, argv))}`",
         said(done.stderr),
     )
+
+
+def _no_munge() -> Unreachable | None:
+    """Whether it is munge that keeps Slurm's programs waiting: they try it for a minute before they say a word."""
+    try:
+        done = subprocess.run(
+            ["munge", "-n"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return refusal(f"munge: {done.stderr}", "") if done.returncode else None
 
 
 def job_of(number: str) -> Job:

@@ -21,6 +21,10 @@ _CONTROLLER = re.compile(
     r"could not establish a configuration source|socket timed out",
     re.IGNORECASE,
 )
+_HUNG_UP = re.compile(r"(?:task|application) launch .*failed.*zero bytes were transmitted", re.IGNORECASE)
+_NO_SLURMD = re.compile(
+    r"(?:task|application) launch .*failed.*(?:connection failure|unable to connect|timed out)", re.IGNORECASE
+)
 _UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist", re.IGNORECASE)
 _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
@@ -139,43 +143,59 @@ def said(complaint: str) -> tuple[str, ...]:
     return tuple(lines[-4:])
 
 
-def refusal(complaint: str, who: str, job: str) -> Unreachable | None:
-    """What the words of one of Slurm's programs mean whatever node they are about; None where they tell nothing.
-
-    `who` begins the sentence: `node-a: `, or nothing.
-    """
+def refusal(complaint: str, job: str, node: str | None = None) -> Unreachable | None:
+    """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None where
+    they tell nothing."""
     seen = said(complaint)
-    if _CONTROLLER.search(complaint):
-        return Unreachable(
-            "slurm-unreachable",
-            f"{who}slurmctld, which knows the jobs, does not answer this machine",
-            "`scontrol ping` says which controller is asked; see that slurmctld runs there, and that nothing blocks its port "
-            "(SlurmctldPort, 6817) or those that srun listens on (SrunPortRange)",
-            seen,
-        )
     if _AUTH.search(complaint):
-        return Unreachable(
-            "slurm-auth-failed",
-            f"{who}Slurm does not believe who we are: munge made no credential, or the other side takes none of ours",
-            "`munge -n | unmunge` here, and `munge -n | ssh NODE unmunge`: `Socket` means that munged does not run, `Invalid` that "
-            "the keys differ (/etc/munge/munge.key), `Expired` or `Rewound` that the clocks do (`chronyc tracking`)",
+        return _not_believed(
+            "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
+        )
+    if node is not None and _HUNG_UP.search(complaint):
+        return _not_believed(
+            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does not believe",
             seen,
         )
+    if node is not None and _NO_SLURMD.search(complaint):
+        return _no_slurmd(node, seen)
+    if _CONTROLLER.search(complaint):
+        return no_controller(seen)
+    says = ""
     if _UNKNOWN_JOB.search(complaint):
-        return Unreachable(
-            "slurm-job-unknown",
-            f"{who}Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers",
-            "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`",
-            seen,
-        )
-    if _NOT_YOURS.search(complaint):
-        return Unreachable(
-            "slurm-job-unknown",
-            f"{who}job {job} is not yours: Slurm starts nothing of yours in it",
-            "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`",
-            seen,
-        )
-    return None
+        says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
+    elif _NOT_YOURS.search(complaint):
+        says = f"job {job} is not yours: Slurm starts nothing of yours in it"
+    remedy = "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`"
+    return Unreachable("slurm-job-unknown", says, remedy, seen) if says else None
+
+
+def no_controller(seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-unreachable",
+        "slurmctld, which knows the jobs, does not answer this machine",
+        "`scontrol ping` says which controller is asked; see that slurmctld runs there, and that nothing blocks its port "
+        "(SlurmctldPort, 6817) or those that srun listens on (SrunPortRange)",
+        seen,
+    )
+
+
+def _no_slurmd(node: str, seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-unreachable",
+        f"slurmd on {node} does not answer",
+        f"on {node}: `sudo systemctl status slurmd`, and see that nothing blocks its port (SlurmdPort, 6818)",
+        seen,
+    )
+
+
+def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-auth-failed",
+        says,
+        "`munge -n | unmunge` here, and `munge -n | ssh NODE unmunge`: `Socket` means that munged does not run, `Invalid` that "
+        "the keys differ (/etc/munge/munge.key), `Expired` or `Rewound` that the clocks do (`chronyc tracking`)",
+        seen,
+    )
 
 
 def ended(job: Job, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
@@ -260,12 +280,7 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
         f"scontrol: {node.name}: {'+'.join(node.states)}" + (f", Reason={node.reason}" if node.reason else ""),
     )
     if node.silent and not bad:
-        return Unreachable(
-            "slurm-unreachable",
-            f"{node.name}: its slurmd does not answer slurmctld",
-            f"on {node.name}: `sudo systemctl status slurmd`, and see that its port is open to the controller (SlurmdPort, 6818)",
-            evidence,
-        )
+        return _no_slurmd(node.name, evidence)
     return Unreachable(
         "slurm-node-drained",
         f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),

@@ -43,7 +43,7 @@ KillWait=3
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-COMMANDS = ("srun", "salloc", "sbatch", "scontrol", "squeue", "sinfo", "scancel")
+COMMANDS = ("srun", "salloc", "sbatch", "scontrol", "squeue", "sinfo", "scancel", "munge")
 GPUS = "/run/lab-gpu"
 """Device nodes there look like GPUs to slurmd, which only wants to see that they are."""
 

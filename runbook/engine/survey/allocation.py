@@ -38,6 +38,8 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
     try:
         port = free_port(job, _taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
     except Unreachable as error:
+        if error.cause == "slurm-job-unknown":
+            raise  # the job is somebody else's
         port = free_port(job, ())
         notes.append(f"whether port {port} is free on {job.nodes[0]} could not be asked: {error.says}")
     return draft_of(job, told, _own_numbers(job), port), notes
