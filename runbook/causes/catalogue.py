@@ -158,3 +158,34 @@ CONSEQUENCES = frozenset({"peer-died", "ranks-missing"})
 
 VAGUE = frozenset({"program-error", "insufficient-evidence"})
 """These say that something is wrong, and not what."""
+
+OF_THE_NODE = frozenset(
+    {
+        "clock-skew",
+        "memlock-limit",
+        "shm-too-small",
+        "host-unreachable",
+        "no-route",
+        "packet-loss",
+        "mtu-blackhole",
+        "duplicate-address",
+        "firewall-drop",
+        "firewall-reject",
+        "data-ports-blocked",
+        "allreduce-wrong-data",
+        "ib-no-device",
+        "ib-port-not-active",
+        "ib-rate-low",
+        "roce-wrong-gid-index",
+        "rdma-peer-unreachable",
+        "gpu-tool-hung",
+        "driver-library-mismatch",
+        "fabricmanager-down",
+        "gpu-fell-off-bus",
+        "gpu-ecc-uncorrectable",
+        "nvlink-error",
+        "gpu-reset-required",
+    }
+)
+"""What stays with the machine when the job goes, so that the next job meets it too. None that a wrong inventory, the
+program or the user's own account could bring about."""

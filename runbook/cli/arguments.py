@@ -145,6 +145,18 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="of a launch: show only what this rank writes",
     )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
+    run.add_argument(
+        "--drain",
+        action="store_true",
+        help="nodes of a Slurm cluster that were proven bad: scontrol update … state=drain",
+    )
+    run.add_argument(
+        "--drain-at-most",
+        type=_percent,
+        default=10.0,
+        metavar="P",
+        help="never drain more than this percentage of the cluster's nodes (default: 10)",
+    )
 
 
 def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -339,6 +351,13 @@ def _port(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be from 1 to 65535")
+    return number
+
+
+def _percent(text: str) -> float:
+    number = float(text.removesuffix("%"))
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError("must be from 0 to 100")
     return number
 
 

@@ -93,6 +93,8 @@ class Allocations:
                 return over
             node = self._ask(("nodes", job.nodes), lambda: nodes_of(job.nodes)).get(name)
         except Unreachable as error:
+            if error.cause == "slurm-auth-failed":
+                return error
             return Unreachable(
                 error.cause, f"{says}; why, Slurm does not tell: {error.says}", error.remedy, (*seen, *error.evidence)
             )
