@@ -73,17 +73,17 @@ def _free_uid() -> int:
     return next(uid for uid in range(61200, 65000) if uid not in taken)
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Changes win, key by key; None removes a key."""
-    merged = dict(base)
+    found = dict(base)
     for key, value in changes.items():
         if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value)
+            found.pop(key, None)
+        elif isinstance(value, dict) and isinstance(found.get(key), dict):
+            found[key] = merged(found[key], value)
         else:
-            merged[key] = value
-    return merged
+            found[key] = value
+    return found
 
 
 def _site_packages() -> list[str]:
@@ -384,7 +384,7 @@ class Lab:
             "nodes": {host.name: {"address": host.address} for host in self.hosts},
         }
         path = self.tmp / file
-        path.write_text(yaml.safe_dump(_merge(content, overrides), sort_keys=False))
+        path.write_text(yaml.safe_dump(merged(content, overrides), sort_keys=False))
         return path
 
     # All hosts

@@ -6,13 +6,15 @@ holds for this machine: the same names, each of which enters the login host as t
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .host import USER_PATH, Host
-from .lab import Lab
+from .lab import Lab, merged
 from .needs import find_program
 from .proc import LabError, wait_until
 
@@ -160,3 +162,23 @@ class Slurm:
             (folder / name).write_text(script)
             (folder / name).chmod(0o755)
         return folder
+
+
+class SlurmLab(Lab):
+    """A lab whose hosts are reached over a job of its own cluster, as those of a `Lab` are over SSH."""
+
+    def __init__(self, hosts: int = 2, **options: Any) -> None:
+        super().__init__(hosts, login="login", **options)
+
+    def _start(self) -> None:
+        super()._start()
+        self.slurm = Slurm(self)
+        self.job = self.slurm.allocate()
+
+    def environment(self) -> dict[str, str]:
+        env = super().environment()
+        return {**env, "PATH": f"{self.slurm.programs}{os.pathsep}{env['PATH']}"}
+
+    def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
+        over = {"defaults": {"connection": "slurm", "ssh": None, "slurm": {"job": self.job}}}
+        return super().inventory(file, **merged(over, overrides))

@@ -36,7 +36,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
     told = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
     notes = [ill.says for node in told if (ill := unhealthy(node))]
     try:
-        port = free_port(job, _taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
+        port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
     except Unreachable as error:
         if error.cause == "slurm-job-unknown":
             raise  # the job is somebody else's
@@ -74,18 +74,18 @@ def _id(number: str) -> object:
     return int(number) if number.isdigit() else number
 
 
-def free_port(job: Job, taken: Collection[int]) -> int:
+def free_port(job: Job, used: Collection[int]) -> int:
     """The first of WIDTH ports of which none is taken, beginning where no job with a number near this one's begins."""
     blocks = len(PORTS) // WIDTH
     begin = int(re.sub(r"\D", "", job.id)) % blocks
     for step in range(blocks):
         port = PORTS[(begin + step) % blocks * WIDTH]
-        if not any(number in taken for number in range(port, port + WIDTH)):
+        if not any(number in used for number in range(port, port + WIDTH)):
             return port
     return PORTS[begin * WIDTH]  # the `port` stage names who holds it
 
 
-def _taken(sockets: str) -> set[int]:
+def taken(sockets: str) -> set[int]:
     """Local ports in the kernel's tables: `1: 0100007F:733C 00000000:0000 0A …`."""
     return {int(port, 16) for port in re.findall(r"(?m)^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
 
