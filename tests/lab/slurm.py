@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .host import USER_PATH, Host
+from .host import Host
 from .lab import Lab, merged
-from .needs import find_program
 from .proc import LabError, wait_until
 
 CONF = """\
@@ -98,8 +97,8 @@ class Slurm:
         host.run(["slurmd"], "root")
 
     def stop(self, host: Host, daemon: str) -> None:
-        """End munged or slurmd on a host, and wait until it is gone."""
-        host.run(f"kill -KILL $(cat {'/run/munge/munged.pid' if daemon == 'munged' else '/run/slurmd.pid'})", "root")
+        """End munged, slurmd or slurmctld on a host, at once."""
+        host.run(f"kill -KILL $(cat /run/{'munge/' if daemon == 'munged' else ''}{daemon}.pid)", "root")
 
     # What an administrator and a user type
 
@@ -129,51 +128,37 @@ class Slurm:
         """A folder for PATH: the commands as they are on the login host, in the environment of a login there."""
         folder = self.lab.tmp / "slurm-programs"
         folder.mkdir()
-        user, home, uid = self.lab.user, self.lab.login.home, self.lab.uid
-        enter = [
-            *(
-                find_program("nsenter"),
-                "-t",
-                str(self.lab.login.anchor),
-                "-m",
-                "-u",
-                "-i",
-                "-n",
-                "-p",
-                f"--wdns={home}",
-            ),
-            *("--", find_program("setpriv"), "--pdeathsig", "KILL", "--reuid", str(uid), "--regid", str(uid)),
-            *("--init-groups", "--"),
-        ]
-        login = [
-            f"HOME={home}",
-            f"USER={user}",
-            f"LOGNAME={user}",
-            "SHELL=/bin/bash",
-            f"PATH={USER_PATH}",
-            "LANG=C.UTF-8",
-        ]
         for name in COMMANDS:
-            script = (
-                "#!/bin/sh\n"
-                f"job=${{SLURM_JOB_ID:+SLURM_JOB_ID=$SLURM_JOB_ID}}\n"
-                f'exec env -i {shlex.join(login)} $job {shlex.join(enter)} {name} "$@"\n'
-            )
-            (folder / name).write_text(script)
-            (folder / name).chmod(0o755)
+            self._command(folder / name, self.lab.user)
         return folder
+
+    def may_administrate(self) -> None:
+        """From now on `scontrol` of `programs` is root's, as where sudo or an operator's account allows it."""
+        self._command(self.programs / "scontrol", "root")
+
+    def _command(self, program: Path, user: str) -> None:
+        login = self.lab.login
+        settings = [f"{name}={value}" for name, value in login.environment(user).items()]
+        enter = shlex.join(login.entered([program.name], user))
+        program.write_text(f'#!/bin/sh\nexec env -i {shlex.join(settings)} {enter} "$@"\n')
+        program.chmod(0o755)
 
 
 class SlurmLab(Lab):
     """A lab whose hosts are reached over a job of its own cluster, as those of a `Lab` are over SSH."""
 
-    def __init__(self, hosts: int = 2, **options: Any) -> None:
+    def __init__(self, hosts: int = 2, *, gpus: int = 0, **options: Any) -> None:
         super().__init__(hosts, login="login", **options)
+        self.gpus = gpus
+
+    def __enter__(self) -> SlurmLab:
+        self.start()
+        return self
 
     def _start(self) -> None:
         super()._start()
-        self.slurm = Slurm(self)
-        self.job = self.slurm.allocate()
+        self.slurm = Slurm(self, gpus=self.gpus)
+        self.job = self.slurm.allocate(*([f"--gres=gpu:{self.gpus}"] if self.gpus else []))
 
     def environment(self) -> dict[str, str]:
         env = super().environment()
