@@ -30,6 +30,7 @@ from runbook.transport.slurm_told import (
     nodes_in,
     refusal,
     said,
+    silent,
     unhealthy,
 )
 
@@ -80,10 +81,13 @@ class Allocations:
         except FileNotFoundError as error:
             raise no_tool("srun") from error
 
-    def why(self, number: str, name: str, complaint: str, says: str) -> Unreachable:
-        """Why there is no step of this job on this node, or none any more. `says` is what was noticed of it."""
+    def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
+        """Why there is no step of this job on this node, or none any more.
+
+        `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it has
+        not ended."""
         seen = said(complaint)
-        told = refusal(complaint, number, name)
+        told = refusal(complaint, number, name, seconds)
         if told and told.cause == "slurm-auth-failed":
             return told  # nobody else would believe us either
         try:
@@ -100,6 +104,8 @@ class Allocations:
             )
         if told := told or (node and unhealthy(node, seen)) or over:
             return told
+        if lives:
+            return silent(name, says, seen)
         return Unreachable(
             "slurm-step-failed",
             f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
@@ -129,6 +135,7 @@ class SlurmStream(ProcessStream):
         self._allocations = allocations
         self._job = job
         self._name = node.name
+        self._begun = time.monotonic()
         forget = f"unset {OF_THE_TASK}; {command(node.interpreter)}"
         super().__init__(
             ["srun", f"--jobid={job}", f"--nodelist={node.name}", *STEP, "/bin/sh", "-c", forget], environment()
@@ -144,7 +151,9 @@ class SlurmStream(ProcessStream):
         self._process.terminate()
 
     def why(self, says: str) -> Unreachable:
-        return self._allocations.why(self._job, self._name, self.complaint(), says)
+        seconds = time.monotonic() - self._begun
+        lives = self._process.poll() is None and not self._drained.is_set()
+        return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=lives)
 
 
 def environment() -> dict[str, str]:

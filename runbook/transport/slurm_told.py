@@ -29,6 +29,9 @@ _UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist
 _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
+AT_ONCE_S = 5.0
+"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after MessageTimeout."""
+
 ENDINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
     "CANCELLED": "it was cancelled (scancel)",
@@ -143,13 +146,21 @@ def said(complaint: str) -> tuple[str, ...]:
     return tuple(lines[-4:])
 
 
-def refusal(complaint: str, job: str, node: str | None = None) -> Unreachable | None:
+def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
     """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None where
-    they tell nothing."""
+    they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
         return _not_believed(
             "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
+        )
+    if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
+        return Unreachable(
+            "slurm-unreachable",
+            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is larger than "
+            "one packet may not get through, or it hangs",
+            f"`ping -M do -s 1472 -c 3 {word(node)}` tells whether full-size packets pass; on {node}: `sudo systemctl status slurmd`",
+            seen,
         )
     if node is not None and _HUNG_UP.search(complaint):
         return _not_believed(
@@ -167,6 +178,17 @@ def refusal(complaint: str, job: str, node: str | None = None) -> Unreachable | 
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
     remedy = "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`"
     return Unreachable("slurm-job-unknown", says, remedy, seen) if says else None
+
+
+def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
+    """For a step that neither ends nor says a word: slurmctld takes minutes (SlurmdTimeout) to miss a node."""
+    return Unreachable(
+        "slurm-unreachable",
+        f"{says}; its job runs, and Slurm has not missed it yet",
+        f"check that {node} is up and that the network between it and this machine holds: `ping -c 3 {word(node)}`, "
+        f"`sinfo -N -n {word(node)}`",
+        seen,
+    )
 
 
 def no_controller(seen: tuple[str, ...]) -> Unreachable:

@@ -25,6 +25,21 @@ NAMES = (
     "ib_cable_pulled",
     "ib_no_subnet_manager",
     "ib_rate_low",
+    "name_means_loopback_on_a_peer",
+    "name_unresolvable",
+    "node_no_torch",
+    "node_shm_tiny",
+    "node_workdir_full",
+    "path_loses_30_percent",
+    "path_mtu_differs",
+    "port_bound_by_somebody",
+    "port_taken_by_root",
+    "rank_killed",
+    "rank_never_calls",
+    "rank_out_of_memory",
+    "rank_stopped",
+    "rank_wrong_data",
+    "slow_link_one_node",
 )
 
 

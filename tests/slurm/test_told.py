@@ -160,6 +160,14 @@ def test_the_words_of_srun_and_scontrol(words: str, cause: str) -> None:
     assert told.cause == cause
 
 
+def test_an_order_that_was_given_up_is_no_credential_that_was_refused() -> None:
+    words = "srun: error: Task launch for StepId=1.0 failed on node node-b: Zero Bytes were transmitted or received"
+    told = refusal(words, "1", "node-b", seconds=10.1)
+    assert told is not None
+    assert told.cause == "slurm-unreachable"
+    assert "larger than one packet" in told.says
+
+
 def test_words_that_tell_nothing_are_nobodys_fault() -> None:
     assert refusal("srun: Job step aborted: Waiting up to 5 seconds for job step to finish.", "99", "node-b") is None
 
