@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .host import Host
-from .lab import Lab, merged
+from .lab import CHECKOUT, Lab, merged
 from .proc import LabError, wait_until
 
 CONF = """\
@@ -147,9 +148,21 @@ class Slurm:
 class SlurmLab(Lab):
     """A lab whose hosts are reached over a job of its own cluster, as those of a `Lab` are over SSH."""
 
-    def __init__(self, hosts: int = 2, *, gpus: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        hosts: int = 2,
+        *,
+        gpus: int = 0,
+        settings: Mapping[str, object] | None = None,
+        job: bool = True,
+        **options: Any,
+    ) -> None:
+        """`job`: whether the ordinary user has one on all hosts from the start, `self.job`."""
         super().__init__(hosts, login="login", **options)
         self.gpus = gpus
+        self.settings = settings
+        self._with_job = job
+        self.job = 0
 
     def __enter__(self) -> SlurmLab:
         self.start()
@@ -157,12 +170,21 @@ class SlurmLab(Lab):
 
     def _start(self) -> None:
         super()._start()
-        self.slurm = Slurm(self, gpus=self.gpus)
-        self.job = self.slurm.allocate(*([f"--gres=gpu:{self.gpus}"] if self.gpus else []))
+        self.slurm = Slurm(self, gpus=self.gpus, settings=self.settings)
+        if self._with_job:
+            self.job = self.slurm.allocate(*([f"--gres=gpu:{self.gpus}"] if self.gpus else []))
 
     def environment(self) -> dict[str, str]:
         env = super().environment()
         return {**env, "PATH": f"{self.slurm.programs}{os.pathsep}{env['PATH']}"}
+
+    def install_runbook(self) -> None:
+        """The `runbook` of this checkout on every host's PATH, as on a cluster with a shared file system."""
+        site = self.shared / "site"
+        for part in ("runbook", "schemas", "playbooks", "inventories"):
+            shutil.copytree(CHECKOUT / part, site / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for host in (self.login, *self.hosts):
+            host.tool("runbook", f'PYTHONPATH=/shared/site exec {self.python} -m runbook "$@"')
 
     def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
         over = {"defaults": {"connection": "slurm", "ssh": None, "slurm": {"job": self.job}}}
