@@ -479,7 +479,8 @@ def main():
 
     def stop(_number, _frame):
         DYING.set()
-        supervisor.end()
+        if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
+            supervisor.end()
 
     for name in ("SIGTERM", "SIGHUP", "SIGINT"):
         if hasattr(signal, name):
