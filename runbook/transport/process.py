@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from runbook.model.errors import Unreachable
 
@@ -18,6 +19,8 @@ ENDING_S = 6.0
 
 class ProcessStream:
     """Runs in a session of its own, so that Ctrl-C reaches only the controller. Raises OSError where it does not start."""
+
+    unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process

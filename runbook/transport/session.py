@@ -131,7 +131,7 @@ class Session:
             reply = replies.get(timeout=timeout_s)
         except queue.Empty:
             raise NoReply(
-                "ssh-unreachable",
+                self._stream.unanswered,
                 f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
                 f"check the load and the network of {self.node}",
             ) from None
@@ -139,7 +139,7 @@ class Session:
             with self._lock:
                 self._replies.pop(number, None)
         if reply is None:
-            raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
+            raise self._lost or Unreachable(self._stream.unanswered, f"lost {self.node}", f"check {self.node}")
         if reply[0].event == "failed":
             raise ProgramNotStarted.of(reply[0].error)
         return reply
@@ -252,9 +252,7 @@ class Session:
                 try:
                     after, beat = self._beats.get(timeout=max(0.0, deadline - time.monotonic()))
                 except queue.Empty:
-                    raise Unreachable(
-                        "ssh-unreachable", f"{self.node} stopped answering", f"check the network to {self.node}"
-                    ) from None
+                    raise self._broken(f"{self.node} stopped answering") from None
                 if beat.echo == self._echo:
                     break
             offset, doubt = beat.time - (before + after) / 2, (after - before) / 2
@@ -383,7 +381,7 @@ class Session:
     def _broken(self, says: str) -> Unreachable:
         reason = None if self._leaving else self._stream.why(says)
         return reason or Unreachable(
-            "ssh-unreachable",
+            self._stream.unanswered,
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",
             _evidence(self._stream.complaint()),

@@ -42,9 +42,16 @@ class Site:
     def open(self, nodes: Iterable[Node]) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`."""
         missing = [node for node in nodes if node.name not in self.sessions]
+        steps = {node.name for node in missing if node.connection == "slurm"}
         for name, result in self.each(missing, self._open_one, timeout_s=OPEN_S).items():
             if isinstance(result, Unreachable):
                 self.failures[name] = result
+            elif isinstance(result, TimeoutError) and name in steps:
+                self.failures[name] = Unreachable(
+                    "slurm-unreachable",
+                    f"no step came to run on {name} within {OPEN_S:g} s",
+                    f"try `srun --overlap -N1 -w {word(name)} hostname` by hand; `scontrol ping`; more nodes at once with -f",
+                )
             elif isinstance(result, TimeoutError):
                 self.failures[name] = Unreachable(
                     "ssh-timeout",

@@ -131,6 +131,8 @@ class Allocations:
 class SlurmStream(ProcessStream):
     """The supervisor's stdin and stdout over one step. Raises FileNotFoundError where there is no srun."""
 
+    unanswered = "slurm-unreachable"
+
     def __init__(self, allocations: Allocations, job: str, node: Node) -> None:
         self._allocations = allocations
         self._job = job

@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import fabric
 import paramiko
@@ -228,6 +229,8 @@ class _Bastion:
 
 class SshStream:
     """The supervisor's stdin and stdout over one channel of one connection."""
+
+    unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, connection: fabric.Connection, node: Node, target: Target) -> None:
         self._connection = connection

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from runbook.model.errors import Unreachable
 
 
 class Stream(Protocol):
     """A program on the node whose stdin we write and whose stdout we read. One reader, any number of writers."""
+
+    unanswered: ClassVar[str]
+    """The cause of a node that does not answer, reached in this way."""
 
     def write(self, data: bytes) -> None:
         """Send all of `data`, or raise OSError."""
