@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.cli.source import inventory_source
 from runbook.engine.survey.allocation import PORTS, WIDTH, draft_of, free_port, taken
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
 from runbook.load.write import written
-from runbook.model.errors import Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport.slurm_told import Job, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 
 JOB = """\
@@ -173,6 +174,16 @@ def test_words_that_tell_nothing_are_nobodys_fault() -> None:
 
 
 # The inventory of a job.
+
+
+@pytest.mark.parametrize(
+    "named", ["slurm:", "slurm:abc", "slurm:4;5", "slurm:-1", "slurm:1_", "slurm:1 2", "slurm:\n1"]
+)
+def test_what_can_be_no_job_is_refused_and_nobody_is_asked(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(FilesWrong) as caught:
+        inventory_source(named)
+    assert [problem.id for problem in caught.value.problems] == ["slurm-job-unknown"]
 
 
 def test_a_job_becomes_an_inventory_that_loads() -> None:
