@@ -339,7 +339,7 @@ def test_every_program_a_check_runs_is_there() -> None:
 
 # Rules of lint.
 
-TOLD_BY_A_RUN = {"inventory.windows-node"}
+TOLD_BY_A_RUN = {"inventory.windows-node", "playbook.detach-over-slurm"}
 """What can be written and rendered but not run: no mistake in a file."""
 
 

@@ -18,6 +18,16 @@ CAUSES: Mapping[str, str] = {
     "controller-paused": "the machine that runs us slept or had no CPU for so long that nodes took it for gone",
     "sudo-password-required": "sudo would ask",
     "login-shell-failed": "the account's login shell runs no command",
+    # reaching the node over Slurm
+    "slurm-tool-missing": "srun or scontrol is not on the controller's PATH",
+    "slurm-no-allocation": "there is no job to run in: none was named, or it has not started",
+    "slurm-job-unknown": "Slurm knows no such job, or it is somebody else's",
+    "slurm-job-ended": "the job is over: cancelled, out of time, requeued, a node failed",
+    "slurm-node-not-in-job": "the node is not one of the job's",
+    "slurm-node-drained": "Slurm holds something against the node: drained, down, failing",
+    "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
+    "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
+    "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
     # the node itself
     "python-missing": "the interpreter named does not exist, or none on PATH",
     "python-too-old": "below what the node programs need",
@@ -151,3 +161,34 @@ CONSEQUENCES = frozenset({"peer-died", "ranks-missing"})
 
 VAGUE = frozenset({"program-error", "insufficient-evidence"})
 """These say that something is wrong, and not what."""
+
+OF_THE_NODE = frozenset(
+    {
+        "clock-skew",
+        "memlock-limit",
+        "shm-too-small",
+        "host-unreachable",
+        "no-route",
+        "packet-loss",
+        "mtu-blackhole",
+        "duplicate-address",
+        "firewall-drop",
+        "firewall-reject",
+        "data-ports-blocked",
+        "allreduce-wrong-data",
+        "ib-no-device",
+        "ib-port-not-active",
+        "ib-rate-low",
+        "roce-wrong-gid-index",
+        "rdma-peer-unreachable",
+        "gpu-tool-hung",
+        "driver-library-mismatch",
+        "fabricmanager-down",
+        "gpu-fell-off-bus",
+        "gpu-ecc-uncorrectable",
+        "nvlink-error",
+        "gpu-reset-required",
+    }
+)
+"""What stays with the machine when the job goes, so that the next job meets it too. None that a wrong inventory, the
+program or the user's own account could bring about."""

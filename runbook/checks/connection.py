@@ -352,7 +352,7 @@ def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
     machines: dict[str, str] = {}
     for node in at.nodes:
         first = machines.setdefault(at.machine(node.name), node.name)
-        if first != node.name and node.connection == "ssh":
+        if first != node.name and node.connection != "local":
             found.setdefault(
                 node.name,
                 Finding(

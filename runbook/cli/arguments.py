@@ -104,7 +104,12 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: two_node_allreduce")
-    run.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
+    run.add_argument(
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+    )
     run.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     run.add_argument(
         "-t", "--tags", metavar="TAGS", action="append", default=[], help="only stages with one of these tags"
@@ -140,6 +145,18 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="of a launch: show only what this rank writes",
     )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
+    run.add_argument(
+        "--drain",
+        action="store_true",
+        help="nodes of a Slurm cluster that were proven bad: scontrol update … state=drain",
+    )
+    run.add_argument(
+        "--drain-at-most",
+        type=_percent,
+        default=10.0,
+        metavar="P",
+        help="never drain more than this percentage of the cluster's nodes (default: 10)",
+    )
 
 
 def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -149,7 +166,12 @@ def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="Write every node's launch scripts: the very files that `run` pushes.",
     )
     render.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: train_single_gpu")
-    render.add_argument("-i", "--inventory", metavar="INV", help="inventory file (default: the one the playbook names)")
+    render.add_argument(
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+    )
     render.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     render.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -185,7 +207,10 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -228,12 +253,16 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made = below.add_parser(
         "init",
         parents=[new],
-        help="make an inventory by asking the hosts themselves over SSH",
+        help="make an inventory by asking the hosts themselves over SSH, or Slurm about a job",
         description="Log in to the hosts, look at GPUs, network, InfiniBand and Python, and write an inventory. What "
-        "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached.",
+        "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached. "
+        "`slurm` or `slurm:JOBID` instead of hosts: the nodes of that job, as Slurm tells them.",
     )
     made.add_argument(
-        "hosts", metavar="HOST", nargs="+", help="host, user@host, host:port, a Host of ~/.ssh/config, or gn[01-04]"
+        "hosts",
+        metavar="HOST",
+        nargs="+",
+        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] alone",
     )
     made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
@@ -252,7 +281,10 @@ def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "is written all the same",
     )
     collect.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the run's, else the only one here)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the run's, else the only one here)",
     )
     collect.add_argument(
         "-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d"
@@ -272,7 +304,10 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Jobs that run on the nodes; each is wired in cli/jobs.py."""
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
-        "-i", "--inventory", metavar="INV", help="inventory file (default: the only one here or in inventories/)"
+        "-i",
+        "--inventory",
+        metavar="INV",
+        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -316,6 +351,13 @@ def _port(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be from 1 to 65535")
+    return number
+
+
+def _percent(text: str) -> float:
+    number = float(text.removesuffix("%"))
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError("must be from 0 to 100")
     return number
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from runbook.cli.inventory import only_one_here
 from runbook.cli.product import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
+from runbook.cli.source import inventory_source
 from runbook.engine.collect.archive import archive_files, packed, write_archive
 from runbook.engine.collect.entries import UNFIT, Absent
 from runbook.engine.collect.gather import Gathered, Wanted, gather
@@ -23,10 +24,10 @@ from runbook.engine.collect.nodes import WINDOWS, NodeAnswer
 from runbook.engine.collect.readme import counts
 from runbook.engine.collect.rundir import RunFolder, latest_run, read_run
 from runbook.engine.collect.sources import load
+from runbook.load.document import Document
 from runbook.load.env import Environment
 from runbook.load.origins import Origins
 from runbook.load.patterns import select
-from runbook.load.shipped import find_inventory
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold
@@ -120,7 +121,7 @@ def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Sub
     """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone is worth sending too."""
     environ = Environment(os.environ)
     if arguments.inventory is not None or run is None:
-        path = find_inventory(arguments.inventory) if arguments.inventory is not None else only_one_here()
+        path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
         return loaded(path, environ)
     if run.inventory is None:
         return Subject(
@@ -132,7 +133,7 @@ def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Sub
         return Subject(run.inventory, trouble=f"the run's inventory does not load: {wrong}")
 
 
-def loaded(path: Path, environ: Environment) -> Subject:
+def loaded(path: Path | Document, environ: Environment) -> Subject:
     inventory, origins = load(path, environ)
     secrets = {
         value.source: value.reveal()
@@ -145,7 +146,7 @@ def loaded(path: Path, environ: Environment) -> Subject:
         for source, text in secrets.items()
         if not long_enough(text)
     ]
-    return Subject(path, inventory, origins, unknown=tuple(unknown))
+    return Subject(path if isinstance(path, Path) else None, inventory, origins, unknown=tuple(unknown))
 
 
 def of_same_inventory(

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from runbook.cli.source import inventory_source
 from runbook.lint.files import leads_out
 from runbook.lint.source import secrets_in
 from runbook.load.env import Environment
@@ -13,7 +14,6 @@ from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
 from runbook.load.patterns import select
-from runbook.load.shipped import find_inventory
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
@@ -43,7 +43,7 @@ def inventory(arguments: argparse.Namespace) -> int:
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
     """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
-    path = find_inventory(arguments.inventory) if arguments.inventory is not None else only_one_here()
+    path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
     return load_inventory_with_origins(
         path, extra_vars=parse_extra(arguments.extra_vars), environ=Environment(os.environ)
     )

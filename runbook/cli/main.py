@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import runbook
 from runbook.cli.arguments import parser
-from runbook.model.errors import FilesWrong, RunbookError
+from runbook.model.errors import FilesWrong, RunbookError, Unreachable
 from runbook.model.surroundings import lack_behind
 from runbook.model.visible import visible
 from runbook.report.output import complain, standard_streams, stdout
@@ -48,6 +48,9 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         shown = Shown(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")
         return 2
+    except Unreachable as failure:
+        complain(unreached(failure))
+        return COULD_NOT_TELL
     except RunbookError as error:
         complain(f"error: {visible(str(error))}\n")
         return 2
@@ -59,6 +62,13 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
             complain(f"error: {lack.says}: {lack.remedy}\n")
             return COULD_NOT_TELL
         return crash(arguments, error)
+
+
+def unreached(failure: Unreachable) -> str:
+    """What could not be asked before anything was run, in lines for people."""
+    lines = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
+    lines += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
+    return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _kept(code: int) -> int:

@@ -17,17 +17,20 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
+from runbook.cli.source import inventory_source
+from runbook.engine.drain import Verdicts, drain, text
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import Settings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
+from runbook.load.document import Document
 from runbook.load.extra import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
-from runbook.load.shipped import find_inventory, find_playbook
-from runbook.model.errors import FilesWrong, Problem
+from runbook.load.shipped import find_playbook
+from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
@@ -62,8 +65,23 @@ def run(arguments: argparse.Namespace) -> int:
     run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
-        with terminated_like_interrupted(), reports(arguments, run_dir) as emit:
-            return execute(plan, settings, emit)
+        verdicts = Verdicts()
+        with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
+            code = execute(plan, settings, emit)
+        if arguments.drain:
+            take_out(verdicts, run_id, arguments.drain_at_most)
+        return code
+
+
+def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:
+    """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
+    try:
+        done = drain(verdicts.bad(), run_id, at_most)
+    except Unreachable as error:
+        stderr.line(f"drain: nothing is drained: {error.says} [{error.cause}]")
+        return
+    for line in text(done):
+        stderr.line(line)
 
 
 def note(text: str) -> None:
@@ -90,10 +108,10 @@ def words(options: list[str]) -> tuple[str, ...]:
     return tuple(word.strip() for option in options for word in option.split(",") if word.strip())
 
 
-def inventory_path(named: str | None, playbook: Playbook) -> Path:
+def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
     """The inventory of `-i`, or the playbook's own, which lies relative to the playbook."""
     if named is not None:
-        return find_inventory(named)
+        return inventory_source(named)
     if playbook.inventory is None:
         raise FilesWrong(
             [Problem("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")]
@@ -121,14 +139,14 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reports(arguments: argparse.Namespace, run_dir: Path) -> Iterator[Emit]:
+def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iterator[Emit]:
     """Readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
 
     With a machine's format on stdout, people still see the progress on stderr if that is a terminal, or with -v.
     """
     result = Result()
     junit = Junit()
-    readers: list[Emit] = [result]
+    readers: list[Emit] = [result, *others]
     with contextlib.ExitStack() as stack:
         try:
             events = io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8")

@@ -124,6 +124,16 @@ def refuse_what_cannot_run(plan: Plan) -> None:
                 help="leave them out with -l, for example `-l 'all:!" + windows[0] + "'`",
             )
         )
+    batch = [node.name for node in plan.inventory.nodes if node.connection == "slurm"]
+    for stage in plan.stages:
+        if isinstance(stage.work, Job) and stage.work.detach and {*batch} & {*stage.nodes}:
+            problems.append(
+                Problem(
+                    "playbook.detach-over-slurm",
+                    f"`{stage.name}` is detached, and over Slurm whatever runbook starts ends with its steps, when runbook does",
+                    help="leave out `detach:`, and start runbook itself from a batch script (sbatch)",
+                )
+            )
     if problems:
         raise FilesWrong(problems)
 

@@ -17,6 +17,7 @@ import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
+from runbook.engine.job_over import told_by_their_job
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.model.commands import word
 from runbook.model.events import (
@@ -175,7 +176,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         with contextlib.suppress(OSError):
             write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
-    return complete(stage, future.result())
+    return told_by_their_job(run, stage.inventory, complete(stage, future.result()))
 
 
 def _wait(future: Future[list[Outcome]], deadline: float) -> None:

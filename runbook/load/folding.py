@@ -14,7 +14,7 @@ from runbook.load.env import UNCARRIABLE, EnvReader
 from runbook.load.names import Entry
 from runbook.load.origins import Layer
 from runbook.load.ranges import expand, has_range
-from runbook.model.inventory import EnvValue, Node, Ssh
+from runbook.model.inventory import EnvValue, Node, Slurm, Ssh
 
 _PLAIN_SSH = Ssh()
 
@@ -64,6 +64,7 @@ class Folding:
             address=self._address(entry, ("address",), folded) or name,
             connection=folded.values.get(("connection",), "ssh"),
             ssh=self._ssh(entry, folded),
+            slurm=Slurm(self._text(("slurm", "job"), folded)),
             python=self._text(("python",), folded) or ("python3" if shell == "sh" else "python"),
             shell=shell,
             activate=self._text(("activate",), folded),

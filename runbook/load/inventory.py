@@ -59,10 +59,14 @@ def load_inventory(
 
 
 def load_inventory_with_origins(
-    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
+    source: str | Path | Document,
+    *,
+    extra_vars: Mapping[str, object] = _NOTHING,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
-    """As `load_inventory`, with where every value came from."""
-    examined = examine_inventory(read_document(path), extra_vars=extra_vars, environ=environ)
+    """As `load_inventory`, with where every value came from; also of a document that lies in no file."""
+    document = source if isinstance(source, Document) else read_document(source)
+    examined = examine_inventory(document, extra_vars=extra_vars, environ=environ)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))
     return examined.inventory, examined.origins
@@ -194,7 +198,7 @@ class _Assembly:
         place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
-        if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection == "ssh" for node in ordered):
+        if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection != "local" for node in ordered):
             message = f"with several nodes every rank would dial itself at {address}, and none would meet another"
             help = "give the master's address on the network that the nodes share"
             self._complaints.about_value(place, "master-addr-loopback", message, help)

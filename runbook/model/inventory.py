@@ -31,6 +31,13 @@ class Ssh:
 
 
 @dataclass(frozen=True, slots=True)
+class Slurm:
+    """`job` is the job whose nodes these are; None: the one that runbook itself is started in."""
+
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One machine after every default, group and variable has been folded in.
 
@@ -39,8 +46,9 @@ class Node:
 
     name: str
     address: str
-    connection: str = "ssh"  # ssh | local
+    connection: str = "ssh"  # ssh | local | slurm
     ssh: Ssh = field(default_factory=Ssh)
+    slurm: Slurm = field(default_factory=Slurm)
     python: str = "python3"
     shell: str = "sh"  # sh | bat | ps1
     activate: str | None = None

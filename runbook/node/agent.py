@@ -32,11 +32,17 @@ NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
 KEPT = "KEPT"
+BATCH_VARIABLE = "SLURM_JOB_ID"
+TOGETHER_S = 0.3  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+DYING = threading.Event()  # somebody has signalled us
 
 
 def pause(seconds):
     """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
     threading.Event().wait(seconds)
+
+
+KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", 9), 128 + signal.SIGTERM, 128 + 9)
 
 
 class Pipe:
@@ -108,6 +114,7 @@ class Program:
         self.ended = threading.Event()  # the program itself
         self.over = threading.Event()  # and all that it wrote has been sent
         self.timed_out = False
+        self.stopped = False  # by us
         self.pumps = [
             threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
             threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
@@ -144,7 +151,11 @@ class Program:
         # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
         for pump in self.pumps:
             pump.join(0.5)
+        if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
+            DYING.wait(TOGETHER_S)
         self.over.set()
+        if DYING.is_set():
+            return  # whatever ended us ended it: that is no word on the program
         try:
             self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
         except OSError:
@@ -174,6 +185,7 @@ class Program:
             pass
 
     def stop(self, grace):
+        self.stopped = True
         self.signal(signal.SIGTERM)
         self.ended.wait(grace)
         self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -494,7 +506,9 @@ def main():
     supervisor = Supervisor()
 
     def stop(_number, _frame):
-        supervisor.end()
+        DYING.set()
+        if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
+            supervisor.end()
 
     for name in ("SIGTERM", "SIGHUP", "SIGINT"):
         if hasattr(signal, name):

@@ -81,6 +81,8 @@ class Session:
         self._echo: str | None = None  # the beat that is waited for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
+        self._closing: threading.Thread | None = None
+        self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
         self._last_heard = self._last_said = time.monotonic()
         self._listening = False  # the reader waits for the node, and nobody for the reader
@@ -98,8 +100,11 @@ class Session:
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
+            reason = self._stream.why(f"nothing was started on {node} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
+            if reason and bootstrap.STARTED not in self._noise:
+                raise reason from None
             if bootstrap.STARTED in self._noise:
                 quoted = typed(python)
                 raise NoPython(
@@ -155,7 +160,7 @@ class Session:
                 reply = replies.get(timeout=timeout_s)
             except queue.Empty:
                 raise NoReply(
-                    "ssh-unreachable",
+                    self._stream.unanswered,
                     f"{self.node} did not answer `{frame['do']}` within {timeout_s:g} s",
                     f"check the load and the network of {self.node}",
                 ) from None
@@ -163,7 +168,7 @@ class Session:
                 with self._lock:
                     self._replies.pop(number, None)
             if reply is None:
-                raise self._lost or Unreachable("ssh-unreachable", f"lost {self.node}", f"check {self.node}")
+                raise self._lost or Unreachable(self._stream.unanswered, f"lost {self.node}", f"check {self.node}")
             if reply[0].event == "failed":
                 raise ProgramNotStarted.of(reply[0].error)
             return reply
@@ -284,9 +289,7 @@ class Session:
                 try:
                     after, beat = self._beats.get(timeout=max(0.0, deadline - time.monotonic()))
                 except queue.Empty:
-                    raise Unreachable(
-                        "ssh-unreachable", f"{self.node} stopped answering", f"check the network to {self.node}"
-                    ) from None
+                    raise self._broken(f"{self.node} stopped answering") from None
                 if beat.echo == self._echo:
                     break
             offset, doubt = beat.time - (before + after) / 2, (after - before) / 2
@@ -328,7 +331,13 @@ class Session:
     def disbelieve(self, reason: Unreachable) -> None:
         """Hear nothing more from the node, for this reason."""
         self._lose(reason)
-        threading.Thread(target=self._stream.close, daemon=True).start()
+        self._closing = threading.Thread(target=self._stream.close, daemon=True)
+        self._closing.start()
+
+    def let_go(self, timeout_s: float) -> None:
+        """Wait until what is left here of the way to a lost node has ended."""
+        if self._closing:
+            self._closing.join(timeout_s)
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
         """Have everything of this run stopped and removed; tells what was stopped, swept and left.
@@ -339,6 +348,8 @@ class Session:
 
     def say_goodbye(self) -> Callable[[float], Message]:
         """The same in two steps: what is returned waits so many seconds for the answer, and closes the connection."""
+
+        self._leaving = True
 
         def answered(timeout_s: float) -> Message:
             try:
@@ -431,9 +442,12 @@ class Session:
         if opening.over:
             self._lose(self._broken(f"the connection to {self.node} was closed"))
             return
-        self._hello.put(_no_supervisor(self.node, opening, self._stream.complaint()))
+        reason = None if opening.codes else self._stream.why(f"nothing was started on {self.node}")
+        self._hello.put(reason or _no_supervisor(self.node, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
+        if reason := None if self._leaving else self._stream.why(says):
+            return reason
         pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
         if pause and pause.seconds > SILENCE_S - BEAT_S:
             # Nobody's fault out there, and the same for all of them: in the same words, so that it is told once.
@@ -445,7 +459,7 @@ class Session:
                 cpu_pressure(),
             )
         return Unreachable(
-            "ssh-unreachable",
+            self._stream.unanswered,
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",
             _evidence(self._stream.complaint()),

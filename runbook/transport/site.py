@@ -15,6 +15,7 @@ from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
+from runbook.transport.slurm import Allocations
 from runbook.transport.stream import Stream
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Site:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._ssh: object | None = None
+        self._slurm = Allocations()
         self._awake = Awake(BEAT_S)
         self._pace = Pace()
         self.patience_s = SILENCE_S
@@ -92,14 +94,7 @@ class Site:
             if isinstance(result, Unreachable):
                 failures[node.name] = node, result
             elif isinstance(result, TimeoutError):
-                failures[node.name] = (
-                    node,
-                    Unreachable(
-                        "ssh-timeout",
-                        f"logging in to {node.name} did not come to an end within {left_s:.0f} s",
-                        f"try `ssh {word(node.name)}` by hand; more nodes at once with -f, if there are very many",
-                    ),
-                )
+                failures[node.name] = node, _too_late(node, left_s)
             elif isinstance(result, BaseException):
                 raise result
         return failures
@@ -124,6 +119,8 @@ class Site:
     def _stream(self, node: Node) -> Stream:
         if node.connection == "local":
             return LocalStream(node.interpreter)
+        if node.connection == "slurm":
+            return self._slurm.connect(node)
         with self._lock:
             if self._ssh is None:
                 # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.
@@ -187,5 +184,22 @@ class Site:
             except Exception as error:  # noqa: BLE001  what went wrong here is data for the report
                 results[name] = error
         pool.shutdown(wait=False, cancel_futures=True)
+        for session in sessions.values():
+            session.let_go(max(0.0, deadline - time.monotonic()))
         self._closing.set()
         return results
+
+
+def _too_late(node: Node, seconds: float) -> Unreachable:
+    """A way to the node that did not open in so many seconds."""
+    if node.connection == "slurm":
+        return Unreachable(
+            "slurm-unreachable",
+            f"no step came to run on {node.name} within {seconds:.0f} s",
+            f"try `srun --overlap -N1 -w {word(node.name)} hostname` by hand; `scontrol ping`; more nodes at once with -f",
+        )
+    return Unreachable(
+        "ssh-timeout",
+        f"logging in to {node.name} did not come to an end within {seconds:.0f} s",
+        f"try `ssh {word(node.name)}` by hand; more nodes at once with -f, if there are very many",
+    )

@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import fabric
 import paramiko
@@ -234,6 +235,8 @@ class _Bastion:
 class SshStream:
     """The supervisor's stdin and stdout over one channel of one connection."""
 
+    unanswered: ClassVar[str] = "ssh-unreachable"
+
     def __init__(self, connection: fabric.Connection, node: Node, target: Target) -> None:
         self._connection = connection
         self._stderr = b""
@@ -288,6 +291,9 @@ class SshStream:
             order.add_boolean(False)
             order.add_string("KILL")
             self._connection.transport._send_user_message(order)  # paramiko has no word for signals
+
+    def why(self, _says: str) -> Unreachable | None:
+        return None
 
     def complaint(self) -> str:
         with contextlib.suppress(Exception):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from runbook.transport.bootstrap import MARK
 from runbook.transport.remote import MARK as MESSAGE
@@ -141,6 +141,11 @@ class RecordedNode:
 
     def kill(self) -> None:
         self.closed.set()
+
+    unanswered: ClassVar[str] = "ssh-unreachable"
+
+    def why(self, _says: str) -> None:
+        return None
 
     def complaint(self) -> str:
         return ""

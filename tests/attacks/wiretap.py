@@ -10,9 +10,11 @@ import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 from runbook.cli.main import main as runbook
+from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import MARK
 from runbook.transport.frames import Frame, FrameReader
@@ -27,6 +29,8 @@ Said = dict[str, list[Json]]
 
 class Tapped:
     """A `Stream` that writes down what passes it, in the order in which it was asked for."""
+
+    unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, stream: Stream, said: Said) -> None:
         self._stream = stream
@@ -88,6 +92,9 @@ class Tapped:
 
     def kill(self) -> None:
         self._stream.kill()
+
+    def why(self, says: str) -> Unreachable | None:
+        return self._stream.why(says)
 
     def complaint(self) -> str:
         return self._stream.complaint()

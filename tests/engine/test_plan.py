@@ -259,6 +259,14 @@ def test_a_launch_stage_is_planned_with_its_words_for_every_node(tmp_path: Path)
     assert made.stages[2].check.job is job
 
 
+def test_a_detached_job_over_slurm_is_refused_since_it_would_end_with_its_step(tmp_path: Path) -> None:
+    nodes = NODES + "    defaults: {connection: slurm}\n"
+    refuse_what_cannot_run(plan(tmp_path, LAUNCH, nodes=nodes))
+    with pytest.raises(FilesWrong) as caught:
+        refuse_what_cannot_run(plan(tmp_path, LAUNCH.replace("torchrun,", "torchrun, detach: true,"), nodes=nodes))
+    assert [problem.id for problem in caught.value.problems] == ["playbook.detach-over-slurm"]
+
+
 def test_windows_nodes_are_planned_and_refused_before_anything_is_touched(tmp_path: Path) -> None:
     nodes = NODES + "    defaults: {shell: bat}\n"
     made = plan(tmp_path, LAUNCH, nodes=nodes)

@@ -6,7 +6,7 @@ from .cli import CliResult, CliTimeoutError, runbook_cli, runbook_finish, runboo
 from .fabric import Fabric
 from .host import Host
 from .lab import Lab, left_behind
-from .needs import lab_missing, missing_packages
+from .needs import lab_missing, missing_packages, slurm_missing
 from .proc import LabError
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "runbook_cli",
     "runbook_finish",
     "runbook_start",
+    "slurm_missing",
 ]

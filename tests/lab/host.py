@@ -182,7 +182,8 @@ class Host:
 
     # Programs
 
-    def _enter(self, argv: Sequence[str] | str, user: str | None) -> list[str]:
+    def entered(self, argv: Sequence[str] | str, user: str | None) -> list[str]:
+        """The argv that runs a program on the host; its environment is the caller's to give, see `environment`."""
         if user not in (None, "root", self.lab.user):
             raise ValueError(f"user: {self.lab.user} (None) or root, not {user!r}")
         command = ["/bin/sh", "-c", argv] if isinstance(argv, str) else list(argv)
@@ -213,7 +214,7 @@ class Host:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program on the host and wait for it; a string is for /bin/sh. Not through sshd."""
         done = subprocess.run(
-            self._enter(argv, user),
+            self.entered(argv, user),
             input=input,
             capture_output=True,
             text=True,
@@ -243,7 +244,7 @@ class Host:
         `pid` is that of the helper outside; the program itself is found by `processes`.
         """
         process = subprocess.Popen(
-            self._enter(argv, user),
+            self.entered(argv, user),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

@@ -86,17 +86,17 @@ def _free_uid() -> int:
     return next(uid for uid in range(61200, 65000) if uid not in taken)
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Changes win, key by key; None removes a key."""
-    merged = dict(base)
+    found = dict(base)
     for key, value in changes.items():
         if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value)
+            found.pop(key, None)
+        elif isinstance(value, dict) and isinstance(found.get(key), dict):
+            found[key] = merged(found[key], value)
         else:
-            merged[key] = value
-    return merged
+            found[key] = value
+    return found
 
 
 def _site_packages() -> list[str]:
@@ -131,21 +131,25 @@ class Lab:
         names: Sequence[str] | None = None,
         offload: bool = True,
         sites: Sequence[Path] = (),
+        login: str | None = None,
     ) -> None:
         """`offload=False` makes TCP hand over single packets, as no network card does: 60 times slower, and a rule for
         `meta length` then sees on the sending host what it sees on the receiving one.
 
-        `sites` are folders of packages that the hosts' Python finds before those of this environment."""
+        `sites` are folders of packages that the hosts' Python finds before those of this environment. `login` names one
+        more host, `self.login`, which is no node: where a batch system lives, and its users log in."""
         self.names = list(names) if names is not None else host_names(hosts)
-        if len(set(self.names)) != len(self.names) or not 0 < len(self.names) <= MOST_HOSTS:
+        everybody = [*self.names, *([login] if login else [])]
+        if len(set(everybody)) != len(everybody) or not 0 < len(everybody) <= MOST_HOSTS:
             raise ValueError(f"1 to {MOST_HOSTS} hosts, each with a name of its own")
-        if bad := [name for name in self.names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
+        if bad := [name for name in everybody if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name)]:
             raise ValueError(f"not a hostname: {bad[0]!r}")
         self.offload = offload
         self.sites = [str(site.resolve()) for site in sites]
         self.id = f"{os.getpid()}{_letters(next(_counter))}"
         self.switch = sweep.netns_name(self.id, ":switch")
         self.hosts: list[Host] = []
+        self._login_name = login
         self.started: list[subprocess.Popen[str]] = []
         self._anchors: list[subprocess.Popen[bytes]] = []
         self._fabric: Fabric | None = None
@@ -185,9 +189,10 @@ class Lab:
             sweep.sweep()
             self.uid = _free_uid()
             sweep.register(self.id, self.tmp, self.uid)
-            self.subnet = _free_subnet(24 if len(self.names) < 250 else 22)
+            names = [*self.names, *([self._login_name] if self._login_name else [])]
+            self.subnet = _free_subnet(24 if len(names) < 250 else 22)
             self.bridge_address = str(self.subnet[-2])
-            self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(self.names)]
+            self.hosts = [Host(self, index, name, str(self.subnet[index + 1])) for index, name in enumerate(names)]
             self._make_network()
         self._make_home()
         self.shared = self.tmp / "shared"  # what every host has at /shared
@@ -201,6 +206,8 @@ class Lab:
         self.await_links(*self.hosts)
         for host in self.hosts:
             host.await_sshd()
+        if self._login_name:
+            self.login = self.hosts.pop()
 
     def await_links(self, *hosts: Host) -> None:
         """Wait until packets pass. The kernel takes up to a second to notice a carrier, and drops them until then."""
@@ -395,7 +402,7 @@ class Lab:
             "nodes": {host.name: {"address": host.address} for host in self.hosts},
         }
         path = self.tmp / file
-        path.write_text(yaml.safe_dump(_merge(content, overrides), sort_keys=False))
+        path.write_text(yaml.safe_dump(merged(content, overrides), sort_keys=False))
         return path
 
     # All hosts

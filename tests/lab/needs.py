@@ -39,6 +39,13 @@ PROGRAMS: dict[str, str] = {
     "zsh": "zsh",
     "fish": "fish",
 }
+# Of the tests over Slurm alone: the rest of the lab does without them.
+SLURM_PROGRAMS: dict[str, str] = {
+    "srun": "slurm-client",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "munged": "munge",
+}
 LIBRARIES: dict[str, tuple[str, str]] = {
     "libumad2sim.so": ("ibsim-utils", "/usr/lib/*/umad2sim/libumad2sim.so"),
     "libfaketimeMT.so.1": ("faketime", "/usr/lib/*/faketime/libfaketimeMT.so.1"),
@@ -63,7 +70,8 @@ def find_program(name: str) -> str:
     """The full path of a program the lab needs; `lab_missing` has said already if it is not there."""
     path = shutil.which(name, path=SEARCH_PATH)
     if path is None:
-        raise FileNotFoundError(f"{name} is not installed (Debian package {PROGRAMS.get(name, '?')})")
+        package = {**PROGRAMS, **SLURM_PROGRAMS}.get(name, "?")
+        raise FileNotFoundError(f"{name} is not installed (Debian package {package})")
     return path
 
 
@@ -78,9 +86,19 @@ def find_library(name: str) -> str:
 
 def missing_packages() -> list[str]:
     """Debian packages to install before the lab can be had."""
-    absent = {package for program, package in PROGRAMS.items() if shutil.which(program, path=SEARCH_PATH) is None}
+    absent = _absent(PROGRAMS)
     absent |= {package for package, pattern in LIBRARIES.values() if not glob.glob(pattern)}  # noqa: PTH207
     return sorted(absent)
+
+
+def _absent(programs: dict[str, str]) -> set[str]:
+    return {package for program, package in programs.items() if shutil.which(program, path=SEARCH_PATH) is None}
+
+
+def slurm_missing() -> list[str]:
+    """Why no Slurm cluster can be had in the lab; empty when it can."""
+    packages = sorted(_absent(SLURM_PROGRAMS))
+    return [f"Slurm in the lab needs these Debian packages: {' '.join(packages)}"] if packages else []
 
 
 def lab_missing() -> list[str]:
@@ -116,4 +134,4 @@ def _missing() -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    print("\n".join(missing_packages()))
+    print("\n".join([*missing_packages(), *sorted(_absent(SLURM_PROGRAMS))]))

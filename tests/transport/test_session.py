@@ -345,6 +345,42 @@ def test_a_supervisor_that_is_asked_to_end_takes_all_with_it(tmp_path: Path) -> 
     node._stream.close()
 
 
+def test_a_supervisor_that_is_asked_again_while_it_ends_still_ends(tmp_path: Path) -> None:
+    """Slurm asks twice at a time limit: the second signal interrupts the thread that the first one set to work."""
+    node = opened(tmp_path, grace_s=0.5)
+    pids = tree(node)
+    os.kill(node.hello["pid"], signal.SIGTERM)
+    assert eventually(lambda: not alive(pids[1]))  # it does not ignore TERM as the others do: so the ending has begun
+    os.kill(node.hello["pid"], signal.SIGTERM)
+    assert gone(*pids, node.hello["pid"])
+    assert eventually(lambda: node.lost is not None)
+    node._stream.close()
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_program_that_ends_with_its_whole_job_is_not_told_as_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    """A batch system signals all processes of a job, one after the other; elsewhere a killed program is just that."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1") if batch else monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    node = opened(tmp_path, grace_s=0.2)
+    program = node.start(["sleep", "1000"])
+    assert program.started.wait(20)
+    assert program.pid is not None
+    os.kill(node.hello["pid"], signal.SIGSTOP)
+    os.kill(program.pid, signal.SIGTERM)
+    if batch:
+        os.kill(node.hello["pid"], signal.SIGTERM)
+    os.kill(node.hello["pid"], signal.SIGCONT)
+    if batch:
+        with pytest.raises(Unreachable):
+            program.wait(20)
+    else:
+        assert program.wait(20).code == -signal.SIGTERM
+    node.disbelieve(Unreachable("ssh-unreachable", "the test is over", "nothing"))
+    node.let_go(20)
+
+
 def test_only_what_belongs_to_this_run_and_node_is_swept(tmp_path: Path) -> None:
     quick = {"grace_s": 0.1}
     with (

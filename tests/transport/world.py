@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from runbook.transport import Session
 from runbook.transport.local import LocalStream
@@ -82,6 +83,11 @@ class Scripted:
 
     def kill(self) -> None:
         self.killed = True
+
+    unanswered: ClassVar[str] = "ssh-unreachable"
+
+    def why(self, _says: str) -> None:
+        return None
 
     def complaint(self) -> str:
         return self._complaint

@@ -28,7 +28,7 @@ def _shared(seen: Seen) -> Found:
     for index, first in enumerate(nodes):
         for second in nodes[index + 1 :]:
             apart = at.machine(first.name) != at.machine(second.name)
-            if first.address == second.address and (apart or second.connection == "ssh"):
+            if first.address == second.address and (apart or second.connection != "local"):
                 found[second.name].append(_written_twice(seen, first.name, second.name, first.address, apart=apart))
                 continue
             if not apart:

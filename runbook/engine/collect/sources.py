@@ -13,7 +13,7 @@ from runbook.engine.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.scripts import node_files
 from runbook.launch.job import Job
-from runbook.load.document import parse_document
+from runbook.load.document import Document, parse_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
@@ -27,7 +27,7 @@ KEYS = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
-def load(path: Path, environ: Mapping[str, str]) -> tuple[Inventory, Origins]:
+def load(path: Path | Document, environ: Mapping[str, str]) -> tuple[Inventory, Origins]:
     """Raises FilesWrong for anything but a variable that is not set."""
     return load_inventory_with_origins(path, environ=environ)
 

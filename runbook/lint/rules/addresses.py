@@ -18,7 +18,7 @@ _PADDING = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 def loopback_address(file: InventoryFile) -> Iterator[Problem]:
     """The rendezvous at loopback is the loader's to refuse; this is about every other address."""
-    elsewhere = any(node.connection == "ssh" for node in trusted(file, "connection"))
+    elsewhere = any(node.connection != "local" for node in trusted(file, "connection"))
     if len(file.inventory.nodes) == 1 or not elsewhere:
         return
     wrong = [

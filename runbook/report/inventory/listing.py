@@ -57,6 +57,8 @@ def login(node: Node, host: str | None = None) -> str:
     """How to log in beyond the address: user, other host, port, jump host; what is left out is ssh's own choice."""
     if node.connection == "local":
         return "this machine"
+    if node.connection == "slurm":
+        return f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job"
     ssh = node.ssh
     host = host or ssh.host
     at = f"@{host}" if host and host != node.address else ""

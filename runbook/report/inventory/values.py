@@ -185,6 +185,7 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
         ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT),
     ):
         yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
+    yield "slurm.job", node.slurm.job if node.connection == "slurm" else None, "SLURM_JOB_ID"
     yield "python", node.python, DEFAULT
     yield "shell", node.shell, DEFAULT
     yield "activate", node.activate, DEFAULT

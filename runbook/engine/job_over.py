@@ -1,0 +1,38 @@
+"""A batch job that ends takes its processes along, one after the other: what was seen of the first ones is not their doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from runbook.checks.context import Run
+from runbook.model.inventory import Inventory
+from runbook.model.verdict import Finding, Outcome, Verdict
+
+KILLED = frozenset({"terminated-from-outside", "rank-killed"})
+"""What a process looks like that ended with its job."""
+
+TOGETHER_S = 1.5
+"""Within this after a first process all of the job have been signalled, the supervisors among them."""
+
+
+def told_by_their_job(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The same, but what killed processes and the whole job is told as that, and of no node."""
+    batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
+    sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
+    suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
+    deadline = time.monotonic() + TOGETHER_S
+    while any(sessions[name].lost is None for name in suspects) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    def over(name: str) -> Finding | None:
+        lost = sessions[name].lost if name in sessions else None
+        ended = lost is not None and lost.cause == "slurm-job-ended"
+        return Finding(lost.cause, lost.says, lost.remedy, lost.evidence) if lost and ended else None
+
+    if not any(over(name) for name in suspects):
+        return list(outcomes)
+    return [
+        Outcome.unknown(o.node, finding) if o.verdict is not Verdict.PASS and (finding := over(o.node)) else o
+        for o in outcomes
+    ]
