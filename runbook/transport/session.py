@@ -61,6 +61,7 @@ class Session:
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._closing: threading.Thread | None = None
+        self._given_up = False
         self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
         self._last_heard = time.monotonic()
@@ -266,7 +267,7 @@ class Session:
         if self._lost:
             return
         if time.monotonic() - self._last_heard > SILENCE_S:
-            self.give_up(f"nothing has come from {self.node} for {SILENCE_S:g} s")
+            self._give_up_aside(f"nothing has come from {self.node} for {SILENCE_S:g} s")
             return
         # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
         if self._write_lock.acquire(blocking=False):
@@ -274,9 +275,15 @@ class Session:
                 self._sent += 1
                 self._stream.write(_frame({"do": "beat"}))
             except OSError as error:
-                self._lose(self._broken(f"writing to {self.node} failed: {error}"))
+                self._give_up_aside(f"writing to {self.node} failed: {error}")
             finally:
                 self._write_lock.release()
+
+    def _give_up_aside(self, why: str) -> None:
+        """As `give_up`, for the thread that sends everybody's beats: asking why takes seconds, and the others wait for theirs."""
+        if not self._given_up:
+            self._given_up = True
+            threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
 
     def give_up(self, why: str) -> None:
         """Take the node for lost: whoever waits for it is told why."""
