@@ -321,6 +321,10 @@ class Session:
     def lost(self) -> Unreachable | None:
         return self._lost
 
+    def why_lost(self) -> Unreachable | None:
+        """Why the node is lost, or is about to be, where the way there knows; None where nothing tells of it."""
+        return self._lost or self._stream.why(f"{self.node} is about to be lost")
+
     # Listening.
 
     def _read(self) -> None:
