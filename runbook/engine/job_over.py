@@ -21,14 +21,18 @@ def told_by_their_job(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
     batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
     sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
     suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
-    deadline = time.monotonic() + TOGETHER_S
-    while any(sessions[name].lost is None for name in suspects) and time.monotonic() < deadline:
-        time.sleep(0.05)
 
     def over(name: str) -> Finding | None:
-        lost = sessions[name].lost if name in sessions else None
-        ended = lost is not None and lost.cause == "slurm-job-ended"
-        return Finding(lost.cause, lost.says, lost.remedy, lost.evidence) if lost and ended else None
+        told = sessions[name].why_lost() if name in sessions else None
+        ended = told is not None and told.cause == "slurm-job-ended"
+        return Finding(told.cause, told.says, told.remedy, told.evidence) if told and ended else None
+
+    deadline = time.monotonic() + TOGETHER_S
+    # Slurm knows it before its signals arrive; a program that takes its grace may keep its session for long.
+    while not any(map(over, suspects)) and time.monotonic() < deadline:
+        if all(sessions[name].lost for name in suspects):
+            break
+        time.sleep(0.1)
 
     if not any(over(name) for name in suspects):
         return list(outcomes)

@@ -33,7 +33,7 @@ CHUNK = 65536
 WATCH_S = 0.25
 KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
-TOGETHER_S = 0.3  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
 DYING = threading.Event()  # somebody has signalled us
 
 

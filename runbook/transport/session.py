@@ -82,6 +82,7 @@ class Session:
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._closing: threading.Thread | None = None
+        self._given_up = False
         self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
         self._last_heard = self._last_said = time.monotonic()
@@ -308,7 +309,7 @@ class Session:
             return
         now = time.monotonic()
         if self._unanswered * BEAT_S >= SILENCE_S and now - self._last_heard > SILENCE_S:
-            self.give_up(f"nothing has come from {self.node} for {now - self._last_heard:.0f} s")
+            self._give_up_aside(f"nothing has come from {self.node} for {now - self._last_heard:.0f} s")
             return
         if patience_s == SILENCE_S and now - min(self._last_said, self._last_heard) < BEAT_S / 2:
             return  # we have just spoken with each other
@@ -318,11 +319,17 @@ class Session:
                 self._sent += 1
                 self._stream.write(_beat(patience_s))
             except OSError as error:
-                self._lose(self._broken(f"writing to {self.node} failed: {error}"))
+                self._give_up_aside(f"writing to {self.node} failed: {error}")
             finally:
                 self._write_lock.release()
         if in_time and self._listening:
             self._unanswered += 1
+
+    def _give_up_aside(self, why: str) -> None:
+        """As `give_up`, for the thread that sends everybody's beats: asking why takes seconds, and the others wait for theirs."""
+        if not self._given_up:
+            self._given_up = True
+            threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
 
     def give_up(self, why: str) -> None:
         """Take the node for lost: whoever waits for it is told why."""
@@ -373,6 +380,10 @@ class Session:
     @property
     def lost(self) -> Unreachable | None:
         return self._lost
+
+    def why_lost(self) -> Unreachable | None:
+        """Why the node is lost, or is about to be, where the way there knows; None where nothing tells of it."""
+        return self._lost or self._stream.why(f"{self.node} is about to be lost")
 
     # Listening.
 

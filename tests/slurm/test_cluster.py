@@ -155,6 +155,13 @@ def test_ranks_get_the_jobs_gpus_and_end_with_it() -> None:
 
 
 @pytest.mark.thorough
+def test_ranks_that_take_their_grace_are_not_accused_meanwhile(lab: SlurmLab) -> None:
+    slow = TRAIN.replace("sleep 1235'", 'trap "sleep 2; exit 143" TERM; sleep 1235 & wait\'').replace('\\"', '"')
+    document = interrupted(lab, slow, lambda: lab.slurm.user("scancel", str(lab.job)))
+    assert told(document, "unknown") == dict.fromkeys(lab.names, "slurm-job-ended")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [WAIT, TRAIN])
 def test_a_killed_controller_leaves_nothing(lab: SlurmLab, text: str) -> None:
     process = runbook_start(lab, "run", playbook(lab, text), "-i", lab.inventory())

@@ -154,4 +154,4 @@ def test_a_login_that_fails_again_says_that_this_machine_was_starved(
     )
     monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(4.0, 0.0, since + 1))
     site.open(NODES[:1])
-    assert "given no CPU on this machine for 4 s" in site.failures["node-a"].evidence[0]
+    assert "gave runbook no CPU for 4 s" in site.failures["node-a"].evidence[0]
