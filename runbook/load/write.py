@@ -16,7 +16,21 @@ Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", 
 Settings = Mapping[Setting, object]
 
 WIDTH = 110  # columns; a node that does not fit is written over several lines
-KEYS = ("address", "connection", "ssh", "python", "shell", "activate", "workdir", "gpus", "processes", "env", "vars")
+KEYS = (
+    "address",
+    "connection",
+    "ssh",
+    "python",
+    "shell",
+    "activate",
+    "workdir",
+    "gpus",
+    "processes",
+    "rack",
+    "leaf",
+    "env",
+    "vars",
+)
 RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range beside their node's
 
 

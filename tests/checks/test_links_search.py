@@ -154,7 +154,7 @@ def test_the_same_many_times(name: str, count: int) -> None:
 @pytest.mark.parametrize("noise", [0.08, 0.15])
 def test_on_a_noisy_network_nobody_is_accused(noise: float) -> None:
     for seed in range(40):
-        names, _ = told(Network(16, 4, noise=noise, transients=0.02), seed)
+        names, _ = told(Network(16, 4, noise=noise, transients=0.005), seed)
         assert not names
 
 

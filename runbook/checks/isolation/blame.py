@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.checks.isolation.lanes import Lane
+from runbook.checks.isolation.judge import Link
 from runbook.checks.isolation.run import Isolation, Layer
 from runbook.checks.isolation.wires import Reason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
@@ -196,7 +196,7 @@ def _limited(node: str, reason: Reason, layer: Layer) -> Charge:
     return Charge(says, f"on {node}: `{reason.command}`", (reason.evidence,))
 
 
-def _rails(layer: Layer, lanes: Sequence[Lane], members: Sequence[Member]) -> tuple[str, ...]:
+def _rails(layer: Layer, lanes: Sequence[Link], members: Sequence[Member]) -> tuple[str, ...]:
     """Where single pairs of ranks make a lane slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []

@@ -24,6 +24,9 @@ SUSPECT, CONFIRMED, MEAN = 0.10, 0.07, 0.095
 SUSPECT_SIGMAS, CONFIRMED_SIGMAS, MEAN_SIGMAS = 3.3, 2.3, 3.1
 """The same in standard deviations, where these are wider: what noise does is nobody's fault."""
 
+WIDEST = 0.5
+"""Less than half of what is usual is suspect, however wide the noise."""
+
 ANCHOR = 0.9
 """The quantile from which the search for the median of the sound ones begins. With half of all nodes slow in both
 directions, a quarter of the links is sound; of four nodes, a sixth."""
@@ -91,15 +94,15 @@ class Normal:
 
     @property
     def suspect(self) -> float:
-        return 1 - max(SUSPECT, SUSPECT_SIGMAS * self.sigma)
+        return 1 - min(max(SUSPECT, SUSPECT_SIGMAS * self.sigma), WIDEST)
 
     @property
     def confirmed(self) -> float:
-        return 1 - max(CONFIRMED, CONFIRMED_SIGMAS * self.sigma)
+        return 1 - min(max(CONFIRMED, CONFIRMED_SIGMAS * self.sigma), WIDEST)
 
     @property
     def mean(self) -> float:
-        return 1 - max(MEAN, MEAN_SIGMAS * self.sigma)
+        return 1 - min(max(MEAN, MEAN_SIGMAS * self.sigma), WIDEST)
 
 
 def normal(rates: Iterable[float]) -> Normal:
@@ -191,7 +194,7 @@ class Judgement:
         return End(node, role) in self._proven
 
     def untested(self, nodes: Iterable[str]) -> list[str]:
-        return [node for node in nodes if not any(self._links.get(End(node, role)) for role in Role)]
+        return [node for node in nodes if not all(self._links.get(End(node, role)) for role in Role)]
 
     @cached_property
     def _slow_ends(self) -> dict[End, list[Rate]]:
@@ -435,11 +438,13 @@ class Judgement:
 
     def _apart(self, links: Iterable[Link]) -> list[Link]:
         """Such of these links as have no node in common; of all those between two leaves, one."""
-        taken: set[str | frozenset[str]] = set()
+        taken: set[object] = set()
         found = []
         for link in links:
             leaves = self._leaves(link)
-            own = {link.source, link.destination, *([frozenset((leaves.source, leaves.destination))] if leaves else [])}
+            own: set[object] = {link.source, link.destination}
+            if leaves:
+                own.add(frozenset((leaves.source, leaves.destination)))
             if not taken & own:
                 taken |= own
                 found.append(link)

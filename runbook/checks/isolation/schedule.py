@@ -123,17 +123,17 @@ class Schedule:
         for one, other in self._first[0][::2] if cross else ():
             if booked.free(one) and booked.free(other):
                 yield one, other
-        left = []
+        left: list[str] = []
         for group in self._groups:
             waiting = [node for node in group if booked.free(node)]
             while len(waiting) > 1:
                 one = waiting.pop(0)
-                other = next((each for each in waiting if frozenset((one, each)) not in met), None)
-                if other is None:
+                fresh = [each for each in waiting if frozenset((one, each)) not in met]
+                if not fresh:
                     left.append(one)
                     continue
-                waiting.remove(other)
-                yield one, other
+                waiting.remove(fresh[0])
+                yield one, fresh[0]
             left += waiting
         yield from halves(left)
 
