@@ -35,6 +35,7 @@ CAUSES: Mapping[str, str] = {
     "memlock-limit": "RLIMIT_MEMLOCK too low for RDMA",
     "shm-too-small": "/dev/shm",
     "open-files-limit": "errno 24",
+    "node-too-busy": "a node had no CPU for being measured; nothing is known of it",
     "process-limit": "the login may start no more processes or threads: ulimit -u, pids.max",
     "launcher-tool-missing": "pdsh, orted, etcd and the like",
     # names and addresses
@@ -57,6 +58,9 @@ CAUSES: Mapping[str, str] = {
     "no-route": "the kernel has no route",
     "no-route-or-reject": "errno 113/101: no route, or a firewall that rejects",
     "packet-loss": "ICMP or TCP loses packets",
+    "link-slow": "of many links, this one (with its direction) is the slow one, or all are, and no node",
+    "node-slow": "of many nodes, this one sends or receives slowly, whoever the other is",
+    "leaf-slow": "of many switches, this one, or the way between two of them, is the slow one",
     "mtu-blackhole": "small packets pass, full-size ones vanish",
     "port-in-use": "another process holds it (named when live)",
     "ephemeral-ports-exhausted": "no local port left to dial from: a tiny ip_local_port_range, or all in use (errno 99)",

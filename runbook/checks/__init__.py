@@ -7,11 +7,12 @@ from runbook.checks.base import Check
 from runbook.checks.connection import Connection
 from runbook.checks.firewall import Firewall
 from runbook.checks.ibstat import Ibstat
+from runbook.checks.links import Links
 from runbook.checks.ping import Ping
 from runbook.checks.port import PortCheck
 from runbook.checks.reach import Reach
 
 CHECKS: dict[str, type[Check]] = {
-    check.id: check for check in (Reach, Ping, PortCheck, Firewall, Ibstat, Connection, AllReduce)
+    check.id: check for check in (Reach, Ping, PortCheck, Firewall, Ibstat, Connection, Links, AllReduce)
 }
 """By the id that playbooks use, in the order in which they usually stand."""
