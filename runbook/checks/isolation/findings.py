@@ -14,7 +14,7 @@ from runbook.checks.isolation.run import between
 from runbook.checks.isolation.search import Found, Search
 from runbook.checks.isolation.wires import Reason, Wires, reasons, wire_text
 from runbook.checks.ranks.gang import Member
-from runbook.model.units import significant
+from runbook.model.units import link_text, significant
 from runbook.model.verdict import Finding
 
 SHOWN = 6
@@ -58,9 +58,7 @@ class _Teller:
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:
-            self._all(
-                f"every link is slow: {self._span(self.rates)}, at least {significant(self.floor)} Gbit/s are due"
-            )
+            self._all(f"every link is slow: {self._span(self.rates)}, at least {link_text(self.floor)} are due")
         else:
             for leaf in self.verdict.leaves:
                 self._leaf(leaf)
@@ -83,8 +81,11 @@ class _Teller:
 
     def _span(self, links: Iterable[Link]) -> str:
         rates = [self.rates[link] for link in links]
-        low, high = significant(min(rates) * 8), significant(max(rates) * 8)
-        return f"{low} Gbit/s" if low == high else f"{low} to {high} Gbit/s"
+        low, high = gbps(min(rates)), gbps(max(rates))
+        if low == high:
+            return low
+        number, _, unit = low.partition(" ")
+        return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
         """The slowest of them, each with its rounds."""
@@ -293,7 +294,7 @@ NOBODY = "compare with what the links promise: `ethtool IFACE | grep Speed`, `ib
 
 def gbps(gbytes: float) -> str:
     """GB/s in, as links are rated."""
-    return f"{significant(gbytes * 8)} Gbit/s"
+    return link_text(gbytes * 8)
 
 
 def as_metrics(found: Iterable[Found]) -> list[dict[str, object]]:
