@@ -266,8 +266,8 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
 
 def test_a_rank_that_died_ends_the_search() -> None:
     class Dying(Measuring):
-        def meet(self, _pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
-            raise Halted("the ranks did not finish", Halt("died", 1.0))
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+            raise Halted(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
 
     ranks: Any = Dying([], sound)
     with pytest.raises(Halted):

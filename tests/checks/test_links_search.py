@@ -14,7 +14,7 @@ from runbook.checks.isolation.schedule import Schedule, crossing, groups, round_
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 
 BOTH, SENDS, RECEIVES = tuple(Role), (Role.SENDS,), (Role.RECEIVES,)
-SIZES = {4: 2000, 16: 2000, 64: 400, 256: 80, 1024: 12}
+SIZES = {4: 1000, 16: 1000, 64: 200, 256: 40, 1024: 6}
 """Trials a case in `make test-all`, by the number of nodes."""
 
 QUICK = {4: 30, 16: 20, 64: 3}
@@ -128,6 +128,7 @@ def try_often(case: Case, count: int, trials: int) -> tuple[int, int, Counter[in
 
 def judge_trials(case: Case, count: int, trials: int) -> None:
     found, false, rounds = try_often(case, count, trials)
+    print(f"{count} nodes: found {found} of {trials}, {false} false, rounds {dict(sorted(rounds.items()))}")
     assert trials - found <= max(1, 0.01 * trials), f"found {found} of {trials}"
     assert false <= 0.001 * trials, f"{false} of {trials} accused somebody falsely"
     usual = max(3, count - 1) + 2 if count <= 8 else 5
