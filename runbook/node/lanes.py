@@ -1,7 +1,7 @@
 """What single ranks and pairs of ranks can do. Part of `rank.py`. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
-{"do": "measure", "pairs": [[one, other, seconds], ...], "trips": n, "both": bool}: no rank is in two pairs. First n times
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n times
 a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in both at
 once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds", "waited",
 "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running meanwhile, GB/s
@@ -34,11 +34,10 @@ def measure(worker, order, say, waited):
 
 def meet(worker, order, say, waited):
     """The pair of this rank, if it has one."""
-    mine = [pair for pair in order["pairs"] if worker.rank in pair[:2]]
     worker.barrier()
-    if not mine:
+    if not order["pair"]:
         return
-    one, other, seconds = mine[0]
+    one, other, seconds = order["pair"]
     partner = other if worker.rank == one else one
     said = {"source": partner, "destination": worker.rank}
     first_words(worker, one, partner, 2)  # it makes the connection, which is no part of any measurement

@@ -21,7 +21,10 @@ SHOWN = 6
 """Links in the evidence; `links.csv` has them all."""
 
 LATE_TIMES, LATE_US = 5.0, 100.0
-"""A few bytes take that many times as long as usual, and so much longer: said as a warning."""
+"""A few bytes take that many times as long as usual, and so much longer, with every partner: said as a warning."""
+
+VAGUE = 0.25
+"""Where noise hides all that is less than this far below the median, that is said as well."""
 
 SHARED = 0.6
 """Less than this part of one way is left while the other way is busy: said as a warning, where others keep more."""
@@ -247,6 +250,11 @@ class _Teller:
                     worst = min(each.moved.gbytes for each in self.done.found if each.link == link and each.counts)
                     text = f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and nothing confirms it"
                     found.setdefault(link.source, []).append(text)
+        normal = self.verdict.normal
+        if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
+            text = f"noise of {normal.sigma:.0%}: what has more than {normal.suspect:.0%} of the median is not told from it"
+            for node in self.done.nodes:
+                found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes tell more")
         for name, text in (*self._late(), *self._half_duplex()):
             found.setdefault(name, []).append(text)
         return found
@@ -257,16 +265,16 @@ class _Teller:
             node: [each.moved.us for each in self._of(node, list(Role)) if each.moved.us is not None]
             for node in self.done.nodes
         }
-        middle = {node: statistics.median(times) for node, times in own.items() if times}
-        if len(middle) < 3:
+        least = {node: min(times) for node, times in own.items() if times}
+        if len(least) < 3:
             return []
-        usual = statistics.median(middle.values())
+        usual = statistics.median(least.values())
         return [
             (
                 node,
                 f"a few bytes to or from {node} take {significant(us)} us one way, elsewhere {significant(usual)}: `ping`, `tc qdisc show`",
             )
-            for node, us in middle.items()
+            for node, us in least.items()
             if us > max(LATE_TIMES * usual, usual + LATE_US)
         ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from runbook.checks.context import Context
 from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.launch.ranks import Rank
 
 ALONE_S = 0.4
 UNEVEN = 0.5
@@ -70,14 +71,21 @@ class Ranks:
 
     def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], Moved]:
         """What every pair moved, by source and destination: all pairs at once, and no rank in two of them."""
-        said = self._run({"pairs": pairs, "trips": trips, "both": both}, "moved")
+        mine = {rank: pair for pair in pairs for rank in pair[:2]}
+
+        def own(rank: Rank) -> dict[str, Any]:
+            return {"pair": mine.get(rank.rank)}  # a thousand nodes are not told of each other's
+
+        said = self._run({"trips": trips, "both": both}, "moved", own)
         found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}
         wanted = {way for one, other, _ in pairs for way in ((one, other), (other, one))}
         if missing := wanted - found.keys():
             raise Halted(f"rank {min(missing)[1]} did not say what it received from rank {min(missing)[0]}")
         return {way: found[way] for way in wanted}
 
-    def _run(self, what: Mapping[str, Any], event: str) -> list[Mapping[str, Any]]:
+    def _run(
+        self, what: Mapping[str, Any], event: str, own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}
+    ) -> list[Mapping[str, Any]]:
         """Give the order and return what the ranks said of it."""
         if self._ends <= time.monotonic():
             raise Halted("there was no time left to measure the rest")
@@ -87,7 +95,7 @@ class Ranks:
             if message.get("event") == event:
                 said.append(message)
 
-        self._gang.order({"do": "measure", **what})
+        self._gang.order({"do": "measure", **what}, own)
         for halt in self._halts(hear):
             if halt.kind == "late" or not self._go_on(halt):
                 raise Halted(f"the ranks did not finish the measurement ({halt.kind} after {halt.seconds:.1f} s)", halt)
