@@ -18,12 +18,23 @@ from .cost import BenchError
 from .diagnose import diagnose
 from .faults import faults
 from .fleet import fleet
+from .links import links
 from .lint import lint
 from .render import render
 from .start import start
 from .two_nodes import two_nodes
 
-PARTS = {"torchrun": 5, "fleet": 3, "render": 3, "version": 15, "lint": 3, "diagnose": 3, "corpus": 1, "faults": 1}
+PARTS = {
+    "torchrun": 5,
+    "fleet": 3,
+    "render": 3,
+    "version": 15,
+    "lint": 3,
+    "diagnose": 3,
+    "corpus": 1,
+    "faults": 1,
+    "links": 1,
+}
 """The parts and how often each is measured."""
 
 
@@ -45,6 +56,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
         "diagnose": lambda times: diagnose(scratch, times),
         "corpus": lambda _: corpus_score(),
         "faults": lambda _: faults(fault),
+        "links": lambda _: links(),
     }
     failed = 0
     try:

@@ -87,7 +87,7 @@ def slow_half(part: float, roles: tuple[Role, ...]) -> Case:
 CASES: dict[str, tuple[Case, int]] = {
     "sound": (sound_network, 4),
     **{
-        f"{name} of {part} {'and '.join(role.value for role in roles)}": (slow_nodes(share, part, roles), least)
+        f"{name} of {part} {' and '.join(role.value for role in roles)}": (slow_nodes(share, part, roles), least)
         for name, share, least in (("one", 0.0, 4), ("1%", 0.01, 256), ("5%", 0.05, 64))
         for part in (0.5, 0.8)
         for roles in (BOTH, SENDS, RECEIVES)
