@@ -338,3 +338,23 @@ def test_the_floor_is_what_is_promised_or_usual() -> None:
     assert link_floor(Setting("gloo", (1, 1), link_gbps=100.0)) is None
     assert link_floor(Setting("nccl", (8, 8))) is None
     assert link_floor(Setting("nccl", (8,), adapters=((400.0,) * 8,))) is None
+
+
+def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same() -> None:
+    tries: list[int] = []
+
+    def rate(source: str, destination: str) -> Moved:
+        if (source, destination) != ("n1", "n4"):
+            return moved()
+        tries.append(1)
+        return moved(0.4, waited=2.0 if len(tries) == 1 else 0.0)
+
+    assert causes(told(6, rate)) == {"n1": ["link-slow"], "n4": ["link-slow"]}
+
+
+def test_a_leaf_that_is_slow_towards_several_others_is_its_own_uplink() -> None:
+    def rate(source: str, destination: str) -> Moved:
+        leaf, other = int(source[1:]) // 4, int(destination[1:]) // 4
+        return moved(0.5 if leaf == 1 and other in (0, 2) else 1.0)
+
+    assert causes(told(16, rate, leaf_size=4)) == {f"n{number}": ["leaf-slow"] for number in range(4, 8)}

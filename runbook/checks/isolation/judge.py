@@ -155,10 +155,12 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
     every = [each.gbytes for each in measured]
     usual = {crosses: normal(rates if len(rates) >= OWN_REFERENCE else every) for crosses, rates in kinds.items()}
     own = {place: normal(rates) for place, rates in company.items() if len(rates) >= OWN_REFERENCE}
+    noise = normal(every).sigma if every else 0.0  # what a few rates show of it may be far too little
     found: dict[Link, list[Rate]] = defaultdict(list)
     for each in measured:
         crosses = _crosses(each.link, leaf_of)
         norm = own.get((crosses, each.round), usual[crosses])
+        norm = Normal(norm.median, max(norm.sigma, noise))
         ratio = each.gbytes / norm.median if norm.median else 1.0
         found[each.link].append(Rate(ratio, norm, each.asked, each.long))
     return found
@@ -283,14 +285,14 @@ class Judgement:
         return [
             link
             for link in self._slow_links
-            if (leaves := self._leaves(link)) and len(self._between[leaves]) < min(CONFIRMATIONS, self._width(leaves))
+            if (leaves := self.leaves_of(link)) and len(self._between[leaves]) < min(CONFIRMATIONS, self._width(leaves))
         ]
 
     @cached_property
     def slow_links(self) -> list[Link]:
         """Links that are slow while both ends are fast with others; those between two slow leaves are told as that."""
         slow = set(self.slow_leaf_pairs)
-        return [link for link in self._slow_links if self._confirmed_link(link) and self._leaves(link) not in slow]
+        return [link for link in self._slow_links if self._confirmed_link(link) and self.leaves_of(link) not in slow]
 
     @property
     def open_links(self) -> list[Link]:
@@ -303,13 +305,13 @@ class Judgement:
             for link, rates in self.rates.items()
             if any(rate.suspect and rate.asked for rate in rates)
             and link not in known
-            and self._leaves(link) not in slow_leaves
+            and self.leaves_of(link) not in slow_leaves
             and not any(link.end(role) in told for role in Role)
         ]
 
     # Leaves.
 
-    def _leaves(self, link: Link) -> Link | None:
+    def leaves_of(self, link: Link) -> Link | None:
         """From which leaf to which, where it goes from one to another."""
         source, destination = self.leaf_of.get(link.source), self.leaf_of.get(link.destination)
         return Link(source, destination) if source and destination and source != destination else None
@@ -330,7 +332,7 @@ class Judgement:
         """Links by the leaves that they join."""
         found: dict[Link, list[Link]] = defaultdict(list)
         for link in self.rates:
-            if leaves := self._leaves(link):
+            if leaves := self.leaves_of(link):
                 found[leaves].append(link)
         return found
 
@@ -441,7 +443,7 @@ class Judgement:
         taken: set[object] = set()
         found = []
         for link in links:
-            leaves = self._leaves(link)
+            leaves = self.leaves_of(link)
             own: set[object] = {link.source, link.destination}
             if leaves:
                 own.add(frozenset((leaves.source, leaves.destination)))
@@ -473,17 +475,34 @@ def verdict(judged: Judgement) -> Verdict:
     """With a common cause nobody is named."""
     if judged.common:
         return Verdict(judged.normal, common=True)
-    leaves = tuple(judged.accused_leaves)
+    pairs = judged.slow_leaf_pairs
+    several = in_several(pairs)
+    leaves = tuple(dict.fromkeys([*judged.accused_leaves, *several]))
     ends = with_several(judged, judged.slow_links)
+
+    def explained(link: Link) -> bool:
+        between = judged.leaves_of(link)
+        return between is not None and any(between.end(role) in leaves for role in Role)
+
     return Verdict(
         judged.normal,
         tuple(dict.fromkeys([*judged.accused, *ends])),
-        tuple(link for link in judged.slow_links if not any(link.end(role) in ends for role in Role)),
+        tuple(
+            link
+            for link in judged.slow_links
+            if not explained(link) and not any(link.end(role) in ends for role in Role)
+        ),
         leaves,
-        tuple(judged.slow_leaf_pairs),
+        tuple(pair for pair in pairs if not any(pair.end(role) in leaves for role in Role)),
         open=tuple(judged.open_links),
         inside={leaf.name: judged.inside(leaf.name) for leaf in leaves},
     )
+
+
+def in_several(pairs: Sequence[Link]) -> list[End]:
+    """Leaves from which the ways to several others are slow (or to which): it is their own uplink."""
+    ends = [pair.end(role) for pair in pairs for role in Role]
+    return [end for end in dict.fromkeys(ends) if ends.count(end) > 1]
 
 
 def with_several(judged: Judgement, links: Sequence[Link]) -> list[End]:

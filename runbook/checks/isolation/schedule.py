@@ -53,8 +53,15 @@ class Schedule:
         """How many rounds there are at least."""
         return len(self._first) + self._inside
 
-    def round(self, number: int, judged: Judgement | None, measured: Sequence[Measured]) -> list[Meeting]:
-        """The meetings of a round, counted from 0; none when all is settled. `judged` is what `measured` proves so far."""
+    def round(
+        self,
+        number: int,
+        judged: Judgement | None,
+        measured: Sequence[Measured],
+        again: Sequence[tuple[str, str]] = (),
+    ) -> list[Meeting]:
+        """The meetings of a round, counted from 0; none when all is settled. `judged` is what `measured` proves so far;
+        `again`: pairs that were measured and proved nothing."""
         if number < len(self._first):
             return [Meeting(*pair) for pair in self._first[number]]
         if judged is None or number >= len(self) + MOST_EXTRA_ROUNDS:
@@ -63,6 +70,8 @@ class Schedule:
         booked = _Round(self.nodes)
         if not judged.common:
             self._settle(booked, judged, met)
+            for one, other in again:
+                booked.add(one, other)
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []

@@ -16,6 +16,9 @@ from runbook.model.inventory import Node
 LONGER = 3.0
 """A long transfer takes so many times as long."""
 
+TRIES = 3
+"""For a link of which nothing counts."""
+
 EXPLAINED = 0.5
 """A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
 
@@ -71,6 +74,16 @@ class Search:
         return found
 
     @property
+    def again(self) -> list[tuple[str, str]]:
+        """Pairs with a link of which nothing counts yet, as long as another try may help."""
+        tried: dict[Link, list[Found]] = {}
+        for each in self.found:
+            if each.meeting.asked:
+                tried.setdefault(each.link, []).append(each)
+        open_ = [all_[0] for all_ in tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)]
+        return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
+
+    @property
     def too_busy(self) -> list[str]:
         """Nodes that were measured again and again, and had no CPU for it each time: nothing is known of them."""
         tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
@@ -96,7 +109,7 @@ def look(
     done = Search(tuple(by_node), dict(leaf_of or {}), enough)
     schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
     judged: Judgement | None = None
-    while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured)):
+    while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured, done.again)):
         say(f"round {done.rounds + 1}: {len(meetings)} pair{'s' * (len(meetings) > 1)} of nodes")
         pairs = {each: _rails(by_node, each, seconds) for each in meetings}
         try:
