@@ -16,6 +16,7 @@ CLASSES: Mapping[str, str] = {
     "firewall": "firewall.Firewall",
     "ibstat": "ibstat.Ibstat",
     "connection": "connection.Connection",
+    "links": "links.Links",
     "allreduce": "allreduce.AllReduce",
 }
 """Module and class by the id that playbooks use, in the order in which they usually stand."""

@@ -71,6 +71,8 @@ class Folding:
             workdir=self._text(("workdir",), folded) or "~/.runbook",
             gpus=self._gpus(folded),
             processes=int(folded.values.get(("processes",), 1)),
+            rack=self._text(("rack",), folded),
+            leaf=self._text(("leaf",), folded),
             env=self._node_env(folded),
             vars={**_block("vars", folded), **self._extra_vars},
             groups=groups,

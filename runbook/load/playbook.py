@@ -126,6 +126,13 @@ class _Reader:
         self._belongs(stage, keys, kind)
         arguments = stage.get("with") or {}
         spans = {argument: self._document.span(*keys, "with", argument) for argument in arguments}
+        names = {argument: self._document.key_span(*keys, "with", argument) for argument in arguments}
+        if "pairs" in stage:  # an argument that several checks have, and a key of its own
+            arguments = {**arguments, "pairs": stage["pairs"]}
+            spans["pairs"], names["pairs"] = (
+                self._document.span(*keys, "pairs"),
+                self._document.key_span(*keys, "pairs"),
+            )
         return Stage(
             name=name,
             kind=kind,
@@ -141,7 +148,7 @@ class _Reader:
             on_failure=stage.get("on_failure", "stop"),
             span=self._document.span(*keys),
             argument_spans={argument: span for argument, span in spans.items() if span is not None},
-            argument_names={name: span for name in spans if (span := self._document.key_span(*keys, "with", name))},
+            argument_names={argument: span for argument, span in names.items() if span is not None},
             launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
         )
 
@@ -151,13 +158,13 @@ class _Reader:
         So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
         """
         if stage.get("check") == "reach":
-            for key in stage.keys() & {"with", "when", "timeout", "nodes", "on_failure"}:
+            for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure"}:
                 message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
                 self._complaints.about_key(
                     (*keys, key), "misplaced-key", message, "remove it; reach need not be listed"
                 )
             return
-        for key, owner in (("expect", "shell"), ("with", "check")):
+        for key, owner in (("expect", "shell"), ("with", "check"), ("pairs", "check")):
             if key in stage and kind != owner:
                 message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
                 self._complaints.about_key((*keys, key), "misplaced-key", message, "remove it")

@@ -27,6 +27,8 @@ KEYS = (
     "workdir",
     "gpus",
     "processes",
+    "rack",
+    "leaf",
     "env",
     "vars",
 )

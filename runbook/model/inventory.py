@@ -55,6 +55,8 @@ class Node:
     workdir: str = "~/.runbook"
     gpus: tuple[int, ...] = ()
     processes: int = 1
+    rack: str | None = None
+    leaf: str | None = None  # the switch that it hangs on
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     vars: Mapping[str, object] = field(default_factory=dict)
     groups: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+LINK_RATES = ((1.0, "Gbit/s"), (1e-3, "Mbit/s"), (1e-6, "kbit/s"))
 RATES = ((1.0, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"))
 
 
@@ -42,6 +43,14 @@ def seconds_text(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def link_text(gbps: float) -> str:
+    """Gbit/s in, as links are rated: 0.038 → `38 Mbit/s`."""
+    for unit, name in LINK_RATES:
+        if abs(gbps) >= unit:
+            return f"{significant(gbps / unit)} {name}"
+    return f"{significant(gbps / 1e-9)} bit/s"
 
 
 def bandwidth_text(gigabytes: float) -> str:

@@ -1,8 +1,11 @@
-"""What single ranks and pairs of ranks can do, when all of them together are too slow. Part of `rank.py`. Python 3.8.
+"""What single ranks and pairs of ranks can do. Part of `rank.py`. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
-{"do": "measure", "lanes": [[from, to], ...], "seconds": s}: on every lane bytes go one way for about that long, all lanes
-at once; no rank is on two. The receiver says {"event": "moved", "source", "destination", "gbytes"}, in GB/s.
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n times
+a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in both at
+once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds", "waited",
+"both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running meanwhile, GB/s
+while the other way was busy too, and microseconds of one way for a few bytes.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -16,53 +19,111 @@ STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many tim
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
 
-def measure(worker, order, say):
+def measure(worker, order, say, waited):
+    """`waited()` gives a function that tells how long this process was kept from running since then."""
     worker.place.phase = "isolation"
     if "alone" in order:
         alone(worker, order["alone"], say)
     else:
-        move(worker, order, say)
+        meet(worker, order, say, waited)
     worker.place.turn += 1
     worker.barrier()
     worker.step("done")
     worker.place.phase = "waiting for orders"
 
 
-def move(worker, order, say):
-    """The lane of this rank, if it has one: attempts that grow until one lasts long enough. The receiver has the clock,
-    and tells the sender how much to send next; 0 is the end. What it reached in the last attempt counts: by then the
-    connection is open and TCP has found its pace."""
-    mine = [lane for lane in order["lanes"] if worker.rank in lane]
+def meet(worker, order, say, waited):
+    """The pair of this rank, if it has one."""
     worker.barrier()
-    if not mine:
+    if not order["pair"]:
         return
-    source, destination = mine[0]
+    one, other, seconds = order["pair"]
+    partner = other if worker.rank == one else one
+    said = {"source": partner, "destination": worker.rank}
+    first_words(worker, one, partner, 2)  # it makes the connection, which is no part of any measurement
+    if order.get("trips"):
+        said["us"] = first_words(worker, one, partner, order["trips"])
+    totals = {}
+    for source, destination in ((one, other), (other, one)):
+        totals[source], moved = transfer(worker, source, destination, seconds, waited)
+        said.update(moved)
+    if order.get("both"):
+        said["both"] = exchange(worker, partner, min(totals.values()))
+    say("moved", **said)
+
+
+def first_words(worker, one, partner, trips):
+    """Microseconds that a few bytes take one way: half of the median there and back."""
+    word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
+    times = []
+    for _ in range(trips):
+        worker.place.turn += 1
+        begun = time.perf_counter()
+        if worker.rank == one:
+            worker.dist.send(word, partner)
+            worker.dist.recv(word, partner)
+        else:
+            worker.dist.recv(word, partner)
+            worker.dist.send(word, partner)
+        worker.synchronize()
+        times.append(time.perf_counter() - begun)
+    return sorted(times)[len(times) // 2] / 2 * 1e6
+
+
+def transfer(worker, source, destination, seconds, waited):
+    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender how
+    much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace. Returns
+    how many bytes that was, and what the receiver found."""
+    following = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
-    while total:
+    while True:
         size = min(MESSAGE_BYTES, total)
         data = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
         turns = max(1, total // size)
-        following = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
-        if worker.rank == source:
-            for _ in range(turns):
-                worker.place.turn += 1
-                worker.dist.send(data, destination)
-            worker.dist.recv(following, destination)
-            total = int(following.item())
-            continue
-        begun = time.perf_counter()
+        kept, begun = waited(), time.perf_counter()
         for _ in range(turns):
             worker.place.turn += 1
-            worker.dist.recv(data, source)
+            if worker.rank == source:
+                worker.dist.send(data, destination)
+            else:
+                worker.dist.recv(data, source)
         worker.synchronize()
-        seconds = max(time.perf_counter() - begun, 1e-9)
+        took, late = max(time.perf_counter() - begun, 1e-9), kept()
         moved = data.numel() * 4 * turns
-        growth = min(STEPS[1], max(STEPS[0], order["seconds"] / seconds))
-        total = 0 if seconds >= LONG_ENOUGH * order["seconds"] else int(moved * growth)
+        if worker.rank == source:
+            worker.dist.recv(following, destination)
+            total = int(following.item())
+            if not total:
+                following.fill_(late)
+                worker.dist.send(following, destination)
+                return moved, {}
+            continue
+        growth = min(STEPS[1], max(STEPS[0], seconds / took))
+        total = 0 if took >= LONG_ENOUGH * seconds else int(moved * growth)
         following.fill_(float(total))
         worker.dist.send(following, source)
         if not total:
-            say("moved", source=source, destination=destination, gbytes=moved / seconds / 1e9)
+            worker.dist.recv(following, source)
+            waits = max(late, float(following.item()))
+            return moved, {"gbytes": moved / took / 1e9, "seconds": took, "waited": waits}
+
+
+def exchange(worker, partner, total):
+    """GB/s of what arrives while as much leaves."""
+    dist = worker.dist
+    size = min(MESSAGE_BYTES, total)
+    out = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
+    into = worker.torch.empty_like(out)
+    turns = max(1, total // size)
+    begun = time.perf_counter()
+    for _ in range(turns):
+        worker.place.turn += 1
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, out, partner), dist.P2POp(dist.irecv, into, partner)]
+        ):
+            work.wait()
+    worker.synchronize()
+    return out.numel() * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
 
 
 def alone(worker, seconds, say):

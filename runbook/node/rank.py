@@ -122,7 +122,7 @@ class Worker:
             say("beat", **self.place.snapshot())
 
     def watch_pauses(self):
-        """While AllReduces are timed: how much later than asked for a sleeping thread wakes up."""
+        """While something is timed: how much later than asked for a sleeping thread wakes up."""
         while True:
             self.timing.wait()
             begun = time.monotonic()
@@ -130,6 +130,18 @@ class Worker:
             late = time.monotonic() - begun - TICK_S
             if late > TICK_S:
                 self.lag.paused += late
+
+    def waited(self):
+        """A function that tells for how many seconds this process was kept from running since now: ready and without a CPU,
+        or stopped."""
+        self.timing.set()
+        queued, paused = queued_seconds(), self.lag.paused
+
+        def seconds():
+            self.timing.clear()
+            return max(longest_growth(queued, queued_seconds()), self.lag.paused - paused)
+
+        return seconds
 
     def leave_flight(self):
         """Write down the last collectives, and the one that this program wanted; never raises."""
@@ -655,9 +667,9 @@ def main():
             if order["do"] in ("join", "allreduce"):
                 getattr(worker, order["do"])(order)
             elif order["do"] == "measure":
-                import lanes  # the controller lays it beside us when a sweep was too slow
+                import lanes  # the controller lays it beside us when it wants single links measured
 
-                lanes.measure(worker, order, say)
+                lanes.measure(worker, order, say, worker.waited)
             else:
                 raise Failure("program-error", "unknown order %r" % order["do"])
     except Failure as failure:

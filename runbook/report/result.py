@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from runbook.model.events import Event
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -46,7 +47,7 @@ class Result:
 
     def _stage(self, stage: StageRecord) -> dict[str, object]:
         until = self._record.last_time - stage.started.time
-        return {
+        told: dict[str, object] = {
             "name": stage.name,
             "check": stage.started.check,
             "verdict": str(stage.verdict),
@@ -54,6 +55,10 @@ class Result:
             "outcomes": [_outcome(outcome) for outcome in stage.outcomes],
             "silent": stage.silent,
         }
+        parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
+        if parts:  # each node tells those that begin there; a reader wants them all
+            told["metrics"] = {"links": plain([link for part in parts for link in part])}
+        return told
 
 
 def _outcome(outcome: Outcome) -> dict[str, object]:

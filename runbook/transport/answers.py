@@ -831,6 +831,10 @@ class Moved(TypedDict):
     source: Rank
     destination: Rank
     gbytes: Seconds
+    seconds: Seconds
+    waited: Seconds
+    both: NotRequired[Seconds]
+    us: NotRequired[Seconds]
 
 
 class Alone(TypedDict):

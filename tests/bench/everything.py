@@ -18,6 +18,7 @@ from .cost import BenchError
 from .diagnose import diagnose
 from .faults import faults
 from .fleet import fleet
+from .links import links
 from .lint import lint
 from .render import render
 from .start import start
@@ -34,6 +35,7 @@ PARTS = {
     "diagnose": 3,
     "corpus": 1,
     "faults": 1,
+    "links": 1,
 }
 """The parts and how often each is measured."""
 
@@ -57,6 +59,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
         "diagnose": lambda times: diagnose(scratch, times),
         "corpus": lambda _: corpus_score(),
         "faults": lambda _: faults(fault),
+        "links": lambda _: links(),
     }
     failed = 0
     try:

@@ -9,8 +9,10 @@ import pytest
 
 from runbook.causes.tools.ib_ports import Port
 from runbook.checks.isolation.blame import blame
-from runbook.checks.isolation.lanes import Lane, Verdict, judge, ring, rounds, second_look, slow_lanes
-from runbook.checks.isolation.run import Isolation, Layer, uneven
+from runbook.checks.isolation.judge import Link
+from runbook.checks.isolation.lanes import Verdict, judge, ring, rounds, second_look, slow_lanes
+from runbook.checks.isolation.ranks import uneven
+from runbook.checks.isolation.run import Isolation, Layer
 from runbook.checks.isolation.wires import Wires, rate_after, reasons, shapers
 
 from .world import cluster, gang_of, node
@@ -20,10 +22,10 @@ FAST, SLOW = 12.0, 2.0
 ENDS = [f"n{number}" for number in range(9)]
 
 
-def looked(count: int, is_slow: Callable[[Lane], bool], gate: float = GATE, fast: float = FAST) -> Verdict:
+def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast: float = FAST) -> Verdict:
     """What both looks conclude in a world where these lanes are slow."""
 
-    def rate(lane: Lane) -> float:
+    def rate(lane: Link) -> float:
         return SLOW if is_slow(lane) else fast
 
     first = {lane: rate(lane) for lane in ring(ENDS[:count])}
@@ -49,12 +51,12 @@ def test_a_slow_sender_receiver_node_or_path_is_told_apart(count: int, guilty: i
     assert looked(count, lambda lane: lane.source == end) == Verdict(sending=(end,))
     assert looked(count, lambda lane: lane.destination == end) == Verdict(receiving=(end,))
     assert looked(count, lambda lane: end in (lane.source, lane.destination)) == Verdict((end,), (end,))
-    path = Lane(end, following)
+    path = Link(end, following)
     assert looked(count, lambda lane: lane == path) == Verdict(paths=(path,))
 
 
 def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
-    assert looked(2, lambda lane: lane.source == "n0") == Verdict(paths=(Lane("n0", "n1"),))
+    assert looked(2, lambda lane: lane.source == "n0") == Verdict(paths=(Link("n0", "n1"),))
     assert looked(2, lambda lane: True).clean
     assert looked(2, lambda lane: False).clean
 
@@ -77,22 +79,22 @@ def test_two_slow_nodes_of_nine() -> None:
 
 
 def test_slow_once_is_chance() -> None:
-    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Lane("n1", "n2"): SLOW}
+    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
     second = dict.fromkeys(second_look(first, GATE), FAST)
-    assert Lane("n1", "n2") in second
+    assert Link("n1", "n2") in second
     assert judge(first, second, GATE).clean
 
 
 def test_a_second_look_that_could_not_be_had_leaves_the_path() -> None:
-    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Lane("n1", "n2"): SLOW}
+    first = dict.fromkeys(ring(ENDS[:4]), FAST) | {Link("n1", "n2"): SLOW}
     assert judge(first, {}, GATE).ends == ()
-    assert judge(first, {}, GATE).paths == (Lane("n1", "n2"),)
+    assert judge(first, {}, GATE).paths == (Link("n1", "n2"),)
 
 
 def test_partners_come_from_the_same_ring() -> None:
-    first = {Lane("a0", "a1"): SLOW, Lane("a1", "a0"): SLOW, Lane("b0", "b1"): FAST, Lane("b1", "b0"): FAST}
-    assert set(second_look(first, GATE)) == {Lane("a0", "a1"), Lane("a1", "a0")}
-    assert slow_lanes(first, GATE) == [Lane("a0", "a1"), Lane("a1", "a0")]
+    first = {Link("a0", "a1"): SLOW, Link("a1", "a0"): SLOW, Link("b0", "b1"): FAST, Link("b1", "b0"): FAST}
+    assert set(second_look(first, GATE)) == {Link("a0", "a1"), Link("a1", "a0")}
+    assert slow_lanes(first, GATE) == [Link("a0", "a1"), Link("a1", "a0")]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,8 @@ PAIRS = gang_of(cluster(node("node-a", processes=2), node("node-b", processes=2)
 
 
 def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> Layer:
-    one = {Lane(*ends): rate for ends, rate in first.items()}
-    other = {Lane(*ends): rate for ends, rate in (second or {}).items()}
+    one = {Link(*ends): rate for ends, rate in first.items()}
+    other = {Link(*ends): rate for ends, rate in (second or {}).items()}
     return Layer(one, other, verdict=judge(one, other, GATE))
 
 
@@ -290,7 +292,7 @@ def test_one_slow_pair_of_ranks_is_named() -> None:
         {("node-a", "node-c"): 2.0, ("node-c", "node-b"): 12.0, ("node-a", "node-b"): 2.0},
     )
     members = gang_of(cluster(*(node(name, processes=2) for name in ("node-a", "node-b", "node-c")))).members
-    between.pairs = {Lane("node-a", "node-b"): {(0, 2): 6.0, (1, 3): 1.0}}
+    between.pairs = {Link("node-a", "node-b"): {(0, 2): 6.0, (1, 3): 1.0}}
     charge = blame(members, Isolation(between=between), {}, GATE).charges["node-a"]
     assert charge.evidence == (
         (

@@ -333,6 +333,33 @@ class Host:
         """
         call(["tc", "-n", self.netns, "qdisc", "replace", "dev", interface, "root", *bucket(mbit, interface)])
 
+    def limit_towards(self, address: str, mbit: float, others: float) -> None:
+        """Let no more than `mbit` leave for that address, and no more than `others` for all the others."""
+        where = ["dev", self.interface]
+        tc = ["tc", "-n", self.netns]
+        call([*tc, "qdisc", "replace", *where, "root", "handle", "1:", "htb", "default", "2"])
+        for number, rate in ((1, mbit), (2, others)):
+            bits = f"{int(rate * 1_000_000)}bit"
+            call(
+                [
+                    *tc,
+                    "class",
+                    "add",
+                    *where,
+                    "parent",
+                    "1:",
+                    "classid",
+                    f"1:{number}",
+                    "htb",
+                    "rate",
+                    bits,
+                    "ceil",
+                    bits,
+                ]
+            )
+        match = ["u32", "match", "ip", "dst", f"{address}/32", "flowid", "1:1"]
+        call([*tc, "filter", "add", *where, "parent", "1:", "protocol", "ip", *match])
+
     def limit_incoming(self, mbit: float) -> None:
         """Let the switch send no more than this to the host, which cannot see why."""
         call(["tc", "-n", self.lab.switch, "qdisc", "replace", "dev", self.port, "root", *bucket(mbit)])

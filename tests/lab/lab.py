@@ -27,7 +27,7 @@ import yaml
 
 from . import keys, sweep
 from .fabric import Fabric
-from .host import ACCOUNTS, SUDO, SUDOERS, Host, hosts_file, sshd_config
+from .host import ACCOUNTS, SUDO, SUDOERS, Host, bucket, hosts_file, sshd_config
 from .needs import SEARCH_PATH, find_program, lab_missing
 from .proc import LabError, call, wait_until
 
@@ -455,6 +455,36 @@ class Lab:
     def limit(self, mbit: float) -> None:
         for host in self.hosts:
             host.limit(mbit)
+
+    def leaf(
+        self, name: str, hosts: Sequence[Host], *, leaves: float | None = None, enters: float | None = None
+    ) -> None:
+        """Hang these hosts on a switch of their own, which is joined to the others by one cable: so many Mbit/s leave by it,
+        and so many enter."""
+        segments = 65535 if self.offload else 1
+        ports = [f"link set dev {host.port} master {name}" for host in hosts]
+        lines = [
+            f"link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+            f"link add name {name}-up type veth peer name {name}-down",
+            f"link set dev {name}-up master {name} gso_max_segs {segments} up",
+            f"link set dev {name}-down master lab gso_max_segs {segments} up",
+            f"link set dev {name} up",
+            *ports,
+        ]
+        call(["ip", "-n", self.switch, "-batch", "-"], stdin="\n".join(lines) + "\n")
+        for mbit, end in ((leaves, f"{name}-up"), (enters, f"{name}-down")):
+            if mbit is not None:
+                call(["tc", "-n", self.switch, "qdisc", "replace", "dev", end, "root", *bucket(mbit)])
+        self._await_bridge(name, {f"{name}-up", *(host.port for host in hosts)}, hosts, Host.interface)
+
+    def join(self, name: str, hosts: Sequence[Host]) -> None:
+        """Undo `leaf`."""
+        ports = [f"link set dev {host.port} master lab" for host in hosts]
+        call(
+            ["ip", "-n", self.switch, "-batch", "-"],
+            stdin="\n".join([*ports, f"link del {name}-up", f"link del {name}"]) + "\n",
+        )
+        self.await_links(*hosts)
 
     def unlimit(self) -> None:
         for host in self.hosts:

@@ -158,3 +158,16 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
 )
 def test_what_is_refused(text: str, ids: list[str]) -> None:
     assert playbook_problems(text) == ids
+
+
+def test_pairs_of_a_stage_is_an_argument_of_its_check(tmp_path: Path) -> None:
+    stages = "stages:\n  - {check: links, pairs: all}\n  - {check: links, with: {seconds: 2s}}\n"
+    first, second = playbook(tmp_path, stages).stages
+    assert first.arguments == {"pairs": "all"}
+    assert first.argument_spans["pairs"] == Span(str(tmp_path / "playbook.yml"), 2, 27, 3)
+    assert second.arguments == {"seconds": "2s"}
+
+
+def test_pairs_is_auto_or_all_and_of_a_check() -> None:
+    text = "stages:\n  - {check: links, pairs: some}\n  - {shell: ls, pairs: all}\n  - {check: reach, pairs: all}\n"
+    assert playbook_problems(text) == ["playbook.bad-value", "playbook.misplaced-key", "playbook.misplaced-key"]

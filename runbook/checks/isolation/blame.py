@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.checks.isolation.lanes import Lane
+from runbook.checks.isolation.judge import Link
 from runbook.checks.isolation.run import Isolation, Layer
 from runbook.checks.isolation.wires import Reason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
@@ -70,7 +70,7 @@ def blame(members: Sequence[Member], found: Isolation, wires: Mapping[str, Wires
         errors = tuple(wire_text(wires[node])) if node in wires else ()
         charges[node] = replace(charge, evidence=(*charge.evidence, *errors))
     if not charges:
-        return Blame(common=_common(found, gate), remedy=_shared(wires), measured=measured)
+        return Blame(common=_common(found, gate), remedy=shared_remedy(wires), measured=measured)
     return Blame(charges, cleared=_cleared(nodes, charges, found), measured=measured)
 
 
@@ -123,7 +123,7 @@ def _inside(layer: Layer, home: Mapping[str, str], wires: Mapping[str, Wires]) -
             "down, PCIe at a lower width); `lscpu` and `top` for CPU ranks"
         )
         own = inner_reasons(wires[node]) if node in wires else []
-        charges.setdefault(node, _charge(node, says, own, remedy))
+        charges.setdefault(node, charge_of(node, says, own, remedy))
     return charges
 
 
@@ -142,8 +142,8 @@ def _between(
         way = " and ".join(["sends"] * sends + ["receives"] * receives)
         whoever = ", whichever the other node is" if len(lanes) > 1 else ""
         says = f"{node} {way} at {slowest}{whoever}; the fastest link carries {best}"
-        charges[node] = _charge(
-            node, says, own.get(node, []), _where_to_look(node, wires), _rails(layer, lanes, members)
+        charges[node] = charge_of(
+            node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, lanes, members)
         )
     for lane in verdict.paths:
         ends = [lane.source, lane.destination]
@@ -151,7 +151,7 @@ def _between(
         says = f"{lane} carries {bandwidth_text(rates[lane])}, where the fastest link carries {best}"
         if told:  # one end says itself that it is the limit
             for node in told:
-                charges.setdefault(node, _charge(node, f"{node} is slow: {says}", own[node], ""))
+                charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2
         says += (
@@ -160,12 +160,12 @@ def _between(
             else ": only on the way between these two; with other nodes both are fast"
         )
         for node, other in zip(ends, reversed(ends), strict=True):
-            charge = _charge(node, says, [], _where_to_look(node, wires), _rails(layer, [lane], members))
+            charge = charge_of(node, says, [], where_to_look(node, wires), rails_of(layer, [lane], members))
             charges.setdefault(node, replace(charge, peers=(other,)))
     return charges
 
 
-def _charge(node: str, says: str, own: Sequence[Reason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
+def charge_of(node: str, says: str, own: Sequence[Reason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
     """With the reason that the node's own adapters give, if they do: then the remedy is a command."""
     if not own:
         return Charge(says, remedy, evidence)
@@ -174,7 +174,7 @@ def _charge(node: str, says: str, own: Sequence[Reason], remedy: str, evidence: 
     return Charge(f"{says}: {reason.says}", f"on {node}: `{reason.command}`", proof)
 
 
-def _where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
+def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
     mine = wires.get(node)
     if mine and mine.ports:
         names = ", ".join(port.name for port in mine.ports)
@@ -196,7 +196,7 @@ def _limited(node: str, reason: Reason, layer: Layer) -> Charge:
     return Charge(says, f"on {node}: `{reason.command}`", (reason.evidence,))
 
 
-def _rails(layer: Layer, lanes: Sequence[Lane], members: Sequence[Member]) -> tuple[str, ...]:
+def rails_of(layer: Layer, lanes: Sequence[Link], members: Sequence[Member]) -> tuple[str, ...]:
     """Where single pairs of ranks make a lane slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []
@@ -229,7 +229,7 @@ def _common(found: Isolation, gate: float) -> str:
     return "; ".join(parts) or "no rank stands out"
 
 
-def _shared(wires: Mapping[str, Wires]) -> str:
+def shared_remedy(wires: Mapping[str, Wires]) -> str:
     """Where to look when no node stands out."""
     for mine in wires.values():
         if mine.ports:

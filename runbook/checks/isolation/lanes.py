@@ -11,21 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runbook.checks.isolation.judge import Link
+
 SLOWER_THAN_GATE = 0.7
 SLOWER_THAN_BEST = 0.5
 """A lane is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
 proven to be possible; else 0.5, what is between healthy links of one cluster at most."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Lane:
-    """From one end to another."""
-
-    source: str
-    destination: str
-
-    def __str__(self) -> str:
-        return f"{self.source} → {self.destination}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,7 @@ class Verdict:
 
     sending: tuple[str, ...] = ()
     receiving: tuple[str, ...] = ()
-    paths: tuple[Lane, ...] = ()
+    paths: tuple[Link, ...] = ()
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -47,16 +38,16 @@ class Verdict:
         return not (self.sending or self.receiving or self.paths)
 
 
-def ring(ends: Sequence[str]) -> list[Lane]:
+def ring(ends: Sequence[str]) -> list[Link]:
     """Every end to the next; two ends give both directions, one gives nothing."""
     if len(ends) < 2:
         return []
-    return [Lane(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
+    return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
 
 
-def rounds(lanes: Iterable[Lane]) -> list[list[Lane]]:
+def rounds(lanes: Iterable[Link]) -> list[list[Link]]:
     """The lanes in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
-    found: list[tuple[set[str], list[Lane]]] = []
+    found: list[tuple[set[str], list[Link]]] = []
     for lane in lanes:
         ends = {lane.source, lane.destination}
         for taken, members in found:
@@ -69,14 +60,14 @@ def rounds(lanes: Iterable[Lane]) -> list[list[Lane]]:
     return [members for _, members in found]
 
 
-def slow_lanes(measured: Mapping[Lane, float], gate: float) -> list[Lane]:
+def slow_lanes(measured: Mapping[Link, float], gate: float) -> list[Link]:
     """Lanes that are slow beside the fastest one, slowest first. GB/s."""
     best = max(measured.values(), default=0.0)
     part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
     return sorted((lane for lane, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
 
 
-def second_look(measured: Mapping[Lane, float], gate: float) -> list[Lane]:
+def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
     """Each slow lane again, since once may be chance, and each of its ends with a partner that is proven good.
 
     Partners are used evenly, so that many suspects need few rounds.
@@ -87,9 +78,9 @@ def second_look(measured: Mapping[Lane, float], gate: float) -> list[Lane]:
     receivers = [lane.destination for lane in good]
     circle = circles(measured)
     used: dict[str, int] = {}
-    wanted: list[Lane] = []
+    wanted: list[Link] = []
 
-    def partner(choice: Sequence[str], lane: Lane) -> str | None:
+    def partner(choice: Sequence[str], lane: Link) -> str | None:
         own = circle[lane.source]
         free = [end for end in choice if circle[end] == own and end not in (lane.source, lane.destination)]
         chosen = min(free, key=lambda end: used.get(end, 0), default=None)
@@ -100,14 +91,14 @@ def second_look(measured: Mapping[Lane, float], gate: float) -> list[Lane]:
     for lane in slow:
         receiver, sender = partner(receivers, lane), partner(senders, lane)
         if receiver is not None:
-            wanted.append(Lane(lane.source, receiver))
+            wanted.append(Link(lane.source, receiver))
         if sender is not None:
-            wanted.append(Lane(sender, lane.destination))
+            wanted.append(Link(sender, lane.destination))
         wanted.append(lane)
     return list(dict.fromkeys(wanted))
 
 
-def circles(lanes: Iterable[Lane]) -> dict[str, str]:
+def circles(lanes: Iterable[Link]) -> dict[str, str]:
     """For every end the first end of its ring: ranks of one node are no partners for those of another."""
     found: dict[str, str] = {}
     for lane in lanes:
@@ -117,7 +108,7 @@ def circles(lanes: Iterable[Lane]) -> dict[str, str]:
     return found
 
 
-def judge(first: Mapping[Lane, float], second: Mapping[Lane, float], gate: float) -> Verdict:
+def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> Verdict:
     """Who is to blame, by the ring and by the second look. A lane that was slow only once is nobody's fault."""
     suspects = slow_lanes(first, gate)
     # Both looks on one scale. The better of two counts for a lane: what it reached once it can do.
@@ -126,7 +117,7 @@ def judge(first: Mapping[Lane, float], second: Mapping[Lane, float], gate: float
     good = [lane for lane in first if lane not in suspects]
     receivers, senders = {lane.destination for lane in good}, {lane.source for lane in good}
 
-    def whoever_the_partner(mine: list[Lane], proven: bool) -> bool:
+    def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
         return proven and all(lane in slow for lane in mine)
 
     sending, receiving, paths = [], [], []

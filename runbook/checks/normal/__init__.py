@@ -1,5 +1,5 @@
 """Which bandwidth is normal: a table with sources, and what it says of the hardware at hand."""
 
-from runbook.checks.normal.expect import AUTO, Comparison, Expectation, NotKnown, Setting, expect, span_text
+from runbook.checks.normal.expect import AUTO, Comparison, Expectation, NotKnown, Setting, expect, link_floor, span_text
 
-__all__ = ["AUTO", "Comparison", "Expectation", "NotKnown", "Setting", "expect", "span_text"]
+__all__ = ["AUTO", "Comparison", "Expectation", "NotKnown", "Setting", "expect", "link_floor", "span_text"]

@@ -234,6 +234,24 @@ def _half(setting: Setting, key: str) -> float:
     return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
 
 
+def link_floor(setting: Setting, promised_gbps: float | None = None) -> float | None:
+    """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None where
+    nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
+    part = float(table()["gate"]["of_low"])
+    if setting.one_machine or setting.nodes < 2:
+        return None
+    if setting.backend != "nccl":
+        rule, rate = table()["gloo"], setting.link_gbps
+        return part * float(rule["of_line_rate"][0]) * rate if rate and rate <= rule["up_to_gbps"] else None
+    if not setting.adapters or not all(setting.adapters):
+        return None
+    lines = []
+    for rates, ranks in zip(setting.adapters, setting.ranks, strict=True):
+        used = sorted((promised_gbps or rate for rate in rates), reverse=True)[:ranks]  # one adapter a pair of ranks
+        lines.append(sum(used))
+    return part * float(table()["adapters"]["of_line_rate"][0]) * min(lines) or None
+
+
 def span_text(low: float, high: float) -> str:
     """`328 to 388 GB/s`; GB/s in."""
     one, other = bandwidth_text(low), bandwidth_text(high)

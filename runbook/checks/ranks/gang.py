@@ -186,8 +186,9 @@ class Gang:
 
     # Orders and waiting.
 
-    def order(self, message: Mapping[str, Any]) -> None:
-        """The same order to every rank that lives. A rank whose node is lost is found by whoever waits."""
+    def order(self, message: Mapping[str, Any], own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}) -> None:
+        """An order to every rank that lives, with what is its `own` in it. A rank whose node is lost is found by whoever
+        waits."""
         self.extra = {}
         self._suspected = False
         now = time.monotonic()
@@ -198,7 +199,7 @@ class Gang:
             member.moved = now
             if member.remote and not member.over:
                 try:
-                    member.remote.tell(dict(message))
+                    member.remote.tell({**message, **own(member.rank)})
                 except Unreachable as error:
                     member.lost, member.over = error, True
 

@@ -118,6 +118,8 @@ def _as_json(seat: Seat) -> dict[str, object]:
         "workdir": node.workdir,
         "gpus": node.gpus,
         "processes": node.processes,
+        "rack": node.rack,
+        "leaf": node.leaf,
         "env": node.env,
         "vars": node.vars,
         "groups": node.groups,

@@ -192,6 +192,8 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     yield "workdir", node.workdir, DEFAULT
     yield "gpus", gpus(node), DEFAULT
     yield "processes", None if node.gpus else node.processes, ""
+    yield "rack", node.rack, ""
+    yield "leaf", node.leaf, ""
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,515 @@
+"""What measured links prove: which node, in which direction, which link, which leaf. Pure: numbers in, names out.
+
+A rate is compared with the median of the others, and with how far these lie apart (MAD). A slow link has two suspects
+and the path between them. Whoever was fast once, in a role, is proven in that role. A node is accused in a role only if
+links with three different partners that are proven in the opposite role are all slow, and then a longer transfer too;
+a link only if it is slow three times while both of its ends are proven elsewhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+CONFIRMATIONS = 3
+"""So many different proven partners before a node is accused, and so many tries before a link is."""
+
+SUSPECT, CONFIRMED, MEAN = 0.10, 0.07, 0.095
+"""How far below the median one rate is suspect, each rate of an accused must be, and their mean must be."""
+
+SUSPECT_SIGMAS, CONFIRMED_SIGMAS, MEAN_SIGMAS = 3.3, 2.3, 3.1
+"""The same in standard deviations, where these are wider: what noise does is nobody's fault."""
+
+WIDEST = 0.5
+"""Less than half of what is usual is suspect, however wide the noise."""
+
+ANCHOR = 0.9
+"""The quantile from which the search for the median of the sound ones begins. With half of all nodes slow in both
+directions, a quarter of the links is sound; of four nodes, a sixth."""
+
+NEAR = 0.85
+COMMON = 0.4
+"""More than this part of the nodes slow is no matter of single ones."""
+
+OWN_REFERENCE = 12
+"""So many links on which nobody had asked make a reference of their own for their round; else all rounds do together."""
+
+MAD_TO_SIGMA = 1.4826
+ENOUGH_FOR_MAD = 24
+"""Of fewer rates the MAD may be anything; their deviation is never far off, once the slow ones are left out."""
+
+
+class Role(Enum):
+    SENDS = "sends"
+    RECEIVES = "receives"
+
+    @property
+    def opposite(self) -> Role:
+        return Role.RECEIVES if self is Role.SENDS else Role.SENDS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """One direction, from a node (or a rank, or a leaf) to another."""
+
+    source: str
+    destination: str
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.destination}"
+
+    def end(self, role: Role) -> End:
+        return End(self.source if role is Role.SENDS else self.destination, role)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A node, or a leaf, in one of its roles."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """GB/s of one link in one round (counted from 0). `asked` and `long` as in a meeting."""
+
+    link: Link
+    gbytes: float
+    round: int
+    asked: bool = True
+    long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """What is usual: the median in GB/s, and the standard deviation as a part of it."""
+
+    median: float
+    sigma: float
+
+    @property
+    def suspect(self) -> float:
+        return 1 - min(max(SUSPECT, SUSPECT_SIGMAS * self.sigma), WIDEST)
+
+    @property
+    def confirmed(self) -> float:
+        return 1 - min(max(CONFIRMED, CONFIRMED_SIGMAS * self.sigma), WIDEST)
+
+    @property
+    def mean(self) -> float:
+        return 1 - min(max(MEAN, MEAN_SIGMAS * self.sigma), WIDEST)
+
+
+def normal(rates: Iterable[float]) -> Normal:
+    """Of the sound ones among these, which slow ones cannot drag down: start near the top, and take in whatever lies no
+    further from the median than noise explains."""
+    ordered = sorted(rates)
+    anchor = ordered[round(ANCHOR * (len(ordered) - 1))]
+    near = [rate for rate in ordered if rate >= NEAR * anchor]
+    found = Normal(anchor, 0.0)
+    for _ in range(6):
+        median = statistics.median(near)
+        spread = MAD_TO_SIGMA * statistics.median(abs(rate - median) for rate in near)
+        if len(near) < ENOUGH_FOR_MAD:
+            spread = min(spread, statistics.pstdev(near))
+        found = Normal(median, spread / median if median else 0.0)
+        wider = [rate for rate in ordered if rate >= median - max(SUSPECT_SIGMAS * spread, SUSPECT * median)]
+        if len(wider) == len(near):
+            break
+        near = wider
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One measured rate beside what is usual for its kind and round: 1 is usual."""
+
+    ratio: float
+    normal: Normal
+    asked: bool
+    long: bool
+
+    @property
+    def suspect(self) -> bool:
+        return self.ratio < self.normal.suspect
+
+    @property
+    def confirmed(self) -> bool:
+        return self.ratio < self.normal.confirmed
+
+
+def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[Rate]]:
+    """Every rate beside those of its kind: inside a leaf or between leaves, and of the same round where it has enough."""
+    kinds: dict[bool, list[float]] = defaultdict(list)
+    company: dict[tuple[bool, int], list[float]] = defaultdict(list)
+    for each in measured:
+        crosses = _crosses(each.link, leaf_of)
+        kinds[crosses].append(each.gbytes)
+        if not each.asked:
+            company[crosses, each.round].append(each.gbytes)
+    every = [each.gbytes for each in measured]
+    usual = {crosses: normal(rates if len(rates) >= OWN_REFERENCE else every) for crosses, rates in kinds.items()}
+    own = {place: normal(rates) for place, rates in company.items() if len(rates) >= OWN_REFERENCE}
+    noise = normal(every).sigma if every else 0.0  # what a few rates show of it may be far too little
+    found: dict[Link, list[Rate]] = defaultdict(list)
+    for each in measured:
+        crosses = _crosses(each.link, leaf_of)
+        norm = own.get((crosses, each.round), usual[crosses])
+        norm = Normal(norm.median, max(norm.sigma, noise))
+        ratio = each.gbytes / norm.median if norm.median else 1.0
+        found[each.link].append(Rate(ratio, norm, each.asked, each.long))
+    return found
+
+
+def _crosses(link: Link, leaf_of: Mapping[str, str]) -> bool:
+    return leaf_of.get(link.source) != leaf_of.get(link.destination)
+
+
+class Judgement:
+    """What these measurements prove, and what is still to be asked."""
+
+    def __init__(self, nodes: Sequence[str], measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> None:
+        self.nodes = tuple(nodes)
+        self.leaf_of = leaf_of
+        self.rates = compared(measured, leaf_of)
+        self.normal = normal(each.gbytes for each in measured)
+        self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
+        """What it reached once it can do."""
+        self._links: dict[End, list[Link]] = defaultdict(list)
+        for link in self.rates:
+            for role in Role:
+                self._links[link.end(role)].append(link)
+        self._proven = {link.end(role) for link, rate in self.best.items() if not rate.suspect for role in Role}
+
+    def links_of(self, end: End) -> list[Link]:
+        return self._links.get(end, [])
+
+    # Nodes.
+
+    def proven(self, node: str, role: Role) -> bool:
+        """Whether it was fast in this role, with anybody."""
+        return End(node, role) in self._proven
+
+    def untested(self, nodes: Iterable[str]) -> list[str]:
+        return [node for node in nodes if not all(self._links.get(End(node, role)) for role in Role)]
+
+    @cached_property
+    def _slow_ends(self) -> dict[End, list[Rate]]:
+        """Ends that were never fast and somebody asked about, with their rates to different partners that are proven."""
+        found: dict[End, list[Rate]] = {}
+        for end, links in self._links.items():
+            if end in self._proven or not any(rate.asked for link in links for rate in self.rates[link]):
+                continue
+            partners = [(link, link.end(end.role.opposite)) for link in links]
+            found[end] = [
+                self.best[link]
+                for link, partner in partners
+                if partner in self._proven and not self._explained(partner)
+            ]
+        return found
+
+    def _enough(self, end: End) -> bool:
+        """Whether enough proven partners were met, and with all of them it was slow."""
+        against = self._slow_ends[end]
+        least = min(CONFIRMATIONS, len(self.nodes) - 1)
+        return (
+            len(against) >= least >= 2
+            and all(rate.confirmed for rate in against)
+            and statistics.fmean(rate.ratio for rate in against) < against[0].normal.mean
+        )
+
+    def _tried_long(self, end: End) -> bool:
+        return any(rate.long for link in self._links[end] for rate in self.rates[link])
+
+    @cached_property
+    def accused(self) -> list[End]:
+        """Nodes that are slow in a role, whoever the partner, and in the longer transfer as well; those of a slow leaf are
+        told as that."""
+        return [
+            end for end in self._slow_ends if self._enough(end) and self._tried_long(end) and not self._explained(end)
+        ]
+
+    @property
+    def nodes_to_confirm(self) -> list[End]:
+        return [
+            end
+            for end in self._slow_ends
+            if self._enough(end) and not self._tried_long(end) and not self._explained(end)
+        ]
+
+    @property
+    def suspects(self) -> dict[str, list[Role]]:
+        """Nodes with the roles in which more has to be known of them."""
+        found: dict[str, list[Role]] = defaultdict(list)
+        for end, against in self._slow_ends.items():
+            done = self._enough(end) or len(against) >= 2 * CONFIRMATIONS
+            if not done and not self._explained(end) and len(self.nodes) > 2:
+                found[end.name].append(end.role)
+        return found
+
+    # Links.
+
+    @cached_property
+    def _slow_links(self) -> list[Link]:
+        """Both ends are fast elsewhere, and yet the link is slow; with two nodes there is no elsewhere."""
+        return [
+            link
+            for link, rate in self.best.items()
+            if rate.suspect
+            and any(each.asked for each in self.rates[link])
+            and (len(self.nodes) == 2 or all(link.end(role) in self._proven for role in Role))
+            and not any(self._explained(link.end(role)) for role in Role)
+        ]
+
+    def _confirmed_link(self, link: Link) -> bool:
+        rates = self.rates[link]
+        return len(rates) >= CONFIRMATIONS and any(rate.long for rate in rates) and self.best[link].confirmed
+
+    @property
+    def links_to_repeat(self) -> list[tuple[Link, bool]]:
+        """Each with whether the longer transfer is due."""
+        return [
+            (link, len(self.rates[link]) >= CONFIRMATIONS - 1)
+            for link in self._slow_links
+            if not self._confirmed_link(link) and len(self.rates[link]) < 2 * CONFIRMATIONS
+        ]
+
+    @property
+    def links_to_surround(self) -> list[Link]:
+        """Slow ones between two leaves of which nothing else is known yet."""
+        return [
+            link
+            for link in self._slow_links
+            if (leaves := self.leaves_of(link)) and len(self._between[leaves]) < min(CONFIRMATIONS, self._width(leaves))
+        ]
+
+    @cached_property
+    def slow_links(self) -> list[Link]:
+        """Links that are slow while both ends are fast with others; those between two slow leaves are told as that."""
+        slow = set(self.slow_leaf_pairs)
+        return [link for link in self._slow_links if self._confirmed_link(link) and self.leaves_of(link) not in slow]
+
+    @property
+    def open_links(self) -> list[Link]:
+        """What was slow and is explained by nothing that is proven: once, or not often enough to be told."""
+        told = {*self.accused, *self._explaining}
+        known = {*self.slow_links}
+        slow_leaves = set(self.slow_leaf_pairs)
+        return [
+            link
+            for link, rates in self.rates.items()
+            if any(rate.suspect and rate.asked for rate in rates)
+            and link not in known
+            and self.leaves_of(link) not in slow_leaves
+            and not any(link.end(role) in told for role in Role)
+        ]
+
+    # Leaves.
+
+    def leaves_of(self, link: Link) -> Link | None:
+        """From which leaf to which, where it goes from one to another."""
+        source, destination = self.leaf_of.get(link.source), self.leaf_of.get(link.destination)
+        return Link(source, destination) if source and destination and source != destination else None
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = defaultdict(int)
+        for node in self.nodes:
+            if leaf := self.leaf_of.get(node):
+                sizes[leaf] += 1
+        return sizes
+
+    def _width(self, leaves: Link) -> int:
+        return min(self._sizes[leaves.source], self._sizes[leaves.destination])
+
+    @cached_property
+    def _between(self) -> dict[Link, list[Link]]:
+        """Links by the leaves that they join."""
+        found: dict[Link, list[Link]] = defaultdict(list)
+        for link in self.rates:
+            if leaves := self.leaves_of(link):
+                found[leaves].append(link)
+        return found
+
+    @cached_property
+    def _slow_between(self) -> set[Link]:
+        """Pairs of leaves between which nothing was ever fast."""
+        return {leaves for leaves, links in self._between.items() if all(self.best[link].suspect for link in links)}
+
+    @cached_property
+    def slow_leaf_pairs(self) -> list[Link]:
+        """From one leaf to another everything is slow, whoever sends and receives, and both are fast otherwise."""
+        single = [
+            leaves for leaves in self._slow_between if not any(leaves.end(role) in self._slow_leaves for role in Role)
+        ]
+        return [
+            leaves
+            for leaves in single
+            if (links := self._between[leaves])
+            and len(links) >= min(CONFIRMATIONS, self._width(leaves)) >= 2
+            and len({link.source for link in links}) > 1 < len({link.destination for link in links})
+            and all(link.end(role) in self._proven for link in links for role in Role)
+            and any(self._confirmed_link(link) for link in links)
+            and all(self.best[link].confirmed for link in links)
+        ]
+
+    @cached_property
+    def _slow_leaves(self) -> dict[End, list[Link]]:
+        """Leaves from which (or to which) nothing is fast, whichever the other leaf and the nodes, with these links."""
+        found: dict[End, list[Link]] = {}
+        good = {leaves.end(role) for leaves in self._between if leaves not in self._slow_between for role in Role}
+        least = min(CONFIRMATIONS, len(self._sizes) - 1)
+        for leaf, size in self._sizes.items():
+            for role in Role:
+                end = End(leaf, role)
+                pairs = [leaves for leaves in self._between if leaves.end(role) == end]
+                proven = [leaves for leaves in pairs if leaves.end(role.opposite) in good]
+                links = [link for leaves in pairs for link in self._between[leaves]]
+                tried = {link.end(role).name for link in links}
+                if end not in good and len(proven) >= least >= 2 and len(tried) >= min(CONFIRMATIONS, size) >= 2:
+                    found[end] = links
+        return found
+
+    @cached_property
+    def _explaining(self) -> set[End]:
+        """The nodes of slow leaves in that role: what they do is explained by the leaf."""
+        return {
+            End(node, leaf.role)
+            for leaf in self._slow_leaves
+            for node in self.nodes
+            if self.leaf_of.get(node) == leaf.name
+        }
+
+    def _explained(self, end: End) -> bool:
+        return end in self._explaining
+
+    @cached_property
+    def accused_leaves(self) -> list[End]:
+        return [leaf for leaf, links in self._slow_leaves.items() if self._crossed(links)]
+
+    def _crossed(self, links: Iterable[Link]) -> bool:
+        """Whether the longer transfer was tried out of that leaf, and all of it was slow."""
+        links = list(links)
+        return any(rate.long for link in links for rate in self.rates[link]) and all(
+            self.best[link].confirmed for link in links
+        )
+
+    @property
+    def leaves_to_look_inside(self) -> list[End]:
+        return [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is None]
+
+    @property
+    def leaves_to_cross(self) -> list[End]:
+        return [
+            leaf
+            for leaf, links in self._slow_leaves.items()
+            if self.inside(leaf.name) is not None and not any(rate.long for link in links for rate in self.rates[link])
+        ]
+
+    def inside(self, leaf: str) -> bool | None:
+        """Whether that leaf's nodes are fast among themselves; None: they were not tried."""
+        links = [
+            link for link in self.best if self.leaf_of.get(link.source) == leaf == self.leaf_of.get(link.destination)
+        ]
+        return any(not self.best[link].suspect for link in links) if links else None
+
+    # Everybody.
+
+    @cached_property
+    def common(self) -> bool:
+        """More are slow than single ones can be: nobody is to be accused."""
+        if len(self.nodes) < 3:
+            return False
+        slow = {end.name for end in self._slow_ends if self._explained(end) or self._enough(end)}
+        sound = sum(not rate.suspect for rate in self.best.values())
+        return (
+            len(slow) > COMMON * len(self.nodes)
+            or sound < NEAR * (1 - COMMON) ** 2 * len(self.best)
+            or len(
+                self._apart(
+                    link for link in self._slow_links if len(self.rates[link]) > 1 and self.best[link].confirmed
+                )
+            )
+            >= max(CONFIRMATIONS, COMMON * len(self.nodes) / 2)
+        )
+
+    def _apart(self, links: Iterable[Link]) -> list[Link]:
+        """Such of these links as have no node in common; of all those between two leaves, one."""
+        taken: set[object] = set()
+        found = []
+        for link in links:
+            leaves = self.leaves_of(link)
+            own: set[object] = {link.source, link.destination}
+            if leaves:
+                own.add(frozenset((leaves.source, leaves.destination)))
+            if not taken & own:
+                taken |= own
+                found.append(link)
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is told in the end; all empty where nobody stands out."""
+
+    normal: Normal
+    nodes: tuple[End, ...] = ()
+    links: tuple[Link, ...] = ()
+    leaves: tuple[End, ...] = ()
+    leaf_pairs: tuple[Link, ...] = ()
+    common: bool = False
+    open: tuple[Link, ...] = ()
+    inside: Mapping[str, bool | None] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return not (self.nodes or self.links or self.leaves or self.leaf_pairs or self.common)
+
+
+def verdict(judged: Judgement) -> Verdict:
+    """With a common cause nobody is named."""
+    if judged.common:
+        return Verdict(judged.normal, common=True)
+    pairs = judged.slow_leaf_pairs
+    several = in_several(pairs)
+    leaves = tuple(dict.fromkeys([*judged.accused_leaves, *several]))
+    ends = with_several(judged, judged.slow_links)
+
+    def explained(link: Link) -> bool:
+        between = judged.leaves_of(link)
+        return between is not None and any(between.end(role) in leaves for role in Role)
+
+    return Verdict(
+        judged.normal,
+        tuple(dict.fromkeys([*judged.accused, *ends])),
+        tuple(
+            link
+            for link in judged.slow_links
+            if not explained(link) and not any(link.end(role) in ends for role in Role)
+        ),
+        leaves,
+        tuple(pair for pair in pairs if not any(pair.end(role) in leaves for role in Role)),
+        open=tuple(judged.open_links),
+        inside={leaf.name: judged.inside(leaf.name) for leaf in leaves},
+    )
+
+
+def in_several(pairs: Sequence[Link]) -> list[End]:
+    """Leaves from which the ways to several others are slow (or to which): it is their own uplink."""
+    ends = [pair.end(role) for pair in pairs for role in Role]
+    return [end for end in dict.fromkeys(ends) if ends.count(end) > 1]
+
+
+def with_several(judged: Judgement, links: Sequence[Link]) -> list[End]:
+    """Ends that several slow links have in common, half of all that were measured there or more: one fast link, which may be
+    chance, does not make each of the others a fault of its own."""
+    shared: dict[End, int] = defaultdict(int)
+    for link in links:
+        for role in Role:
+            shared[link.end(role)] += 1
+    return [end for end, count in shared.items() if count > 1 and 2 * count >= len(judged.links_of(end))]

@@ -1,0 +1,140 @@
+"""links: which node, which link: bandwidth and latency between nodes, in rounds in which each node has one partner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from runbook.checks.base import Check, argument
+from runbook.checks.connection import join
+from runbook.checks.context import Context
+from runbook.checks.isolation.findings import Told, as_csv, as_metrics, gbps, tell
+from runbook.checks.isolation.ranks import Halted, Ranks
+from runbook.checks.isolation.search import Search, leaves, look
+from runbook.checks.isolation.wires import Wires, ask
+from runbook.checks.normal import link_floor
+from runbook.checks.normal.setting import setting_of
+from runbook.checks.ranks.gang import Gang, Halt, dismiss_gang, start_gang
+from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.model.folder import write_below
+from runbook.model.units import significant
+from runbook.model.verdict import Finding, Outcome
+
+SECONDS = 0.5
+TRIPS = 20
+"""There and back with a few bytes, for the latency."""
+
+LEFT_S = 5.0
+"""Of the stage's time, for what comes after the measuring."""
+
+
+@dataclass(frozen=True)
+class Links(Check):
+    id: ClassVar[str] = "links"
+    timeout_s: ClassVar[float] = 300.0
+    needs_ranks: ClassVar[bool] = True
+
+    seconds: float = argument(SECONDS, "seconds", "how long one way between two nodes is measured, for example 2s")
+    min_gbps: float | None = argument(
+        None, "number", "fail where the links carry less, in Gbit/s a node and direction, for example 180"
+    )
+    pairs: str = argument("auto", "text", "`all` measures every pair of nodes, in one round less than there are nodes")
+
+    def __post_init__(self) -> None:
+        if self.pairs not in ("auto", "all"):
+            raise ValueError("wants `pairs` to be auto or all")
+        if not 0.05 <= self.seconds <= 60:
+            raise ValueError("wants `seconds` between 50ms and 60s")
+
+    def run(self, at: Context) -> list[Outcome]:
+        gang = start_gang(at.run, at.inventory, at.script)
+        if problem := join(gang, at):
+            return problem
+        proven: list[Outcome] = []
+
+        def go_on(halt: Halt) -> bool:
+            proven.extend(outcomes_of_halt(gang, halt, f"during {at.stage}"))
+            return not proven
+
+        try:
+            ranks = Ranks(gang, at, at.left_s - LEFT_S, go_on)
+            done = look(
+                ranks,
+                gang.members,
+                seconds=self.seconds,
+                leaf_of=leaves(at.nodes),
+                every_pair=self.pairs == "all",
+                trips=TRIPS,
+                both=True,
+                say=at.say,
+            )
+        except Halted as error:
+            dismiss_gang(at.run)  # some rank may wait for ever; the next stage starts them anew
+            return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
+        if done.stopped:
+            dismiss_gang(at.run)
+        write_below(at.run.run_dir, "links.csv", data=as_csv(done))
+        asked = ask(at)
+        wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
+        told = tell(done, gang.members, wires, self._floor(gang, at, wires))
+        return outcomes(at, done, told)
+
+    def _floor(self, gang: Gang, at: Context, wires: Mapping[str, Wires]) -> float | None:
+        """Gbit/s that every node should have in each direction, where somebody or the table of normal numbers says so."""
+        if self.min_gbps is not None:
+            return self.min_gbps
+        if len(wires) < len(at.nodes):
+            return None
+        promised = at.inventory.infiniband.min_rate_gbps if at.inventory.infiniband else None
+        return link_floor(setting_of(gang, at, wires), promised)
+
+
+def outcomes(at: Context, done: Search, told: Told) -> list[Outcome]:
+    """One a node. A search that was cut short proves nobody sound whom it had not proven by then."""
+    normal = done.verdict.normal
+    found: list[Outcome] = []
+    for node in at.nodes:
+        own = [each for each in done.found if each.link.source == node.name]
+        metrics: dict[str, object] = {
+            "links": as_metrics(own),
+            "median_gbps": round(normal.median * 8, 6),
+            "noise": round(normal.sigma, 4),
+            "rounds": done.rounds,
+        }
+        warnings = told.warnings.get(node.name, [])
+        if findings := told.findings.get(node.name):
+            found.append(Outcome.failed(node.name, *findings, metrics=metrics, warnings=warnings))
+        elif len(done.nodes) < 2:
+            found.append(Outcome.passed(node.name, "one node has no link to another", metrics=metrics))
+        elif not done.measured:
+            found.append(
+                Outcome.unknown(node.name, unmeasured(done.stopped or "nothing was measured"), metrics=metrics)
+            )
+        elif reason := told.unsettled.get(node.name):
+            found.append(Outcome.unknown(node.name, reason, metrics=metrics))
+        else:
+            found.append(Outcome.passed(node.name, proof(done), metrics=metrics, warnings=warnings))
+    return found
+
+
+def proof(done: Search) -> str:
+    """The same words for every node, so that a thousand of them are one line, where there is nothing to say of one."""
+    verdict, pairs = done.verdict, {frozenset((link.source, link.destination)) for link in done.best}
+    every = len(done.nodes) * (len(done.nodes) - 1) // 2
+    among = "every pair" if len(pairs) == every else f"{len(pairs):,} of {every:,} pairs"
+    delays = [each.moved.us for each in done.found if each.moved.us is not None]
+    latency = f", {significant(sorted(delays)[len(delays) // 2])} us" if delays else ""
+    says = (
+        f"each way as fast as others: median {gbps(verdict.normal.median)}, noise {verdict.normal.sigma:.1%}{latency}; "
+        f"{among} in {done.rounds} round{'s' * (done.rounds > 1)}"
+    )
+    return says if verdict.clean else f"{says}; nothing speaks against it"
+
+
+def unmeasured(why: str) -> Finding:
+    return Finding(
+        "insufficient-evidence",
+        f"the links could not be measured: {why}",
+        "look at the logs of the ranks in `RUN_DIR/logs/`; give the stage more time (`timeout:`) if it only is slow",
+    )

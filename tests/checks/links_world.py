@@ -1,0 +1,93 @@
+"""A simulated network: what links carry when some nodes, links or leaves are slow, with noise, and how a search ends there."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.checks.isolation.judge import End, Judgement, Link, Measured, Role, Verdict, verdict
+from runbook.checks.isolation.schedule import Schedule
+
+NOISE, TRANSIENTS = 0.03, 0.002
+GBYTES = 12.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is slow, each as a part of the full rate. `ends` are nodes or leaves in a role."""
+
+    count: int
+    leaf_size: int | None = None
+    ends: Mapping[End, float] = field(default_factory=dict)
+    links: Mapping[Link, float] = field(default_factory=dict)
+    leaf_pairs: Mapping[Link, float] = field(default_factory=dict)
+    noise: float = NOISE
+    transients: float = TRANSIENTS
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"n{number:04}" for number in range(self.count)]
+
+    @property
+    def leaf_of(self) -> dict[str, str]:
+        size = self.leaf_size
+        return {node: f"leaf{number // size}" for number, node in enumerate(self.nodes)} if size else {}
+
+    def full(self, link: Link, leaf_of: Mapping[str, str]) -> float:
+        """GB/s without noise."""
+        parts = [self.links.get(link, 1.0), *(self.ends.get(link.end(role), 1.0) for role in Role)]
+        source, destination = leaf_of.get(link.source), leaf_of.get(link.destination)
+        if source and destination and source != destination:
+            leaves = Link(source, destination)
+            parts += [self.leaf_pairs.get(leaves, 1.0), *(self.ends.get(leaves.end(role), 1.0) for role in Role)]
+        return GBYTES * min(parts)
+
+    def measure(self, chance: random.Random, full: float, *, long: bool) -> float:
+        times = 3 if long else 1
+        rates = [
+            full
+            * max(0.01, 1 + chance.gauss(0, self.noise))
+            * (chance.uniform(0.3, 0.9) if chance.random() < self.transients else 1)
+            for _ in range(times)
+        ]
+        return sum(rates) / times
+
+
+@dataclass(frozen=True)
+class Search:
+    """How one ended: what was told, after how many rounds, and the links of the first round."""
+
+    told: Verdict
+    rounds: int
+    measured: list[Measured]
+
+
+def search(network: Network, seed: int) -> Search:
+    chance = random.Random(seed)
+    nodes, leaf_of = network.nodes, network.leaf_of
+    schedule = Schedule(nodes, leaf_of)
+    measured: list[Measured] = []
+    judged: Judgement | None = None
+    number = 0
+    while meetings := schedule.round(number, judged, measured):
+        assert len({name for each in meetings for name in (each.one, each.other)}) == 2 * len(meetings)
+        for each in meetings:
+            for link in each.links:
+                rate = network.measure(chance, network.full(link, leaf_of), long=each.long)
+                measured.append(Measured(link, rate, number, each.asked, each.long))
+        number += 1
+        judged = Judgement(nodes, measured, leaf_of)
+    assert judged is not None
+    return Search(verdict(judged), number, measured)
+
+
+def leaf_size(count: int) -> int:
+    return max(2, math.isqrt(count))
+
+
+def first_links(network: Network) -> list[Link]:
+    """What the first round measures: who is slow only with one other is seen only where these two meet."""
+    meetings = Schedule(network.nodes, network.leaf_of).round(0, None, [])
+    return [link for each in meetings for link in each.links]

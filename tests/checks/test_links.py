@@ -1,0 +1,360 @@
+"""links: what is told of measured links, to whom, and what is told when a measurement proves nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from runbook.checks.isolation.findings import Told, as_csv, as_metrics, tell
+from runbook.checks.isolation.judge import Normal
+from runbook.checks.isolation.ranks import Halted, Moved, Pair
+from runbook.checks.isolation.run import between
+from runbook.checks.isolation.search import Search, leaves, look, starved
+from runbook.checks.isolation.wires import Wires
+from runbook.checks.links import Links, outcomes
+from runbook.checks.normal import link_floor
+from runbook.checks.normal.expect import Setting
+from runbook.checks.ranks.gang import Halt
+from runbook.model.verdict import Verdict
+
+from .world import cluster, context, gang_of, node
+
+FULL = 5.0  # GB/s, 40 Gbit/s
+
+Rate = Callable[[str, str], Moved]
+"""What a node has of another, by their names."""
+
+
+class Measuring:
+    """Stands in for the ranks: `moved` says what each pair of them moves."""
+
+    def __init__(self, nodes: Sequence[str], moved: Rate, each: int = 1) -> None:
+        self.nodes, self.moved, self.each = nodes, moved, each
+        self.rounds: list[Sequence[Pair]] = []
+
+    def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+        self.rounds.append(pairs)
+        ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
+        return {way: self.moved(self.nodes[way[0] // self.each], self.nodes[way[1] // self.each]) for way in ways}
+
+
+def moved(part: float = 1.0, *, waited: float = 0.0, us: float = 20.0, both: float | None = None) -> Moved:
+    return Moved(FULL * part, 0.5 / part, waited, FULL * part if both is None else FULL * both, us)
+
+
+def world(count: int, **options: Any) -> Any:
+    return cluster(*(node(f"n{number}", address=f"10.0.0.{number + 1}", **options) for number in range(count)))
+
+
+def searched(count: int, rate: Rate, *, leaf_size: int | None = None, each: int = 1, **options: Any) -> Search:
+    inventory = world(count, processes=each)
+    names = [one.name for one in inventory.nodes]
+    leaf_of = {name: f"leaf{number // leaf_size}" for number, name in enumerate(names)} if leaf_size else {}
+    ranks: Any = Measuring(names, rate, each)
+    return look(ranks, gang_of(inventory).members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True, **options)
+
+
+def told(
+    count: int, rate: Rate, *, wires: dict[str, Wires] | None = None, floor: float | None = None, **options: Any
+) -> Told:
+    done = searched(count, rate, **options)
+    return tell(done, gang_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
+
+
+def sound(_source: str, _destination: str) -> Moved:
+    return moved()
+
+
+def slow_sender(source: str, _destination: str) -> Moved:
+    return moved(0.5 if source == "n2" else 1.0)
+
+
+def causes(found: Told) -> dict[str, list[str]]:
+    return {name: [finding.cause for finding in findings] for name, findings in found.findings.items()}
+
+
+# What is told.
+
+
+def test_a_node_that_sends_slowly_is_named_with_its_direction_and_the_median() -> None:
+    found = told(6, slow_sender)
+    assert causes(found) == {"n2": ["node-slow"]}
+    (finding,) = found.findings["n2"]
+    assert finding.says == "n2 sends at 20.0 Gbit/s, whoever receives (5 tried); the median of all is 40.0 Gbit/s"
+    assert finding.evidence[0].startswith("n2 → n")
+    assert "20.0 Gbit/s (50%), round" in finding.evidence[0]
+    assert set(finding.peers) == {"n0", "n1", "n3", "n4", "n5"}
+    assert "on n2" in finding.remedy
+
+
+def test_a_node_that_is_slow_both_ways() -> None:
+    found = told(12, lambda source, destination: moved(0.8 if "n7" in (source, destination) else 1.0))
+    assert causes(found) == {"n7": ["node-slow"]}
+    assert "n7 receives and sends at 32.0 Gbit/s" in found.findings["n7"][0].says.replace(
+        "sends and receives", "receives and sends"
+    )
+
+
+def test_a_limit_that_explains_it_is_the_remedy_and_one_that_does_not_is_none() -> None:
+    def limited(rate: str) -> Wires:
+        facts: dict[str, Any] = {
+            "hardware": [],
+            "mbit": None,
+            "duplex": [],
+            "counters": {},
+            "tc": {"qdisc": f"qdisc tbf 1: root rate {rate}"},
+        }
+        return Wires({"eth0": facts})
+
+    (finding,) = told(6, slow_sender, wires={"n2": limited("20Gbit")}).findings["n2"]
+    assert finding.remedy == "on n2: `sudo tc qdisc del dev eth0 root`"
+    (finding,) = told(6, slow_sender, wires={"n2": limited("90Gbit")}).findings["n2"]
+    assert "qdisc del" not in finding.remedy
+
+
+def test_a_link_is_told_to_both_of_its_ends_with_its_direction() -> None:
+    found = told(6, lambda *ends: moved(0.4 if ends == ("n1", "n4") else 1.0))
+    assert causes(found) == {"n1": ["link-slow"], "n4": ["link-slow"]}
+    finding = found.findings["n1"][0]
+    assert finding.says.startswith("n1 → n4 carries 16.0 Gbit/s (40%)")
+    assert "only on the way between these two" in finding.says
+    assert finding.peers == ("n4",)
+
+
+def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
+    found = told(2, lambda source, _: moved(0.5 if source == "n0" else 1.0))
+    assert causes(found) == {"n0": ["link-slow"], "n1": ["link-slow"]}
+    assert "n0 sends slowly, or n1 receives slowly; a third node would tell which" in found.findings["n0"][0].says
+
+
+@pytest.mark.parametrize(
+    ("inside", "says"), [(1.0, "among themselves they are fast"), (0.5, "among themselves as well")]
+)
+def test_a_leaf_comes_before_the_names_of_its_nodes(inside: float, says: str) -> None:
+    members = {"n4", "n5", "n6", "n7"}
+
+    def rate(source: str, destination: str) -> Moved:
+        if source not in members:
+            return moved()
+        return moved(inside if destination in members else 0.5)
+
+    found = told(16, rate, leaf_size=4)
+    assert causes(found) == {name: ["leaf-slow"] for name in members}
+    (finding,) = found.findings["n4"]
+    assert says in finding.says
+    assert "all 4 nodes of leaf1" in finding.says
+    assert finding.remedy.startswith("look at leaf1 before any of these nodes")
+
+
+def test_the_way_between_two_leaves() -> None:
+    one, other = {"n0", "n1", "n2", "n3"}, {"n8", "n9", "n10", "n11"}
+    found = told(16, lambda s, d: moved(0.5 if s in one and d in other else 1.0), leaf_size=4)
+    assert causes(found) == {name: ["leaf-slow"] for name in one | other}
+    assert "everything from leaf0 to leaf2 is slow" in found.findings["n0"][0].says
+
+
+def test_half_of_all_is_a_common_cause() -> None:
+    found = told(16, lambda source, _: moved(0.5 if int(source[1:]) % 2 else 1.0))
+    assert set(causes(found)) == {f"n{number}" for number in range(16)}
+    assert {finding.cause for each in found.findings.values() for finding in each} == {"link-slow"}
+    assert "nobody is named" in found.findings["n3"][0].says
+    assert not found.unsettled
+
+
+def test_all_alike_and_below_the_gate_is_slow_and_without_a_gate_is_not() -> None:
+    assert causes(told(6, sound)) == {}
+    found = told(6, sound, floor=100.0)
+    assert set(causes(found)) == {f"n{number}" for number in range(6)}
+    assert "every link is slow: 40.0 Gbit/s, at least 100 Gbit/s are due" in found.findings["n0"][0].says
+
+
+def test_one_slow_rail_of_a_node_is_named() -> None:
+    inventory = world(4, processes=2)
+    members = gang_of(inventory).members
+
+    class Rails(Measuring):
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+            ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
+            return {way: moved(0.25 if way[0] == 3 else 1.0) for way in ways}  # the second rank of n1
+
+    ranks: Any = Rails([], sound)
+    done = look(ranks, members, seconds=0.5)
+    found = tell(done, members, {}, None)
+    assert set(causes(found)) == {"n1"}
+    assert any("rank 3 on n1 → rank" in line and "1.25 GB/s" in line for line in found.findings["n1"][0].evidence)
+
+
+# What proves nothing.
+
+
+def test_a_slow_rate_of_somebody_who_had_no_cpu_does_not_count() -> None:
+    usual = Normal(FULL, 0.03)
+    assert starved(moved(0.5, waited=0.3), usual)
+    assert not starved(moved(0.5, waited=0.1), usual)  # it lost half a second, and waited for a tenth
+    assert not starved(moved(1.0, waited=0.5), usual)
+
+
+def test_a_starved_node_is_measured_again_and_then_fine() -> None:
+    tries: list[str] = []
+
+    def rate(source: str, destination: str) -> Moved:
+        if source == "n3":
+            tries.append(destination)
+        starving = source == "n3" and len(tries) <= 5
+        return moved(0.5, waited=0.9) if starving else moved()
+
+    done = searched(6, rate)
+    assert done.rounds > 5
+    found = tell(done, gang_of(world(6)).members, {}, None)
+    assert not found.findings
+    assert not found.unsettled
+    assert sum(not each.counts for each in done.found) == 5
+
+
+def test_a_node_that_never_has_a_cpu_is_unknown_and_nobody_is_accused() -> None:
+    found = told(6, lambda *ends: moved(0.3, waited=2.0) if "n3" in ends else moved())
+    assert not found.findings
+    assert list(found.unsettled) == ["n3"]
+    assert found.unsettled["n3"].cause == "node-too-busy"
+    assert "does not count" in found.unsettled["n3"].evidence[0]
+
+
+def test_a_transient_is_a_warning() -> None:
+    seen: list[int] = []
+
+    def rate(source: str, destination: str) -> Moved:
+        if (source, destination) != ("n1", "n2"):
+            return moved()
+        seen.append(1)
+        return moved(0.5 if len(seen) == 1 else 1.0)
+
+    found = told(6, rate)
+    assert not found.findings
+    (warning,) = found.warnings["n1"]
+    assert "n1 → n2 was slow once, 20.0 Gbit/s (50% of the median), and nothing confirms it" in warning
+
+
+def test_late_answers_and_half_duplex_are_warnings() -> None:
+    found = told(6, lambda *ends: moved(us=5000.0 if "n1" in ends else 20.0, both=0.4 if "n2" in ends else 1.0))
+    assert not found.findings
+    assert any("a few bytes to or from n1 take 5000 us" in text for text in found.warnings["n1"])
+    assert any("n2 keeps 40% of its rate while both ways are busy" in text for text in found.warnings["n2"])
+
+
+def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
+    class Short(Measuring):
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+            if len(self.rounds) == 1:
+                raise Halted("there was no time left to measure the rest")
+            return super().meet(pairs)
+
+    inventory = world(12)
+    names = [one.name for one in inventory.nodes]
+    ranks: Any = Short(names, slow_sender)
+    done = look(ranks, gang_of(inventory).members, seconds=0.5)
+    assert done.stopped
+    found = tell(done, gang_of(inventory).members, {}, None)
+    assert not found.findings
+    assert "n2" in found.unsettled
+    assert found.unsettled["n2"].cause == "insufficient-evidence"
+    assert "no time left" in found.unsettled["n2"].says
+
+
+def test_a_rank_that_died_ends_the_search() -> None:
+    class Dying(Measuring):
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+            raise Halted(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
+
+    ranks: Any = Dying([], sound)
+    with pytest.raises(Halted):
+        look(ranks, gang_of(world(3)).members, seconds=0.5)
+
+
+# Outcomes and documents.
+
+
+def test_every_node_has_one_outcome_and_its_own_links() -> None:
+    inventory = world(6)
+    done = searched(6, slow_sender)
+    made = outcomes(context(inventory), done, tell(done, gang_of(inventory).members, {}, None))
+    assert [(each.node, each.verdict) for each in made] == [
+        (f"n{number}", Verdict.FAIL if number == 2 else Verdict.PASS) for number in range(6)
+    ]
+    links: Any = made[2].metrics["links"]
+    assert {each["from"] for each in links} == {"n2"}
+    assert {"from", "to", "gbps", "us", "round"} <= links[0].keys()
+    assert links[0]["gbps"] == pytest.approx(20.0)
+    assert "every pair in 6 rounds" in str(made[0].proof)
+
+
+def test_nothing_measured_is_unknown_and_one_node_has_no_link() -> None:
+    empty = Search(("n0", "n1"), {}, stopped="no time")
+    assert {each.verdict for each in outcomes(context(world(2)), empty, Told())} == {Verdict.UNKNOWN}
+    assert [each.verdict for each in outcomes(context(world(1)), Search(("n0",), {}), Told())] == [Verdict.PASS]
+
+
+def test_the_table_has_every_measurement_and_the_result_what_counts() -> None:
+    done = searched(6, lambda *ends: moved(0.3, waited=2.0) if "n3" in ends else moved())
+    rows = list(csv.DictReader(io.StringIO(as_csv(done))))
+    assert len(rows) == len(done.found)
+    assert {row["counts"] for row in rows if "n3" in (row["from"], row["to"])} == {"0"}
+    assert len(as_metrics(done.found)) == sum(row["counts"] == "1" for row in rows)
+    assert float(rows[0]["gbps"]) == pytest.approx(40.0) or rows[0]["counts"] == "0"
+
+
+def test_a_slow_allreduce_blames_only_what_is_far_slower_than_the_others() -> None:
+    assert between(searched(6, slow_sender)).verdict.sending == ("n2",)
+    a_little = searched(6, lambda source, _: moved(0.85 if source == "n2" else 1.0))
+    assert between(a_little).verdict.clean
+    fast_enough = searched(6, slow_sender, enough=2.0)
+    assert between(fast_enough).verdict.clean
+
+
+# Arguments, leaves and gates.
+
+
+def test_arguments() -> None:
+    assert Links(pairs="all").pairs == "all"
+    for wrong in ({"pairs": "some"}, {"seconds": 0.0}, {"seconds": 100.0}):
+        with pytest.raises(ValueError):
+            Links(**wrong)
+
+
+def test_a_leaf_is_what_the_inventory_calls_so_or_else_the_rack() -> None:
+    nodes = [node("a", leaf="l1", rack="r1"), node("b", rack="r1"), node("c")]
+    assert leaves(nodes) == {"a": "l1", "b": "r1"}
+
+
+def test_the_floor_is_what_is_promised_or_usual() -> None:
+    eight = Setting("nccl", (8, 8), adapters=((400.0,) * 8,) * 2)
+    assert link_floor(eight) == pytest.approx(0.8 * 0.82 * 3200)
+    assert link_floor(eight, 200.0) == pytest.approx(0.8 * 0.82 * 1600)
+    assert link_floor(Setting("nccl", (1, 1), adapters=((400.0,) * 8,) * 2)) == pytest.approx(0.8 * 0.82 * 400)
+    assert link_floor(Setting("gloo", (1, 1), link_gbps=1.0)) == pytest.approx(0.8 * 0.88)
+    assert link_floor(Setting("gloo", (1, 1), link_gbps=100.0)) is None
+    assert link_floor(Setting("nccl", (8, 8))) is None
+    assert link_floor(Setting("nccl", (8,), adapters=((400.0,) * 8,))) is None
+
+
+def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same() -> None:
+    tries: list[int] = []
+
+    def rate(source: str, destination: str) -> Moved:
+        if (source, destination) != ("n1", "n4"):
+            return moved()
+        tries.append(1)
+        return moved(0.4, waited=2.0 if len(tries) == 1 else 0.0)
+
+    assert causes(told(6, rate)) == {"n1": ["link-slow"], "n4": ["link-slow"]}
+
+
+def test_a_leaf_that_is_slow_towards_several_others_is_its_own_uplink() -> None:
+    def rate(source: str, destination: str) -> Moved:
+        leaf, other = int(source[1:]) // 4, int(destination[1:]) // 4
+        return moved(0.5 if leaf == 1 and other in (0, 2) else 1.0)
+
+    assert causes(told(16, rate, leaf_size=4)) == {f"n{number}": ["leaf-slow"] for number in range(4, 8)}
