@@ -20,10 +20,10 @@ LONG = 48
 FEW = 4
 """Numbers that are still read one by one."""
 
-WORD = re.compile(r"[\w.-]*\w")
+WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
 DIGITS = re.compile(r"\d+")
 LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
-NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
+_NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
 
 
 class Gist:
@@ -73,7 +73,7 @@ def in_one(texts: Sequence[str]) -> str | None:
 def _word(values: list[str]) -> str | None:
     if len(values) == 1:
         return values[0]
-    numbers = [NUMBER.fullmatch(value) for value in values]
+    numbers = [_NUMBER.fullmatch(value) for value in values]
     if all(numbers):
         found = [number for number in numbers if number]
         if len({(number[1], number[3]) for number in found}) == 1:

@@ -94,7 +94,7 @@ def job_in(text: str, number: str) -> Job:
         record = records[0]
         nodes = hosts(_value(record, "NodeList"))
         gpus: dict[str, tuple[int, ...]] = {}
-        for match in re.finditer(r"(?m)^\s+Nodes=(\S+) .*?\bGRES=(\S*)", record):
+        for match in re.finditer(r"(?m)^[ \t]+Nodes=(\S+) .*?\bGRES=(\S*)", record):
             gpus.update(dict.fromkeys(hosts(match[1]), _indices(match[2])))
         limit = _value(record, "TimeLimit")
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
@@ -115,7 +115,7 @@ def nodes_in(text: str) -> dict[str, SlurmNode]:
         if record.startswith("NodeName="):
             name, state = _value(record, "NodeName"), _value(record, "State")
             marks = state.rstrip("*~#!%$@^-+")
-            reason = re.search(r"(?m)^\s*Reason=(.*)$", record)
+            reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
             address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
             silent = "*" in state or "NOT_RESPONDING" in state
             why = reason[1].strip() if reason else ""
@@ -125,7 +125,7 @@ def nodes_in(text: str) -> dict[str, SlurmNode]:
 
 def _value(record: str, key: str) -> str:
     """Of a line's first key, or of one further on in its line; Slurm's own keys stand before what users wrote."""
-    match = re.search(rf"(?m)^(?:\s*|(?!JobId=).* ){key}=(\S*)", record)
+    match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
     if match is None:
         raise ValueError(f"there is no {key} in it")
     return match[1]

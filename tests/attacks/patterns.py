@@ -144,7 +144,7 @@ def _of_values(module: ModuleType) -> Iterator[Found]:
             for name, inner in getattr(value, "__dict__", {}).items():
                 yield from inside(inner, f"{place}.{name}")
 
-    for name, value in vars(module).items():
+    for name, value in list(vars(module).items()):
         if not name.startswith("__"):
             yield from inside(value, f"{module.__name__}.{name}")
 

@@ -87,7 +87,7 @@ def free_port(job: Job, used: Collection[int]) -> int:
 
 def taken(sockets: str) -> set[int]:
     """Local ports in the kernel's tables: `1: 0100007F:733C 00000000:0000 0A …`."""
-    return {int(port, 16) for port in re.findall(r"(?m)^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
+    return {int(port, 16) for port in re.findall(r"(?m)^[ \t]*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
 
 
 def _own_numbers(job: Job) -> Mapping[str, tuple[int, ...]]:
