@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import profiles
 import pytest
@@ -108,3 +109,10 @@ def two_hosts() -> Iterator[Lab]:
     """node-a and node-b, fresh: a quarter of a second, so no test sees what another one did to them."""
     with Lab(2) as lab:
         yield lab
+
+
+@pytest.fixture
+def temporary_folder_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For programs that leave files in TMPDIR, as torchrun and `mktemp` in a shell line do."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path

@@ -14,7 +14,7 @@ from ports import free_port
 from .programs import Job, script
 from .read import diagnose
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("temporary_folder_of_the_test")]
 pytest.importorskip("torch")
 
 RANK_1_DIES = "if rank == 1: {how}"

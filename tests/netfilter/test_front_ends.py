@@ -10,7 +10,7 @@ from netfilter.pair import CLIENT, LONG, SERVER, SHORT, Pair
 from runbook.causes.netfilter import explain, explain_blocked
 from runbook.causes.netfilter.ufw import RuleLine
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("temporary_folder_of_the_test")]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 UFW = """
