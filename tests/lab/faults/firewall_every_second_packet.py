@@ -1,11 +1,11 @@
-"""A rule that somebody forgot drops every second packet, whatever it is: it looks like a bad cable, and is none."""
+"""A rule that somebody forgot drops every second packet of a peer, whatever it is: it looks like a bad cable, and is none."""
 
 from __future__ import annotations
 
 from lab.fault import Fault, filter_rule
 
 FAULT = Fault(
-    breaks=lambda lab: filter_rule(lab["node-b"], "numgen inc mod 2 0 drop"),
+    breaks=lambda lab: filter_rule(lab["node-b"], f"ip saddr {lab['node-a'].address} numgen inc mod 2 0 drop"),
     stage="ping",
     cause="firewall-drop",
     nodes="node-b",
