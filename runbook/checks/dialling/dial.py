@@ -23,8 +23,9 @@ OPENED_AT_ONCE = {
 @dataclass(frozen=True, slots=True)
 class Dial:
     """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent,
-    unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous, range, ephemeral, ssh or full. `local` and `remote` are
-    both ends' addresses as numbers, as far as it got: a name may mean something else here, or nothing."""
+    unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous, range,
+    ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it got: a name may mean
+    something else here, or nothing."""
 
     source: str
     destination: str

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runbook.checks.dialling.busy import TOO_BUSY
 from runbook.checks.isolation.blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.isolation.judge import End, Judgement, Link, Role, Verdict
 from runbook.checks.isolation.run import between
@@ -223,7 +224,7 @@ class _Teller:
                 remedy = (
                     f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; run again when it is idle"
                 )
-                found[node] = Finding("node-too-busy", says, remedy, self._evidence_of(waits))
+                found[node] = Finding(TOO_BUSY, says, remedy, self._evidence_of(waits))
                 continue
             slow = [link for link in self.rates if any(link.end(role).name == node for role in roles)]
             says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"
