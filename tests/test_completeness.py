@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
@@ -196,19 +197,21 @@ def uses(file: Path) -> Iterator[Use]:
                 yield Use(str(text.value), str(file.relative_to(PACKAGE)), text.lineno)
 
 
-USES = [use for file in SOURCES for use in uses(file)]
+@functools.cache
+def all_uses() -> list[Use]:
+    return [use for file in SOURCES for use in uses(file)]
 
 
 def test_the_search_finds_them() -> None:
     """It must not go blind when the code is written in another way."""
-    found = {use.cause for use in USES}
+    found = {use.cause for use in all_uses()}
     assert len(found) > 50
     assert {"ssh-refused", "torch-missing", "firewall-drop", "ssh-host-key-changed", "python-too-old"} <= found
     assert {"rank-crashed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
-    assert [use for use in USES if use.cause not in CAUSES] == []
+    assert [use for use in all_uses() if use.cause not in CAUSES] == []
 
 
 def causes_in(file: Path) -> set[str]:
@@ -231,7 +234,7 @@ def test_what_the_ranks_may_say_is_on_the_pages_of_the_checks_that_start_them() 
 
 
 def test_what_logging_in_may_give_is_on_the_page_of_reach() -> None:
-    shared = {use.cause for use in USES if use.file.startswith("transport/")}
+    shared = {use.cause for use in all_uses() if use.file.startswith("transport/")}
     assert shared - set(causes_on(page_of("reach"))) == set()
 
 

@@ -20,6 +20,7 @@ from runbook.model.redact import Redactor
 from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
+from runbook.transport.awake import ASKING_WAIT_S
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.gang import Gang
@@ -96,9 +97,18 @@ class Context:
             )
         return session
 
-    def each(self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline."""
-        return dict(self.run.site.each(self.nodes if nodes is None else nodes, work, timeout_s=self.left_s))
+    def each(
+        self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None, *, paced: bool = False
+    ) -> dict[str, T | BaseException]:
+        """`work` on every node in parallel, until this stage's deadline. What is `paced` begins no faster than this machine keeps
+        up with it: for short questions, of which hundreds at once would eat up each other's deadlines."""
+        site = self.run.site
+
+        def in_turn(node: Node) -> T:
+            with site.pace.turn(ASKING_WAIT_S):
+                return work(node)
+
+        return dict(site.each(self.nodes if nodes is None else nodes, in_turn if paced else work, timeout_s=self.left_s))
 
     def ask(
         self,
@@ -116,7 +126,7 @@ class Context:
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
         said: dict[str, Facts | Outcome] = {}
-        for name, answer in self.each(one, nodes).items():
+        for name, answer in self.each(one, nodes, paced=True).items():
             said[name] = answer if isinstance(answer, dict) else no_answer(name, program, answer)
         return said
 

@@ -95,9 +95,11 @@ LATE_S = 0.02
 """Threads of ours that compute each hold a waking one up for some 5 ms (sys.getswitchinterval); other processes by a time slice."""
 
 AT_LEAST = 4
-"""Logins under way that wait for no other: their deadlines stand a machine of one core."""
+"""So many under way wait for no other: the deadlines of so few stand a machine of one core."""
 
 MOST_WAIT_S = 5.0
+ASKING_WAIT_S = 1.0
+"""What begins waits no longer than this for something under way to end: a login, and what a check asks a node."""
 
 
 class Pace:
@@ -111,15 +113,17 @@ class Pace:
         self._over = 0
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, most_wait_s: float = MOST_WAIT_S) -> Iterator[None]:
         with self._door:
-            begun = time.monotonic()
-            time.sleep(PROBE_S)
-            late = time.monotonic() - begun - PROBE_S > LATE_S
+            if self._under_way >= AT_LEAST:
+                begun = time.monotonic()
+                time.sleep(PROBE_S)
+                late = time.monotonic() - begun - PROBE_S > LATE_S
+                with self._change:
+                    over = self._over
+                    if late:
+                        self._change.wait_for(lambda: self._under_way < AT_LEAST or self._over > over, most_wait_s)
             with self._change:
-                over = self._over
-                if late:
-                    self._change.wait_for(lambda: self._under_way < AT_LEAST or self._over > over, MOST_WAIT_S)
                 self._under_way += 1
         try:
             yield

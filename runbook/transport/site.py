@@ -53,7 +53,7 @@ class Site:
         self._ssh: object | None = None
         self._slurm = Allocations()
         self._awake = Awake(BEAT_S)
-        self._pace = Pace()
+        self.pace = Pace()
         self.patience_s = SILENCE_S
         """What nodes bear of silence before they end what runs there; more while this machine is short of CPU."""
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
@@ -111,7 +111,7 @@ class Site:
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
         config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self.keep, "again": again}
-        with self._pace.turn():
+        with self.pace.turn():
             session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S, self._awake)
         with self._lock:
             self.sessions[node.name] = session

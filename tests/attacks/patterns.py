@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, cache
 from itertools import islice
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -53,6 +53,7 @@ class Found:
         return ["\n".join(lines)] if self.pattern.flags & re.MULTILINE or ":" in module else lines
 
 
+@cache
 def every_pattern() -> list[Found]:
     """By the value: of modules, classes, tables, rules. By the source: what functions compile, and programs for nodes."""
     found: dict[tuple[Any, int, str], Found] = {}

@@ -151,7 +151,9 @@ UNREADABLE: dict[str, bytes] = {
     "gzip, garbage behind": gzip.compress(HEALTHY) + b"garbage",
     "zstd, garbage behind": zstd.compress(HEALTHY) + b"garbage",
     "gzip of gzip": gzip.compress(gzip.compress(HEALTHY)),
-    "xz of 1 GB of dictionary": lzma.compress(HEALTHY, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]),
+    "xz of 1 GB of dictionary": lzma.compress(
+        HEALTHY, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "mf": lzma.MF_HC3, "mode": lzma.MODE_FAST}]
+    ),
     # A frame without a size of its own, and with a window of 256 MB.
     "zstd of 256 MB of window": b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00",
     "a tar in a tar": tar_of(("good.log", HEALTHY), ("inner.tar", tar_of(("a.log", HEALTHY)))),

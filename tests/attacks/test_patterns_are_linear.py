@@ -12,15 +12,14 @@ import pytest
 
 from .patterns import Found, every_pattern, slow
 
-PATTERNS = every_pattern()
 NOT_JUDGED = ("runbook.model.regex.",)
 """Their texts are patterns of ours."""
 
 
 def test_they_are_found() -> None:
     """By value and by source; a walk that finds few of them would prove nothing."""
-    assert len(PATTERNS) > 700
-    places = " ".join(found.place for found in PATTERNS)
+    assert len(every_pattern()) > 700
+    places = " ".join(found.place for found in every_pattern())
     for part in ("causes.logs.rules.RULES", "load.shape", "lint.", "node.", "engine.collect", "transport."):
         assert f"runbook.{part}" in places
 
@@ -44,6 +43,6 @@ def test_none_is_worse_than_linear_on_long_texts() -> None:
 
 
 def _slow(*, size: int, most: int) -> list[str]:
-    judged = [found for found in PATTERNS if not found.place.startswith(NOT_JUDGED)]
+    judged = [found for found in every_pattern() if not found.place.startswith(NOT_JUDGED)]
     told = [(found, slow(found, size=size, most=most)) for found in judged]
     return [f"{found.place} {found.pattern.pattern!r}: {text}" for found, text in told if text]

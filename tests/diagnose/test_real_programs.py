@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from ports import free_port
 from .programs import Job, script
 from .read import diagnose
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("temporary_folder_of_the_test")]
-pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("temporary_folder_of_the_test"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
+]
 
 RANK_1_DIES = "if rank == 1: {how}"
 

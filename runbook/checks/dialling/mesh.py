@@ -95,7 +95,7 @@ class Mesh:
                 if w.port == 0 or w.everywhere or ((machine, w.port) not in meeting and (*place, w.port) not in taken)
             ]
             taken |= {(*place, want.port) for want in plans[node.name]}
-        started = self._at.each(lambda node: self._start(node, plans[node.name]))
+        started = self._at.each(lambda node: self._start(node, plans[node.name]), paced=True)
         for name, result in started.items():
             if result is not None:
                 self.silent[name] = no_answer(name, "mesh", result)
@@ -204,7 +204,7 @@ class Mesh:
             return remote.wait(0.1)
 
         sources = [node for node in self._at.nodes if node.name in orders]
-        for name, result in self._at.each(one, sources).items():
+        for name, result in self._at.each(one, sources, paced=True).items():
             if result is not None:
                 self.silent[name] = no_answer(name, "mesh", result)
         return found
