@@ -9,6 +9,9 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --qu
 TORCH_PYTHON ?= $(PYTHON)
 GPU := $(VENV)/gpu
 
+# Tests start this program many hundreds of times: each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all test-gpu check test-packages bench clean help
 
 help:

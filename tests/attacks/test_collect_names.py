@@ -18,8 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.cli.main import main
 from runbook.engine.collect.archive import archive_files, packed
@@ -121,7 +122,7 @@ def assert_harmless(names: list[str]) -> None:
         assert len(name) < 1000
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(hostile=answers())
 @example(hostile={**ANSWER, "answers": [{**GOOD, "name": "../../README.txt"}]})
 @example(hostile={**ANSWER, "answers": [GOOD, {**GOOD, "name": "System/Uname", "out": "other"}]})
@@ -148,7 +149,7 @@ def test_whatever_a_node_answers_its_files_are_its_own(hostile: object) -> None:
         assert b"are left out" in files["README.txt"]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(paths=st.lists(NAMES, max_size=12))
 def test_names_from_anywhere_pass_one_place(paths: list[str]) -> None:
     """Of a run's logs as well, whose names may be another's."""
@@ -159,7 +160,7 @@ def test_names_from_anywhere_pass_one_place(paths: list[str]) -> None:
     assert len(listed) == 1 + len(paths)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     paths=st.lists(
         st.lists(st.sampled_from(["a", "A", "b", "a-2", "b.txt"]), min_size=1, max_size=3).map("/".join), max_size=12
@@ -285,7 +286,7 @@ def run_folder(path: Path, result: str, events: str) -> Path:
     return path
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     key=st.sampled_from(sorted(STARTED)),
     value=ANYTHING | st.just("x" * 100_000) | st.just("\0") | st.just("/" * 5000),
@@ -390,7 +391,7 @@ def test_a_login_that_is_a_word_goes_where_it_is_a_login_and_nowhere_else(word: 
     assert {one["path"] for one in listed} == set(files) - {"manifest.json"}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(names=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4, unique=True))
 def test_names_of_members_are_those_that_we_made(names: list[str]) -> None:
     scrubber = Scrubber()

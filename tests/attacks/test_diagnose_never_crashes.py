@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from diagnose.read import causes_in
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from profiles import examples
 
 from runbook.causes.logs.rules import SIGNS
 from runbook.causes.sequence import compare_all
@@ -24,7 +25,7 @@ from runbook.causes.tools.table import TABLE
 from runbook.cli.main import main
 from runbook.model.numbers import MOST, number, small_number
 
-QUICK = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
 DIGITS = "7" * 4400
 """More than Python turns into a number."""
 NUMBERS = ("0", "3", "-9", DIGITS, "0" * 4400 + "3", "٣", "1²2", "1e999", "999999999999", "0x" + "f" * 40, "1.2.3", "")
@@ -63,13 +64,13 @@ def ends(*named: object) -> int:
     return code
 
 
-@QUICK
+@EXAMPLES
 @given(lines(), lines())
 def test_lines_of_our_own_rules_with_any_numbers(first: str, second: str) -> None:
     causes_in(job=first.encode("utf-8", "replace"), rank1=second.encode("utf-8", "replace"))
 
 
-@QUICK
+@EXAMPLES
 @given(
     st.lists(st.one_of(lines().map(lambda text: text.encode("utf-8", "replace")), st.binary(max_size=200)), max_size=4)
 )
@@ -101,7 +102,7 @@ NAMES = st.one_of(
 )  # fmt: skip
 
 
-@QUICK
+@EXAMPLES
 @given(st.lists(NAMES, min_size=1, max_size=6, unique=True), st.booleans())
 def test_names_of_files(names: list[str], nested: bool) -> None:
     with tempfile.TemporaryDirectory() as base:
@@ -118,7 +119,7 @@ def test_names_of_files(names: list[str], nested: bool) -> None:
 
 
 @pytest.mark.parametrize("tool", TABLE, ids=lambda tool: tool.name)
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+@examples(16, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_pastes_of_every_tool(tool: Any, data: st.DataObject) -> None:
     """What begins as its output and goes on with lines of it, their numbers hostile."""
@@ -178,7 +179,7 @@ def run_folder(base: str, result: bytes | None) -> Path:
     return run
 
 
-@QUICK
+@EXAMPLES
 @given(st.sampled_from(places(RESULT)), JSON)
 def test_a_result_that_was_changed_anywhere(at: tuple[Any, ...], value: Any) -> None:
     with tempfile.TemporaryDirectory() as base:
@@ -186,7 +187,7 @@ def test_a_result_that_was_changed_anywhere(at: tuple[Any, ...], value: Any) -> 
         ends(base)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(60)
 @given(st.floats(0, 1, exclude_max=True))
 def test_a_result_that_is_cut_is_never_healthy(share: float) -> None:
     for verdict in ("pass", "fail"):
@@ -224,7 +225,7 @@ DUMP: dict[str, Any] = {
 }  # fmt: skip
 
 
-@QUICK
+@EXAMPLES
 @given(st.sampled_from([place for place in places(DUMP) if place]), JSON)
 def test_a_flight_recorder_that_was_changed_anywhere(at: tuple[Any, ...], value: Any) -> None:
     compare_all({0: changed(DUMP, at, value), 1: DUMP})

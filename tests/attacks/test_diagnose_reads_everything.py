@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 from diagnose.read import Told, diagnose
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.cli.main import main
 
@@ -210,7 +211,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("kind", PACKED)
-@settings(deadline=None, max_examples=25)
+@examples(50)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_what_is_cut_anywhere_is_never_healthy(
     tmp_path_factory: pytest.TempPathFactory, kind: str, share: float
@@ -233,7 +234,7 @@ def never_healthy(file: Path, data: bytes) -> Told | None:
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd", "tar.gz", "zip"])
-@settings(deadline=None, max_examples=25)
+@examples(50)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_damaged_one_is_told_or_reads_the_same(
     tmp_path_factory: pytest.TempPathFactory, kind: str, place: float, bit: int
@@ -253,6 +254,7 @@ def test_a_saved_page_of_many_elements_is_read_line_by_line(tmp_path: Path) -> N
     assert (told.first, told.causes[0]["rank"]) == ("rank-killed", 3)
 
 
+@pytest.mark.thorough
 def test_more_members_than_are_read(tmp_path: Path) -> None:
     many = [(f"{at}.log", b"step 1 loss 2.0\n") for at in range(50_001)]
     (tmp_path / "a.tar").write_bytes(tar_of(*many))

@@ -23,8 +23,9 @@ import paramiko
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
@@ -145,7 +146,7 @@ def by_openssh(file: Path, host: str) -> set[tuple[int, str, str]]:
 
 
 @needs_keygen
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=FILES, host=st.sampled_from(HOSTS))
 def test_a_line_is_for_whom_openssh_says_it_is(text: str, host: str, tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
@@ -157,7 +158,7 @@ def test_a_line_is_for_whom_openssh_says_it_is(text: str, host: str, tmp_path: P
     assert ours == by_openssh(file, host)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=400), host=st.sampled_from(HOSTS))
 def test_bytes_of_any_kind_are_read_without_harm(data: bytes, host: str, tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
@@ -285,7 +286,7 @@ def test_a_host_key_is_taken_where_openssh_takes_it(server: Server, said: tuple[
 
 
 @needs_sshd
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=COMBINED, host_keys=st.sampled_from(["strict", "accept-new"]))
 def test_so_with_several_lines(server: Server, said: list[str], host_keys: str) -> None:
     judge(server, tuple(said), host_keys)

@@ -47,7 +47,12 @@ LINES: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LINES)
+EVERY_DAY = ("base64", "equals signs", "dots", "every literal, run together")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in EVERY_DAY else pytest.mark.thorough) for kind in LINES]
+)
 def test_lines_without_spaces(kind: str) -> None:
     lines = "\n".join(LINES[kind]() for _ in range(SIZE // 1990))
     scan = scanner()

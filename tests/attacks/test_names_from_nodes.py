@@ -19,6 +19,7 @@ import pytest
 from checks.training_world import crew
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.checks.training.attempt import Place
 from runbook.checks.training.logs import MARK, RankLogs
@@ -277,7 +278,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, str]:
     return which, draw(VALUES.map(json.dumps) | st.sampled_from(["[" * 100_000, "9" * 5000, '{"a":' * 50_000]))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=damaged())
 def test_a_damaged_journal_is_named_and_stops_no_other_node(
     site: Site, capsys: pytest.CaptureFixture[str], case: tuple[str, str]

@@ -21,8 +21,9 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.checks.training.attempt import Place
 from runbook.checks.training.logs import LONGEST_LINE, RankLogs
@@ -81,7 +82,7 @@ def left(text: str, secret: str) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40, deadline=None)
+@examples(80)
 @given(secret=SECRETS)
 @example(secret="s3cr3t/0815+x")
 @example(secret='it\'s "q" & <x>; $HOME %PATH%!')
@@ -95,7 +96,7 @@ def test_a_secret_is_starred_however_it_is_written(form: str, secret: str) -> No
     assert not left(redacted, secret), redacted
 
 
-@settings(max_examples=40, deadline=None)
+@examples(80)
 @given(secret=st.text(st.sampled_from("abcXYZ019%&^!()<>|'$+/="), min_size=6, max_size=40))
 def test_a_secret_in_a_batch_file(secret: str) -> None:
     assume(long_enough(secret.strip("%")))
@@ -103,7 +104,7 @@ def test_a_secret_in_a_batch_file(secret: str) -> None:
     assert Redactor([Secret(secret, "x")]).text(written) == 'set "TOKEN=***"'
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     secret=SECRETS,
     form=st.sampled_from(sorted(FORMS)),
@@ -129,7 +130,7 @@ def test_a_stream_may_be_cut_anywhere(
     assert told == redactor.text(text)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     secret=st.text(st.characters(codec="ascii", exclude_categories=("Cc", "Zs")), min_size=12, max_size=200),
     before=st.integers(0, 120),
@@ -168,7 +169,7 @@ def test_whole_lines_are_not_held_back() -> None:
     assert stream.end() == "c"
 
 
-@settings(max_examples=30, deadline=None)
+@examples(60)
 @given(
     secret=SECRETS,
     form=st.sampled_from(sorted(FORMS)),
@@ -197,7 +198,7 @@ def test_a_secret_across_the_limit_of_a_line(
     assert not any(left(line, secret) for line in told)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(secret=SECRETS, forms=st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=4))
 def test_in_whatever_holds_texts(secret: str, forms: list[str]) -> None:
     written = [FORMS[form](secret) for form in forms]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import IO
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from profiles import examples
 
 from runbook.load.templating import fill
 from runbook.model.errors import FilesWrong, Span
@@ -144,7 +145,7 @@ TEMPLATES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(template=TEMPLATES)
 def test_any_template_is_computed_or_refused_within_bounds(worker: Worker, template: str) -> None:
     told = worker.fill(template)
