@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: all of them in `make test-all`, a part of them in `make test`.
+"""How much is tried: every case and every example of a property in `make test-all`, a part of them in `make test`.
 
 No example has a deadline: these tests ask what is true, not how fast a busy machine is. `make test` tries the same
 examples every time; `make test-all` draws new ones.
@@ -6,9 +6,10 @@ examples every time; `make test-all` draws new ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 QUICK, THOROUGH = "quick", "thorough"
@@ -25,3 +26,12 @@ def examples(count: int = ALL, *, suppress_health_check: Collection[HealthCheck]
     share = max(1, count * profile.max_examples // ALL)
     suppressed = {*profile.suppress_health_check, *suppress_health_check}
     return settings(max_examples=share, suppress_health_check=list(suppressed), **more)
+
+
+def one_in(number: int, cases: Iterable[Any]) -> list[Any]:
+    """For `parametrize`: all of these in `make test-all`, the first of every so many in `make test`. A case of several arguments
+    is a tuple."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough if at % number else ())
+        for at, case in enumerate(cases)
+    ]

@@ -6,6 +6,7 @@ Real processes, since it is about what a process is born with. One call with eve
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from profiles import one_in
 
 ROOT = Path(__file__).parents[2]
 INVENTORY = """\
@@ -178,8 +180,7 @@ def look(folder: Path, condition: str, arguments: tuple[str, ...]) -> None:
         assert b"standard output " in done.stderr
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(("name", "condition"), one_in(7, itertools.product(COMMANDS, CONDITIONS)))
 def test_the_code_stands(folder: Path, condition: str, name: str) -> None:
     look(folder, condition, COMMANDS[name])
 
@@ -221,8 +222,13 @@ def test_closed_standard_input_holds_nothing(folder: Path, command: str) -> None
     assert b"healthy" not in done.stdout
 
 
-@pytest.mark.parametrize("limit", [5, 6, 8, 10, 12])
-@pytest.mark.parametrize("command", ["ps -i inventory.yml", "run pass.yml -i inventory.yml --run-dir FRESH"])
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    one_in(
+        3,
+        itertools.product(("ps -i inventory.yml", "run pass.yml -i inventory.yml --run-dir FRESH"), (5, 6, 8, 10, 12)),
+    ),
+)
 def test_too_few_files_are_told_as_that(folder: Path, command: str, limit: int) -> None:
     fresh = tempfile.mkdtemp(dir=folder)
     script = f"ulimit -n {limit}; exec {sys.executable} -m runbook {command.replace('FRESH', fresh)}"

@@ -310,7 +310,9 @@ STALE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "old", "
         pytest.param(
             *("torchrun", '[sh, -c, \'exec "$0" train.py "$@"\', PYTHON, a b, 0]', ()), marks=pytest.mark.thorough
         ),
-        ("torch.distributed.launch", "[train.py, a b, 0]", ("--local-rank={}",)),
+        pytest.param(
+            *("torch.distributed.launch", "[train.py, a b, 0]", ("--local-rank={}",)), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_four_uneven_ranks_meet_in_order_whoever_starts_them(
