@@ -35,8 +35,8 @@ pytestmark = [
 ]
 
 MEMORY_MB = 150
-CPU_S = 5
-"""Of which half a second is the start; a busy machine makes CPU time longer too. Unbounded, these take minutes."""
+CPU_S = 10
+"""Of which half a second is the start; a busy machine doubles CPU time too. Unbounded, these take minutes."""
 MB = 1 << 20
 CHANCE = random.Random(1)
 WORDS = (

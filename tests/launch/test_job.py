@@ -277,7 +277,7 @@ def run_on_both(folder: Path, launch: str, stale: Mapping[str, str]) -> tuple[li
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                env={"PATH": os.environ["PATH"], "HOME": str(folder), **stale},
+                env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **stale},
             )
         )
     try:
