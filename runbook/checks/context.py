@@ -108,7 +108,9 @@ class Context:
             with site.pace.turn(ASKING_WAIT_S):
                 return work(node)
 
-        return dict(site.each(self.nodes if nodes is None else nodes, in_turn if paced else work, timeout_s=self.left_s))
+        return dict(
+            site.each(self.nodes if nodes is None else nodes, in_turn if paced else work, timeout_s=self.left_s)
+        )
 
     def ask(
         self,
