@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,9 @@ from runbook.checks.training.attempt import Attempt, Place, make_attempt
 from runbook.checks.training.crew import Crew
 from runbook.checks.training.logs import RankLogs
 from runbook.checks.training.prepare import AFTER_S, READY_S, prepare
+from runbook.checks.training.progress import Progress
 from runbook.checks.training.retry import Decision, decide
+from runbook.checks.training.stalled import judge_stall, outcomes_of_stall
 from runbook.checks.training.start import Skew, commit, measure_clocks, running
 from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
@@ -25,6 +27,9 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
+
+PACE_S = 10.0
+"""So often it is told how far a watched job is."""
 
 DETACH_S = 10.0
 """A detached job is watched for so long: most that fail at all fail at once."""
@@ -55,7 +60,10 @@ class Launch(Check):
             if guilty is None or at.stopping.is_set():
                 return outcomes
             causes.append(guilty.findings[0].cause)
-            decision = decide(causes, self.job.retries)
+            stalled = any("stalled_s" in outcome.metrics for outcome in outcomes)
+            if stalled and self.job.watch and self.job.watch.on_stall == "stop":
+                return outcomes
+            decision = decide(causes, self.job.retries, may_be_gone=stalled)
             if decision.again and time.monotonic() + decision.after_s > at.deadline:
                 decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
             if decision.why:
@@ -85,6 +93,14 @@ def _find_again(at: Context) -> None:
             at.run.site.failures[name] = error
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What held a job up, by guilty node, and how long it had made no step."""
+
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
 class _Try:
     """One attempt from its preparation to its end."""
 
@@ -96,6 +112,10 @@ class _Try:
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
         self._crew = Crew(at, attempt.folder, attempt.places, logs)
         self._members = {member.place.name: member for member in self._crew.members}
+        self._progress = Progress(self._job.watch, time.monotonic()) if self._job.watch else None
+        self._crew.steps = self._steps
+        self._stalls: list[str] = []
+        self._pace_told = time.monotonic()
 
     def run(self) -> list[Outcome]:
         crew, at = self._crew, self._at
@@ -122,7 +142,7 @@ class _Try:
                 says = f"all {len(crew.members)} processes started {self._skew} of each other"
                 at.say(says, None, None, {"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
-            end = watch(crew, stopping=at.stopping.is_set, deadline=deadline)
+            end, stall = self._watch(deadline)
             if end.kind == "late" and self._job.detach:
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
@@ -134,7 +154,51 @@ class _Try:
             at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
+        if end.kind == "stalled":
+            return outcomes_of_stall(crew, stall.findings, stall.seconds)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def _watch(self, deadline: float) -> tuple[End, Stall]:
+        """How the attempt ended; where a stall ended it, with its findings by guilty node."""
+        progress, job = self._progress, self._job
+        if progress is None or job.watch is None or job.detach:
+            return watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline), Stall()
+        progress.begin()
+        while True:
+            end = watch(
+                self._crew,
+                stopping=self._at.stopping.is_set,
+                deadline=deadline,
+                stalled=lambda: self._say_pace() or progress.stalled_s() is not None,
+            )
+            if end.kind != "stalled":
+                return end, Stall()
+            self._at.say("no step for too long: looking at every rank")
+            frozen = ending.freeze(self._crew)
+            seconds = progress.stalled_s()
+            if seconds is None:
+                continue  # it went on meanwhile
+            found = judge_stall(self._crew, progress, frozen)
+            progress.stall_told()
+            if job.watch.on_stall != "report":
+                return end, Stall(found, seconds)
+            for node, findings in found.items():
+                for finding in findings:
+                    self._stalls.append(finding.says)
+                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+
+    def _say_pace(self) -> bool:
+        """Tell how far it is, now and then."""
+        pace = self._progress.pace() if self._progress else None
+        if pace is not None and time.monotonic() - self._pace_told > PACE_S:
+            self._pace_told = time.monotonic()
+            facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
+            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", None, None, {"pace": facts})
+        return False
+
+    def _steps(self, node: str, steps: Mapping[str, str]) -> None:
+        if self._progress:
+            self._progress.told(steps, {m.place.name: _alone(m.place) for m in self._crew.on(node)})
 
     def _clean(self, names: Collection[str]) -> None:
         """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
@@ -161,7 +225,10 @@ class _Try:
                 name,
                 proof,
                 metrics=metrics,
-                warnings=[f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else [],
+                warnings=[
+                    *(f"stalled once: {says}" for says in self._stalls),
+                    *([f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else []),
+                ],
             )
             for name in crew.nodes
         ]
@@ -196,6 +263,8 @@ class _Try:
         return Outcome.failed(name, finding)
 
     def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+        if self._progress:
+            self._progress.heard(_alone(place), lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 
@@ -204,10 +273,19 @@ class _Try:
             member.stop = event
 
 
+def _alone(place: Place) -> int | None:
+    """The rank that speaks there; None where it may be any of several."""
+    return place.ranks[0] if len(place.ranks) == 1 and not place.each else None
+
+
 def _why(end: End) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
-    return {"stopped": "stopped by the user", "finished": "its rank has ended"}.get(end.kind, "the time is up")
+    return {
+        "stopped": "stopped by the user",
+        "stalled": "the training made no steps any more",
+        "finished": "its rank has ended",
+    }.get(end.kind, "the time is up")
 
 
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:

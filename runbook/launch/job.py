@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,16 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the steps."""
+
+    stall_s: float | None = None
+    progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
+    on_stall: str = "report"  # or `stop`, `retry`
+    stacks: bool = True  # whether ranks are prepared to be asked for their stacks
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """`programs` go by the node's name; nodes whose values do not differ share one."""
 
@@ -36,6 +47,7 @@ class Job:
     detach: bool = False  # it outlives the controller
     barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
     barrier_folder: str | None = None
+    watch: Watch | None = None
 
     @property
     def starts_each(self) -> bool:
@@ -79,7 +91,15 @@ def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_ab
         given["detach"],
         given["barrier"],
         given["barrier_folder"],
+        _watch(given["watch"]),
     )
+
+
+def _watch(given: Mapping[str, Any] | None) -> Watch | None:
+    if given is None:
+        return None
+    progress = given["progress"]
+    return Watch(given["stall_s"], progress and re.compile(progress), given["on_stall"], given["stacks"])
 
 
 class _Filling:

@@ -172,11 +172,7 @@ class _Reader:
     def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
         stdout = given.get("stdout")
         if stdout is not None:
-            try:
-                re.compile(stdout)
-            except (re.error, RecursionError, OverflowError) as error:
-                message = f"this is not a regular expression: {error}"
-                self._complaints.about_value((*keys, "stdout"), "bad-regex", message)
+            self._regex(stdout, (*keys, "stdout"))
         return Expect(int(given.get("exit", 0)), stdout)
 
     def _launch(self, given: Mapping[str, Any], keys: Keys) -> dict[str, object]:
@@ -199,7 +195,31 @@ class _Reader:
             "grace_s": GRACE_S
             if given.get("grace") is None
             else self._seconds(given["grace"], (*keys, "grace")) or 0.0,
+            "watch": self._watch(given.get("watch"), (*keys, "watch")),
         }
+
+    def _watch(self, given: Mapping[str, Any] | None, keys: Keys) -> dict[str, object] | None:
+        """`stall_s` is None where it is to be learned."""
+        if given is None:
+            return None
+        progress, stall = given.get("progress"), given.get("stall", "auto")
+        if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
+            message = "there is no group in it, so that nobody knows where the number of the step stands"
+            self._complaints.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
+        return {
+            "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
+            "progress": progress,
+            "on_stall": given.get("on_stall", "report"),
+            "stacks": bool(given.get("stacks", True)),
+        }
+
+    def _regex(self, text: str, keys: Keys) -> int | None:
+        """How many groups it has; None where it is none, which is told."""
+        try:
+            return re.compile(text).groups
+        except (re.error, RecursionError, OverflowError) as error:
+            self._complaints.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
+            return None
 
     def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
         """Places as `_launch` counts: a word that was left out of the command has no number."""

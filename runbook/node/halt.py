@@ -1,10 +1,12 @@
 """What this node's kernel knows of ranks that died or do not get on. Linux; elsewhere it tells nothing.
 
-Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch}. Gives
-{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "cpu" (share of one CPU meanwhile)}],
+Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the folder where
+processes of these sessions write theirs when asked (stack_on_signal.py), or null}. Gives
+{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu" (share of one
+CPU meanwhile)}] of its session and their descendants,
 "works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
 meanwhile, or None, "queued": bytes they wait to send or to be
-acknowledged, "stack": what py-spy says, or None}},
+acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
 interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
 boot, "kernel_says": [its lines about that], "seconds": how long it watched}.
@@ -12,6 +14,7 @@ boot, "kernel_says": [its lines about that], "seconds": how long it watched}.
 
 import os
 import re
+import signal
 import threading
 import time
 
@@ -20,6 +23,9 @@ from tool import find, read, run, tool
 BUSY = 0.2
 WORKS = 0.05
 PY_SPY_S = 4.0
+ABOVE_RTMIN = 7
+STACK_S = 1.0
+LONGEST_STACK = 64 * 1024
 
 
 def look(arguments):
@@ -37,7 +43,7 @@ def look(arguments):
         entry["cpu"] = round(used / hertz / seconds, 2)
     ranks = {}
     for rank, leader in leaders.items():
-        mine = [entry for entry in after.values() if entry["session"] == leader]
+        mine = family(after, leader)
         sockets = set().union(*(sockets_of(entry["pid"]) for entry in mine))
         known = None if bytes_after is None else sockets & set(bytes_after)
         past = bytes_before or {}
@@ -49,19 +55,22 @@ def look(arguments):
                 "state": entry["state"],
                 "comm": entry["comm"],
                 "wchan": read("/proc/%d/wchan" % entry["pid"]) or "",
+                "rank": own_rank(entry["pid"]),
                 "cpu": entry["cpu"],
             }
             for entry in mine
         ]
-        past_mine = [entry for entry in before.values() if entry["session"] == leader]
+        past_mine = family(before, leader)
         ranks[rank] = {
             "processes": report,
             "works": works(past_mine, mine, seconds * hertz),
             "moved": moved,
             "queued": queued,
             "stack": stacks.get(rank),
+            "own_stacks": own_stacks(arguments["stacks"], mine) if arguments.get("stacks") else {},
         }
-    others = [entry for entry in after.values() if entry["session"] not in ours and entry["cpu"] >= BUSY]
+    kin = {entry["pid"] for leader in ours for entry in family(after, leader)}
+    others = [entry for pid, entry in after.items() if pid not in kin and entry["cpu"] >= BUSY]
     others.sort(key=lambda entry: -entry["cpu"])
     return {
         "ranks": ranks,
@@ -93,6 +102,7 @@ def processes(ours):
                 "pid": pid,
                 "comm": text[text.index("(") + 1 : text.rindex(")")],
                 "state": rest[0],
+                "parent": int(rest[1]),
                 "session": int(rest[3]),
                 "ticks": int(rest[11]) + int(rest[12]),
                 "reaped": int(rest[13]) + int(rest[14]),
@@ -101,6 +111,21 @@ def processes(ours):
         except (OSError, ValueError, IndexError):
             continue
     return found
+
+
+def family(entries, leader):
+    """Those of a session, and what they started: a launcher gives each of its ranks a session of its own."""
+    found = {pid for pid, entry in entries.items() if entry["session"] == leader}
+    while True:
+        more = {pid for pid, entry in entries.items() if entry["parent"] in found} - found
+        if not more:
+            return [entries[pid] for pid in sorted(found)]
+        found |= more
+
+
+def own_rank(pid):
+    match = re.search(r"(?:^|\0)RANK=(\d{1,7})(?:\0|$)", read("/proc/%d/environ" % pid) or "")
+    return int(match.group(1)) if match else None
 
 
 def works(before, after, ticks):
@@ -179,6 +204,36 @@ def py_spy(leaders):
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     return dict(said)
+
+
+def own_stacks(folder, entries):
+    """What those of these processes that can be asked say of their threads, by pid."""
+    number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
+    asked = {}
+    for entry in entries:
+        path = os.path.join(folder, "%d.stack" % entry["pid"])
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % entry["pid"]) or "", re.MULTILINE)
+        if entry["state"] in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+            continue  # one that does not catch it would die of it
+        try:
+            asked[entry["pid"]] = path, os.stat(path).st_size
+            os.kill(entry["pid"], number)
+        except OSError:
+            asked.pop(entry["pid"], None)
+    said = {}
+    deadline = time.monotonic() + STACK_S
+    while asked and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+        for pid, (path, size) in asked.items():
+            try:
+                with open(path, "rb") as file:
+                    file.seek(size)
+                    said[pid] = file.read(LONGEST_STACK).decode("utf-8", "replace")
+            except OSError:
+                continue
+        if all("Current thread" in said.get(pid, "") for pid in asked):
+            break
+    return {str(pid): text for pid, text in said.items() if text}
 
 
 def arguments_of(pid):

@@ -8,8 +8,8 @@ kept process.
 prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes of this job
          that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or None}}.
 watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes, "look": bool}:
-         waits until there is news; gives {"kept": journals, "read": {file: base64}, "size": {file: bytes}, "seen", "time"};
-         with `look`, which goes through all processes, the journals have `lives`, `keeper_lives` and `use`.
+         waits until there is news; gives {"kept": journals, "read": {file: base64}, "size": {file: bytes}, "steps": {file:
+         what a process wrote into the file that RUNBOOK_PROGRESS names}, "seen", "time"}; with `look`, which goes through all processes, the journals have `lives`, `keeper_lives` and `use`.
 stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they keep;
          what has no keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
@@ -71,10 +71,13 @@ def watch(order):
         threading.Event().wait(0.03)
     seen = fingerprint(folder)
     kept, _ = journals(folder, living() if order.get("look") else None)
-    read, sizes = {}, {}
+    read, sizes, steps = {}, {}, {}
     for name in listed(folder):
         try:
-            if name.endswith((".out", ".err")):
+            if name.endswith(".step"):
+                with log(folder, name) as file:
+                    steps[name] = file.read(64).decode("utf-8", "replace").strip()
+            elif name.endswith((".out", ".err")):
                 with log(folder, name) as file:
                     sizes[name] = os.fstat(file.fileno()).st_size
         except OSError:
@@ -89,7 +92,7 @@ def watch(order):
             read[name] = base64.b64encode(data).decode()
         except OSError:
             continue
-    return {"kept": kept, "read": read, "size": sizes, "seen": seen, "time": time.time()}
+    return {"kept": kept, "read": read, "size": sizes, "steps": steps, "seen": seen, "time": time.time()}
 
 
 def stop(order):

@@ -9,6 +9,8 @@ Argument: JSON with
   argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
   each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
+  progress    whether the process is told of a file for its step (RUNBOOK_PROGRESS),
+  stacks      the folder of stack_on_signal.py, or null,
   grace_s     how long after TERM the process may take,
   detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
   barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}: the journal
@@ -152,8 +154,14 @@ class Keeper:
         environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
         environment.update(order.get("env") or {})
         environment.update(self.tags)
-        begun = time.time()
         path = os.path.join(order["folder"], order["name"])
+        if order.get("progress"):
+            environment["RUNBOOK_PROGRESS"] = path + ".step"
+        if order.get("stacks"):
+            before = environment.get("PYTHONPATH")
+            environment["RUNBOOK_STACKS"] = order["stacks"]
+            environment["PYTHONPATH"] = order["stacks"] + (os.pathsep + before if before else "")
+        begun = time.time()
         try:
             with appended(path + ".out") as out, appended(path + ".err") as err:
                 self.process = subprocess.Popen(

@@ -433,6 +433,7 @@ class Process(TypedDict):
     state: Annotated[str, Meta(pattern=r"\A[A-Za-z]\Z")]
     comm: Line
     wchan: Line
+    rank: Count | None
     cpu: Number
 
 
@@ -449,6 +450,7 @@ class RankSeen(TypedDict):
     moved: Integer | None
     queued: Integer
     stack: Text | None
+    own_stacks: dict[Digits, Text]
 
 
 class Halt(TypedDict):
@@ -539,6 +541,7 @@ class Watched(TypedDict):
     kept: list[Journal]
     read: dict[FileName, bytes]
     size: dict[FileName, Count]
+    steps: dict[FileName, Line]
     seen: list[tuple[Line, Count, Integer]]
     time: Clock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,9 @@ class Crew:
         self.nodes = tuple(dict.fromkeys(place.node for place in places))
         self.offsets: dict[str, tuple[float, float]] = {}
         self.folders: dict[str, str] = {}  # of the attempt, by node
+        self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
+        self.steps: Callable[[str, Mapping[str, str]], None] = lambda node, steps: None
+        """Hears of a node what its processes have written of their steps, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.use: dict[str, Mapping[str, float]] = {}

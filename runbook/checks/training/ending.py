@@ -32,7 +32,8 @@ def freeze(crew: Crew) -> dict[str, Facts]:
         if session is None or not alive:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            found[name] = session.call("halt", {"leaders": alive, "seconds": 0.3}, timeout_s=LOOK_S)
+            order = {"leaders": alive, "seconds": 0.3, "stacks": crew.stacks.get(name)}
+            found[name] = session.call("halt", order, timeout_s=LOOK_S)
 
     _everywhere(crew, look, LOOK_S)
     for name, facts in found.items():

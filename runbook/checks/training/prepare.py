@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from importlib import resources
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.port import holders
@@ -23,6 +24,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AFTER_S = 8.0
 """What a keeper may take beyond the grace, to kill and to write that down."""
+
+STACKS = "stacks"
+"""The folder in an attempt's where its ranks write their stacks."""
+STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 
 READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
@@ -84,6 +89,9 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
     script = attempt.script(node.name, folder, crew.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
+    if attempt.job.watch is not None and attempt.job.watch.stacks:
+        session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
+        crew.stacks[node.name] = f"{folder}/{STACKS}"
     session.push_program("owned")
     session.push_program("keeper")
     return {**answer, "script": script.name}
@@ -219,6 +227,8 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
         "detached": job.detach,
         "each": [one.name for one in place.each],
         "logs": f"{crew.folders[node.name]}/{BY_LAUNCHER}",
+        "progress": job.watch is not None,
+        "stacks": crew.stacks.get(node.name),
         "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }
     python = str(session.hello["executable"])

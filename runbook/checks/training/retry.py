@@ -49,14 +49,17 @@ class Decision:
     after_s: float = 0.0
 
 
-def decide(causes: Sequence[str], retries: int, *, chance: random.Random | None = None) -> Decision:
-    """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first."""
+def decide(
+    causes: Sequence[str], retries: int, *, may_be_gone: bool = False, chance: random.Random | None = None
+) -> Decision:
+    """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first;
+    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
         return Decision(False, "")
-    if cause not in TRANSIENT | ONCE:
+    if cause not in TRANSIENT | ONCE and not may_be_gone:
         return Decision(False, f"{cause} would be the same again: not tried again")
-    if cause in ONCE and made > 1 and causes[-2] == cause:
+    if cause in ONCE and not may_be_gone and made > 1 and causes[-2] == cause:
         return Decision(False, f"{cause} a second time is no chance: not tried again")
     if made > retries:
         return Decision(False, f"tried {made} times")

@@ -26,7 +26,7 @@ MOST = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), or late."""
+    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), stalled, or late."""
 
     kind: str
     first: Member | None = None
@@ -87,6 +87,7 @@ def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look:
 def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """What a node answered to somebody who had its files up to `at`."""
     crew.seen[name] = answer["seen"]
+    crew.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     members = {member.place.name: member for member in crew.on(name)}
     voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
     for file, data in answer["read"].items():
@@ -101,8 +102,10 @@ def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
             crew.news.put((member, {**journal, "event": "kept"}))
 
 
-def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
-    """Until all have ended well, the first failure has settled, somebody wants it to stop, or the time is up."""
+def watch(
+    crew: Crew, *, stopping: Callable[[], bool], deadline: float, stalled: Callable[[], bool] = lambda: False
+) -> End:
+    """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time is up."""
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in crew.members) else SETTLE_S
     while True:
@@ -121,6 +124,8 @@ def watch(crew: Crew, *, stopping: Callable[[], bool], deadline: float) -> End:
             continue
         if stopping():
             return End("stopped")
+        if stalled():
+            return End("stalled")
         if now > deadline:
             return End("late")
 

@@ -1,0 +1,125 @@
+"""A training that makes no steps any more is noticed, and the rank that holds it up is named with its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Lab
+from lab.cli import runbook_finish, runbook_start
+from profiles import one_in
+
+from .test_launch import EXAMPLE, launch, nothing_left, pids, playbook, started
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch]
+
+HOLD = """
+def hold(rank, step):
+    if step != 5 or rank != {rank}:
+        return
+    import threading, time
+    {how}
+
+
+def main() -> None:"""
+HELD = "for step in range(begin, options.steps):"
+
+WAYS = {
+    "a lock": ("threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()", "rank-behind", "hold"),
+    "a queue": ("import queue; queue.Queue().get()", "rank-behind", "hold"),
+    "spinning": ("while True: pass", "rank-behind", "it computes"),
+    "another collective": ("dist.barrier()", "mismatched-collectives", "barrier"),
+    "a child": ("import subprocess; subprocess.run(['sleep', '1000'])", "rank-behind", "it sleeps"),
+}
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(2) as made:
+        for host in made:
+            host.run("mkdir -p ~/work", made.user)
+        yield made
+
+
+def held(lab: Lab, rank: int, how: str) -> None:
+    text = EXAMPLE.read_text().replace("\ndef main() -> None:", HOLD.format(rank=rank, how=how), 1)
+    assert text.count(HELD) == 1
+    text = text.replace(HELD, f"{HELD}\n        hold(rank, step)")
+    for host in lab:
+        host.write("~/work/train.py", text, user=lab.user)
+
+
+def outcomes(told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    return {one["node"]: one["findings"] for one in told["stages"][-1]["outcomes"] if one["verdict"] == "fail"}
+
+
+@pytest.mark.parametrize(("way", "rank"), one_in(3, [(way, rank) for way in WAYS for rank in (3, 0)]))
+def test_the_rank_that_holds_the_others_up_is_named(lab: Lab, way: str, rank: int) -> None:
+    how, cause, words = WAYS[way]
+    held(lab, rank, how)
+    file = playbook(lab, "--steps, 60", ", watch: {stall: 6s, on_stall: stop}")
+    done = launch(lab, file, "-o", "json", node_a=2, node_b=2)
+    assert done.returncode == 1, done
+    guilty = outcomes(done.json())
+    node = "node-a" if rank < 2 else "node-b"
+    assert list(guilty) == [node], done
+    (finding,) = guilty[node]
+    assert finding["cause"] == cause, finding
+    assert f"rank {rank} on {node}" in finding["says"]
+    assert words in finding["says"]
+    assert "after step 4" in finding["says"]
+    assert re.search(r"train\.py:\d+", finding["says"])
+    nothing_left(lab)
+
+
+def test_a_stopped_rank_is_named_reported_and_goes_on(lab: Lab) -> None:
+    """`on_stall: report`: nobody is ended, and the training passes once the rank goes on."""
+    for host in lab:
+        host.write("~/work/train.py", EXAMPLE.read_text(), user=lab.user)
+    inventory = lab.inventory(defaults={"processes": 2})
+    file = playbook(lab, "--steps, 60, --pause, '0.2'", ", watch: {stall: 5s}")
+    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
+    started(lab, "step 5 ")
+    pid = pids(lab["node-b"], "[t]rain.py")[-1]
+    lab["node-b"].run(f"kill -STOP {pid}", "root")
+    wait_for_event(lab.tmp / "run" / "events.jsonl", '"stall"')
+    lab["node-b"].run(f"kill -CONT {pid}", "root")
+    done = runbook_finish(run, timeout=90)
+    assert done.returncode == 0, done
+    warnings = [text for one in done.json()["stages"][-1]["outcomes"] for text in one["warnings"]]
+    assert any("on node-b is stopped" in text for text in warnings), warnings
+
+
+def wait_for_event(file: Path, words: str, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not (file.is_file() and any(words in line for line in file.read_text().splitlines())):
+        assert time.monotonic() < deadline, f"no {words} in {file}"
+        time.sleep(0.2)
+
+
+def test_a_retry_follows_a_stall_that_is_worth_one(lab: Lab) -> None:
+    """The second attempt finds a file, and does not wait."""
+    held(lab, 3, "from pathlib import Path; seen = Path.home() / 'seen'; old = seen.exists(); seen.touch(); old or threading.Event().wait()")
+    file = playbook(lab, "--steps, 20", ", retries: 1, watch: {stall: 6s, on_stall: retry}")
+    done = launch(lab, file, node_a=2, node_b=2)
+    assert done.returncode == 0, done
+    assert "at attempt 2" in done.stdout
+    nothing_left(lab)
+
+
+def test_a_program_may_write_its_steps_into_a_file(lab: Lab) -> None:
+    text = (
+        "import os, time\nfor step in range(40):\n    open(os.environ['RUNBOOK_PROGRESS'], 'w').write(str(step))\n    time.sleep(0.3)\n"
+    )
+    for host in lab:
+        host.write("~/work/train.py", text, user=lab.user)
+    done = launch(lab, playbook(lab, "x", ", watch: {stall: 6s, on_stall: stop}"), "-o", "jsonl", node_a=1, node_b=1)
+    assert done.returncode == 0, done
+    paces = [event["data"]["pace"] for event in map(json.loads, done.stdout.splitlines()) if "pace" in event.get("data", {})]
+    assert paces
+    assert paces[-1]["per_s"] == pytest.approx(3.3, rel=0.5)
