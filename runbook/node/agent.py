@@ -33,7 +33,7 @@ CHUNK = 65536
 WATCH_S = 0.25
 KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
-TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TOGETHER, TOGETHER_S = 20, 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
 DYING = threading.Event()  # somebody has signalled us
 
 
@@ -152,7 +152,9 @@ class Program:
         for pump in self.pumps:
             pump.join(0.5)
         if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
-            DYING.wait(TOGETHER_S)
+            for _ in range(TOGETHER):  # in turns, each of which a busy machine makes longer: so that the other thread has its own
+                if DYING.wait(TOGETHER_S / TOGETHER):
+                    break
         self.over.set()
         if DYING.is_set():
             return  # whatever ended us ended it: that is no word on the program
