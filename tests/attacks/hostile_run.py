@@ -68,6 +68,12 @@ def changing(node: str, change: Change) -> MakeNode:
     return lambda recording, name: RecordedNode(recording.said[name], change if name == node else unchanged)
 
 
+def impatient(playbook: str) -> str:
+    """Recorded nodes answer at once or not at all: that nothing moves is known sooner than of real ones."""
+    stall = "stall: 500ms"
+    return playbook.replace("with: {", f"with: {{{stall}, ").replace("with:\n      ", f"with:\n      {stall}\n      ")
+
+
 def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
     """Run the command of the recording against the nodes that `make` makes."""
     home, run_dir = folder / "home", folder / "run"
@@ -75,7 +81,7 @@ def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
     run_dir.mkdir()
     paths = {"inventory": folder / "inventory.yml", "playbook": folder / "playbook.yml", "run": run_dir}
     paths["inventory"].write_text(recording.inventory)
-    paths["playbook"].write_text(recording.playbook)
+    paths["playbook"].write_text(impatient(recording.playbook))
     words = [word.format(**paths) for word in recording.command]
     before = _files(folder)
     crashes: list[str] = []

@@ -179,7 +179,8 @@ class RecordedNode:
         order, number, name = frame["do"], frame.get("id"), asked(frame)
         if order == "config":
             self.put(MARK)
-            self.say(self._change("hello", dict(self._next("hello"))))
+            said = self._change("hello", dict(self._next("hello")))
+            self.say(said + b"\n" if isinstance(said, bytes) else said)
         elif order == "beat":
             self.say({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
         elif order == "call" and name:
