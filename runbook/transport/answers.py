@@ -596,7 +596,14 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it tells of {_few(got)}, and was asked for {_few(wanted)}")
+    if name == "job watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
+        raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
+
+
+def _most(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+    """Bytes of logs that a node sends at most: an equal part of each file, and no part below a page."""
+    return int(arguments["most"]) + 4096 * len(found["read"])
 
 
 def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:

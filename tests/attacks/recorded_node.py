@@ -63,6 +63,10 @@ def recording(name: str) -> Recording:
     return Recording(name, command=command, causes=causes, **found)
 
 
+UNANSWERED = object()
+"""What a change gives for a question that the node leaves unanswered."""
+
+
 def unchanged(_program: str, said: Json) -> Json:
     return said
 
@@ -213,6 +217,8 @@ class RecordedNode:
             self.say({"id": number, "event": "failed", "error": failure})
             return
         changed = self._change(name, answer)
+        if changed is UNANSWERED:
+            return
         if isinstance(changed, bytes):
             self.put(b'{"id": %d, "event": "done", "answer": ' % number + changed + b"}\n")
         else:
