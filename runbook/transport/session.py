@@ -207,7 +207,7 @@ class Session:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        says: answers.Descriptions | None = None,
+        says: answers.Messages | None = None,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
@@ -222,7 +222,7 @@ class Session:
         `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
         """
         number = next(self._numbers)
-        remote = Remote(self, number, says or {}, on_message, on_log, on_end, on_output)
+        remote = Remote(self, number, says, on_message, on_log, on_end, on_output)
         with self._lock:
             self._remotes[number] = remote
         frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
