@@ -33,7 +33,8 @@ CHUNK = 65536
 WATCH_S = 0.25
 KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
-TOGETHER, TOGETHER_S = 20, 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TURNS = 20  # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
 DYING = threading.Event()  # somebody has signalled us
 
 
@@ -152,8 +153,8 @@ class Program:
         for pump in self.pumps:
             pump.join(0.5)
         if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
-            for _ in range(TOGETHER):  # in turns, each of which a busy machine makes longer: so that the other thread has its own
-                if DYING.wait(TOGETHER_S / TOGETHER):
+            for _ in range(TURNS):
+                if DYING.wait(TOGETHER_S / TURNS):
                     break
         self.over.set()
         if DYING.is_set():
