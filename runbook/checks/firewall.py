@@ -34,6 +34,7 @@ SHARE = 4
 class Firewall(Check):
     id: ClassVar[str] = "firewall"
     timeout_s: ClassVar[float] = 60.0
+    looks_at_rendezvous: ClassVar[bool] = True
 
     ephemeral: int = argument(2, "count", "how many ports of the kernel's choice to try on each node")
     pairs: str = argument(

@@ -33,6 +33,7 @@ from runbook.model.verdict import Finding, Outcome
 class Ping(Check):
     id: ClassVar[str] = "ping"
     timeout_s: ClassVar[float] = 60.0
+    looks_at_rendezvous: ClassVar[bool] = True
 
     pairs: str = argument(
         "auto", "auto or all", "which pairs of nodes to try: auto (all of up to 16 nodes, then some of each) or all"
