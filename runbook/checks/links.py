@@ -34,6 +34,7 @@ class Links(Check):
     id: ClassVar[str] = "links"
     timeout_s: ClassVar[float] = 300.0
     needs_ranks: ClassVar[bool] = True
+    judges_together: ClassVar[bool] = True
 
     seconds: float = argument(SECONDS, "seconds", "how long one way between two nodes is measured, for example 2s")
     min_gbps: float | None = argument(

@@ -127,11 +127,11 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
 
 def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
     """Whether a stage that is through has to be looked at again for the nodes that are left (`after`): where not all of them passed,
-    where it measured all nodes together, or where it looked at a master that has gone."""
+    where it judged all nodes together, or where it looked at a master that has gone."""
     own = {outcome.node: outcome.verdict for outcome in outcomes}
     if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
         return True
-    return before.check.needs_ranks or another_master(before, after)
+    return before.check.judges_together or another_master(before, after)
 
 
 def another_master(before: PlannedStage, after: PlannedStage) -> bool:

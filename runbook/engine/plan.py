@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.checks import CHECKS
@@ -110,7 +110,8 @@ class Plan:
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     """Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice."""
-    return _plan(playbook, inventory, choice, narrow(inventory, _selected(playbook, inventory, choice)))
+    chosen = narrow(inventory, _selected(playbook, inventory, choice))
+    return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
 
 
 def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
@@ -121,8 +122,10 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
     return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
 
 
-def _plan(playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory) -> Plan:
-    problems = list(too_few_nodes(playbook, chosen, choice))
+def _plan(
+    playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory, known: Iterable[Problem] = ()
+) -> Plan:
+    problems = list(known)
     set_above = {**playbook.vars, **choice.extra}
     scripts = script_names(stage.name for stage in playbook.stages)
     stages = [

@@ -128,7 +128,7 @@ def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]
     """Each reason once, with the nodes that were left out for it; with a `gist`, MANY that are alike as one."""
     nodes: dict[str, list[str]] = {}
     for name, reason in drop.reasons.items():
-        nodes.setdefault(f"not known: {reason}" if name in drop.unknown else reason, []).append(name)
+        nodes.setdefault(f"unknown: {reason}" if name in drop.unknown else reason, []).append(name)
     return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
 
 

@@ -152,14 +152,15 @@ class Page:
 
     def _dropped(self, drop: NodesDropped) -> Iterator[Line]:
         """Who is left out and why, and who leads from now on."""
+        first = next(iter(drop.left), None)
         groups = dropped_groups(drop, None if self._verbose else self._gist())
         for number, (reason, nodes) in enumerate(groups, 1):
             says = reason
             if number == len(groups):
-                master = f", master {drop.left[0]}" if self._master not in drop.left else ""
+                master = f", master {first}" if first and self._master not in drop.left else ""
                 says += f"; going on with {_count(len(drop.left), 'node')}{master}"
             yield from self._row("", "dropped", "warn", "", fold(nodes), says)
-        self._master = drop.left[0]
+        self._master = first
 
     def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> Line:
         """A line about a stage that is under way, in the columns of the page."""
@@ -362,11 +363,12 @@ class Page:
 
     def _without(self, finished: RunFinished) -> str:
         """Who did not take part in what came after. What the others passed is no pass of the cluster."""
-        count = len(self.record.started.nodes) if self.record.started else 0
-        left = f"{count - len(finished.dropped)} of {_count(count, 'node')}"
-        last = {stage.name: stage.verdict for stage in self.record.stages}
-        went = "" if any(verdict.stops for verdict in last.values()) else f"; {left} passed every stage"
-        return f": without {one_line(fold(finished.dropped))}{went}"
+        says = f": without {one_line(fold(finished.dropped))}"
+        left = self.record.drops[-1].left if self.record.drops else ()
+        last = {stage.name: stage for stage in self.record.stages}.values()
+        if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
+            return says
+        return f"{says}; the other {_count(len(left), 'node')} passed every stage"
 
     def _tally(self) -> str:
         """An honest pass says what it did not look at."""
