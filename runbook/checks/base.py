@@ -50,6 +50,13 @@ def argument(default: Any, unit: str, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
 
 
+def pairs_argument() -> Any:
+    """Which pairs of nodes a check between nodes looks at. In a playbook it is also a key of the stage."""
+    return argument(
+        "auto", "auto or all", "which pairs of nodes to look at: auto (all of a few nodes, of many some of each) or all"
+    )
+
+
 def configure(
     check: type[C],
     values: Mapping[str, object],

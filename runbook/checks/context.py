@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,9 +96,16 @@ class Context:
             )
         return session
 
-    def each(self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline."""
-        return dict(self.run.site.each(self.nodes if nodes is None else nodes, work, timeout_s=self.left_s))
+    def each(
+        self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None, *, timeout_s: float = LONGEST_WAIT_S
+    ) -> dict[str, T | BaseException]:
+        """`work` on every node in parallel, until this stage's deadline or for so long."""
+        timeout_s = min(timeout_s, self.left_s)
+        return dict(self.run.site.each(self.nodes if nodes is None else nodes, work, timeout_s=timeout_s))
+
+    def reached(self, names: Collection[str]) -> list[Node]:
+        """Those of these nodes that there is a connection to."""
+        return [node for node in self.nodes if node.name in names and node.name in self.run.site.sessions]
 
     def ask(
         self,

@@ -114,7 +114,8 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
     rendezvous = plan.inventory.rendezvous
     if rendezvous.master in leaving:
         where = f"{rendezvous.master} is the master, and the inventory has ranks meet at"
-        if rendezvous.address != plan.inventory.master.address:
+        master = plan.inventory.master
+        if rendezvous.address not in (master.address, master.name, master.ssh.host):
             address = f"`rendezvous: address: {rendezvous.address}`, which is no other node's"
             raise NotDroppedError(f"{where} {address}: name another `master:` and its address")
         if any("MASTER_ADDR" in env for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes))):
