@@ -33,6 +33,7 @@ from runbook.model.verdict import Finding, Outcome
 class Ping(Check):
     id: ClassVar[str] = "ping"
     timeout_s: ClassVar[float] = 60.0
+    judges_together: ClassVar[bool] = True
     looks_at_rendezvous: ClassVar[bool] = True
 
     pairs: str = pairs_argument()

@@ -11,7 +11,7 @@ from runbook.model.visible import visible
 EXITS = """\
 exit codes:
   0    every stage passed
-  1    a check failed: node, cause and remedy are printed
+  1    a check failed: node, cause and remedy are printed (also where the run went on --without-bad nodes)
   2    your files or arguments are wrong; nothing was run
   3    could not tell: a node could not be reached, or a check could not look
   70   a bug of runbook

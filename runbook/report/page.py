@@ -363,7 +363,10 @@ class Page:
 
     def _without(self, finished: RunFinished) -> str:
         """Who did not take part in what came after. What the others passed is no pass of the cluster."""
-        says = f": without {one_line(fold(finished.dropped))}"
+        unknown = tuple(name for name in finished.dropped if name in finished.unknown)
+        others = tuple(name for name in finished.dropped if name not in unknown)
+        who = [fold(others)] * bool(others) + [f"{fold(unknown)} (unknown)"] * bool(unknown)
+        says = f": without {one_line(' and '.join(who))}"
         left = self.record.drops[-1].left if self.record.drops else ()
         last = {stage.name: stage for stage in self.record.stages}.values()
         if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
