@@ -20,6 +20,7 @@ from runbook.checks.context import Context, Run
 from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.job_over import told_by_their_job
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.events import (
     Emit,
@@ -141,7 +142,9 @@ class _Course:
             outcomes = _stage(self.plan, stage, self._run, self._emit)
             self.seen.extend(outcomes)
             done.add(at)
-            found = suspects(outcomes)
+            found = (
+                Suspects() if isinstance(stage.work, Job) else suspects(outcomes)
+            )  # a program's failure proves no node bad
             self.bad |= found.bad.keys()
             kept = self._unknown.get(stage.name, set()) & self.dropped
             self._unknown[stage.name] = kept | found.unknown.keys()

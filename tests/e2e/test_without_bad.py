@@ -27,7 +27,7 @@ stages:
   - check: ping
   - check: port
   - check: firewall
-  - {name: numbers, launch: {command: [-c, "import os; print('I am', *(os.environ[k] for k in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR')))"]}}
+  - {name: numbers, launch: {command: ["{{ python }}", -c, "import os; print('I am', *(os.environ[k] for k in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR')))"]}}
 """
 
 
@@ -98,9 +98,9 @@ def test_with_an_unknown_node_alone_it_is_neither_a_pass_nor_a_failure() -> None
         playbook = lab.tmp / "ping.yml"
         playbook.write_text("when_bad: drop\nstages: [{check: ping}]\n")
         ran = run(lab, playbook)
+        events = [json.loads(line) for line in (ran.folder / "events.jsonl").read_text().splitlines()]
     assert (ran.code, ran.document["verdict"], ran.document["stopped_at"]) == (3, "unknown", None), ran.text()
     assert nodes(ran) == ([], ["node-c"], ["node-c"])
-    events = map(json.loads, (ran.folder / "events.jsonl").read_text().splitlines())
     (drop,) = [event for event in events if event["event"] == "nodes-dropped"]
     assert (drop["stage"], drop["reasons"], drop["unknown"]) == ("reach", {"node-c": "ssh-refused"}, ["node-c"])
     assert drop["left"] == ["node-a", "node-b", "node-d"]

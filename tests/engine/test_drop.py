@@ -23,7 +23,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, NodesDropped, StageStarted
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import NODES, RUN_ID, Fake, Told, Work, inventory, playbook
+from .world import NODES, RUN_ID, Fake, Told, Work, inventory, local, playbook
 
 NAMES = [f"n{number}" for number in range(1, 9)]
 
@@ -310,6 +310,17 @@ def test_one_after_the_other_down_to_the_fewest(tmp_path: Path, monkeypatch: pyt
     assert (told.code, told.end.stopped_at, told.end.dropped) == (1, "s2", ("a", "b"))
     assert told.end.bad == ("a", "b", "c")
     assert told.end.not_dropped == "without c only 1 of 2 nodes would be left, and `min_nodes` is 2"
+
+
+def test_what_a_program_of_the_users_meets_proves_no_node_bad(tmp_path: Path) -> None:
+    """A launch is a job, and no check that looks at nodes."""
+    nodes = local("a", "b", "c", workdir=tmp_path)
+    text = "stages: [{name: train, launch: {command: [/bin/false]}}]"
+    plan = make_plan(playbook(tmp_path, text), nodes, Choice(without_bad=True))
+    events: list[Event] = []
+    code = execute(plan, Settings(RUN_ID, tmp_path), events.append)
+    told = Told(code, events)
+    assert (told.code, told.end.stopped_at, told.end.bad, told.end.not_dropped) == (1, "train", (), None)
 
 
 def test_each_node_has_one_outcome_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
