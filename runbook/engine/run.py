@@ -89,8 +89,8 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
     try:
         course.follow()
     except KeyboardInterrupt:
-        interrupted, course.stopped_at = True, course.begun[-1].name
-    cleaned = _clean(run, interrupted, course.begun)
+        interrupted, course.stopped_at = True, course.stage.name
+    cleaned = _clean(run, interrupted, [*course.begun, course.stage])
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
     code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
     seconds = round(time.monotonic() - begun, 3)
@@ -122,7 +122,8 @@ class _Course:
         self.plan = plan
         self._run = run
         self._emit = emit
-        self.begun: list[PlannedStage] = []
+        self.stage = plan.stages[0]  # under way
+        self.begun: list[PlannedStage] = []  # before it
         self.seen: list[Outcome] = []
         self.stopped_at: str | None = None
         self.bad: set[str] = set()
@@ -137,42 +138,47 @@ class _Course:
     def follow(self) -> None:
         done: set[int] = set()
         while (at := next((at for at in range(len(self.plan.stages)) if at not in done), None)) is not None:
-            stage = self.plan.stages[at]
-            self.begun.append(stage)
+            self.begun.append(self.stage)
+            stage = self.stage = self.plan.stages[at]
             outcomes = _stage(self.plan, stage, self._run, self._emit)
             self.seen.extend(outcomes)
             done.add(at)
-            found = (
-                Suspects() if isinstance(stage.work, Job) else suspects(outcomes)
-            )  # a program's failure proves no node bad
-            self.bad |= found.bad.keys()
-            kept = self._unknown.get(stage.name, set()) & self.dropped
-            self._unknown[stage.name] = kept | found.unknown.keys()
+            found = self._suspects(outcomes)
             stops = overall(outcome.verdict for outcome in outcomes).stops
             if not stops or not (stage.stop_on_failure or stage.name == "reach"):
                 continue
-            if not stage.drop_bad:
+            before = self.plan
+            if not self._go_on_without(found):
                 self.stopped_at = stage.name
                 return
-            try:
-                rest = rest_of(self.plan, stage, found.leaving)
-            except NotDroppedError as error:
-                self.stopped_at, self.not_dropped = stage.name, str(error)
-                return
-            done = {
-                number
-                for number, (before, after) in enumerate(zip(self.plan.stages, rest.stages, strict=True))
-                if number in done
-                and not (runs_again(before, after, outcomes) if number == at else another_master(before, after))
-            }
-            self._leave(stage, found, rest)
+            stages = enumerate(zip(before.stages, self.plan.stages, strict=True))
+            again = {number for number, (old, new) in stages if another_master(old, new)}
+            if runs_again(stage, self.plan.stages[at], outcomes):
+                again.add(at)
+            done -= again
 
-    def _leave(self, stage: PlannedStage, found: Suspects, rest: Plan) -> None:
-        self.plan = rest
+    def _suspects(self, outcomes: Sequence[Outcome]) -> Suspects:
+        """Of a launch nobody: that a program fails says nothing of the node that it runs on."""
+        found = Suspects() if isinstance(self.stage.work, Job) else suspects(outcomes)
+        self.bad |= found.bad.keys()
+        kept = self._unknown.get(self.stage.name, set()) & self.dropped
+        self._unknown[self.stage.name] = kept | found.unknown.keys()
+        return found
+
+    def _go_on_without(self, found: Suspects) -> bool:
+        """Whether the run goes on; if so, with the plan of the others."""
+        if not self.stage.drop_bad:
+            return False
+        try:
+            self.plan = rest_of(self.plan, self.stage, found.leaving)
+        except NotDroppedError as error:
+            self.not_dropped = str(error)
+            return False
         self.dropped |= found.leaving.keys()
-        left = tuple(node.name for node in rest.inventory.nodes)
+        left = tuple(node.name for node in self.plan.inventory.nodes)
         unknown = () if found.bad or found.ends else tuple(found.unknown)
-        self._emit(NodesDropped(time.time(), stage.name, found.leaving, unknown, left))
+        self._emit(NodesDropped(time.time(), self.stage.name, found.leaving, unknown, left))
+        return True
 
 
 def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
@@ -301,7 +307,7 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
 def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
     """End everything of this run on every node. Says so after an interrupt, and whenever something was left.
 
-    `reached` are the stages that ran, or began to.
+    `reached` are the stages that ran, or began to, in that order.
     """
     results: Mapping[str, object] = {}
     for _ in range(2):  # a second Ctrl-C must not stop the cleaning up; it is bounded by itself
