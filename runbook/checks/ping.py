@@ -55,7 +55,8 @@ class Ping(Check):
                 lossy = any(pair.echoes_lost for pair in Seen(at, answers, []).pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
-                mesh.again([dial for dial in mesh.dials if dial.outcome == UNMEASURED])
+                # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
+                mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
         silent.update(at.lost_nodes())
