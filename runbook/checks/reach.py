@@ -37,6 +37,7 @@ rank may hang on that very GPU."""
 class Reach(Check):
     id: ClassVar[str] = "reach"
     timeout_s: ClassVar[float] = 120.0
+    judges_together: ClassVar[bool] = True
 
     def run(self, at: Context) -> list[Outcome]:
         at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
