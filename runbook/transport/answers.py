@@ -161,6 +161,7 @@ class Reach(TypedDict):
     limits: Limits
     shm: SharedMemory | None
     port_range: Line | None
+    own: NotRequired[bool | None]
 
 
 class Looked(TypedDict):

@@ -1,0 +1,71 @@
+"""Containers on the hosts of a lab: Debian's own podman and crun, one container a host, whose files are the host's.
+
+The ordinary user enters them through `sudo`, as on machines where containers are root's. Nothing of it stands outside
+the lab's namespaces: it ends with the lab.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .host import Host
+from .lab import Lab, merged
+
+ENGINE = """\
+[containers]
+cgroups = "disabled"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "crun"
+"""
+STORAGE = """\
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/run/containers/graph"
+"""
+ROOT = "/run/lab-container"
+"""Where a container's files lie on its host: a copy-on-write view of those of the host."""
+
+
+class ContainerLab(Lab):
+    """A lab with a container `train` on each host, with the network of its host, in which the job runs."""
+
+    name = "train"
+
+    def _start(self) -> None:
+        super()._start()
+        for host in self.hosts:
+            self._prepare(host)
+            self.run_container(host)
+
+    def _prepare(self, host: Host) -> None:
+        host.write("/etc/containers/containers.conf", ENGINE)
+        host.write("/etc/containers/storage.conf", STORAGE)
+        host.tool("podman", 'exec sudo -n /usr/bin/podman "$@"')
+        # crun wants some mount of the kind under /sys/fs/cgroup, whatever it then does with it.
+        host.run(
+            f"mount -t tmpfs cgroup /sys/fs/cgroup; mkdir {ROOT}; mount -t tmpfs train {ROOT}; cd {ROOT}; mkdir upper work root; "
+            "mount -t overlay train -o lowerdir=/,upperdir=upper,workdir=work root",
+            "root",
+        )
+
+    def run_container(self, host: Host, *options: str, network: str = "host") -> None:
+        """Start the container of a host. Its processes end with it; `options` are podman's."""
+        python = sorted(
+            line.split()[2] for line in host.run("mount").stdout.splitlines() if "/python" in line or "pyenv" in line
+        )
+        shown = {path for path in python if path.startswith("/") and not path.startswith(ROOT)}
+        volumes = [f"--volume={path}:{path}:ro" for path in sorted({"/opt/runbook-lab", *shown})]
+        argv = ["run", "--detach", "--replace", "--name", self.name, "--network", network, "--init=false", *volumes]
+        self.podman(host, *argv, *options, "--rootfs", f"{ROOT}/root", "sleep", "infinity")
+
+    def podman(self, host: Host, *argv: str) -> str:
+        """Run podman as root."""
+        return host.run(["/usr/bin/podman", *argv], "root").stdout
+
+    def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
+        over = {"defaults": {"container": {"runtime": "podman", "name": self.name}}}
+        return super().inventory(file, **merged(over, overrides))
