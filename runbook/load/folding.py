@@ -186,7 +186,8 @@ class Folding:
             if shell != "sh" and self._first_look((*place, shell)):
                 message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
                 self._complaints.about_key(place, "container-on-windows", message, "remove one of the two")
-        return Container(given["runtime"], given["name"]) if given else None
+        whole = given and given.keys() >= {"runtime", "name"}  # what is wrong in it has been told, and left out
+        return Container(given["runtime"], given["name"]) if whole else None
 
     def _inside(self, folded: _Folded) -> tuple[str, ...]:
         words = [str(word) for word in folded.values.get(("inside",)) or ()]

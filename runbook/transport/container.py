@@ -4,8 +4,7 @@ The way in is a program on the host as any other (`docker exec -i NAME /bin/sh â
 machine, and needs no second login. Runtimes do not end what they started when their client dies: the supervisor inside
 sees its stdin end, or hears nothing more, and cleans up by itself. So nobody signals the way in while it may live.
 
-What is seen of a machine is not the same from inside: WHOLE and PARTS say what is looked at from the host. All else is
-looked at where the job runs.
+A machine is not to be seen from inside: ON_THE_HOST says which programs look from the host. All others look where the job runs.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.model.errors import Unreachable
@@ -37,12 +37,44 @@ STATES = ("docker", "podman")
 Facts = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a program is asked on the host as well: `merged` makes one answer of (the job's, the host's).
+
+    `ours` and `theirs` leave of its arguments what is asked here and there. `network`: only where both share one."""
+
+    merged: Callable[[Facts, Facts], Facts]
+    ours: Callable[[Facts], Facts] = dict
+    theirs: Callable[[Facts], Facts] = dict
+    network: bool = False
+
+
+def _instead(_job: Facts, host: Facts) -> Facts:
+    return host
+
+
+def _collect(job: Facts, host: Facts) -> Facts:
+    """The machine's own tools; the job's Python and its settings of NCCL."""
+
+    def of_job(one: Facts) -> bool:
+        return str(one["name"]).startswith(("python", "nccl/"))
+
+    both = [*(one for one in host["answers"] if not of_job(one)), *(one for one in job["answers"] if of_job(one))]
+    return {**host, "answers": both}
+
+
 def _gpus(job: Facts, host: Facts) -> Facts:
     """The devices that the job has. The kernel's log, and whose processes are on them, only the host knows."""
     told = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
         told |= {"apps", "processes"}
     return {**job, **{name: host[name] for name in told & host.keys()}}
+
+
+def _ping(job: Facts, host: Facts) -> Facts:
+    """Names as the job resolves them; of the network, what the host's tools tell: few images have `ip` and `ping`."""
+    names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
+    return {**host, **{name: job[name] for name in names if name in job}}
 
 
 def _port(job: Facts, host: Facts) -> Facts:
@@ -60,25 +92,22 @@ def _reach(job: Facts, host: Facts) -> Facts:
     return {**job, "outside": host.get("own")}
 
 
-def _collect(job: Facts, host: Facts) -> Facts:
-    """The machine's own tools; the job's Python."""
-    python = [one for one in job["answers"] if one["name"] == "python"]
-    return {**host, "answers": [one for one in host["answers"] if one["name"] != "python"] + python}
-
-
-WHOLE = frozenset({"rules", "ibstat"})
-"""Programs that look at the machine: packet filters, adapters."""
-
-PARTS: Mapping[str, Callable[[Facts, Facts], Facts]] = {
-    "collect": _collect,
-    "gpus": _gpus,
-    "port": _port,
-    "reach": _reach,
+ON_THE_HOST: Mapping[str, Host] = {
+    "collect": Host(_collect),
+    "gpus": Host(_gpus),
+    "ibstat": Host(_instead),
+    "link": Host(_instead, network=True),
+    "ping": Host(
+        _ping,
+        ours=lambda asked: {**asked, "targets": []},
+        theirs=lambda asked: {**asked, "names": [], "hostname": False},
+        network=True,
+    ),
+    "port": Host(_port, network=True),
+    "reach": Host(_reach),
+    "rules": Host(_instead, network=True),
 }
-"""Programs that look at both: what is taken of the host's answer."""
-
-OF_THE_NETWORK = frozenset({"rules", "port"})
-"""What the host knows of these is the job's where both share a network."""
+"""By program. All others look only where the job runs."""
 
 
 class ContainerStream:

@@ -12,7 +12,7 @@ _MISSING = re.compile(r"(?:sudo|env|exec)(?:: \d+)?: (?:\S+: )?['‘`]?(?P<tool>
 _DENIED = re.compile(
     r"permission denied while trying to connect|connect: permission denied|a (?:password|terminal) is required|"
     r"is not in the sudoers file|is not allowed to execute|reassociate to namespaces? .*Operation not permitted|"
-    r"cannot open /proc/\d+/ns/\S+: Permission denied",
+    r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}Permission denied",
     re.IGNORECASE,
 )
 _DOWN = re.compile(
@@ -28,7 +28,7 @@ _UNKNOWN = re.compile(
 _STOPPED = re.compile(
     r"\bcontainer \S+ is not running|container `[^`]{1,200}` is not running|container state improper|"
     r"cannot exec in a stopped container|is paused, unpause|is restarting, wait|"
-    r"cannot open /proc/\d+/ns/\S+: No such file",
+    r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}No such file",
     re.IGNORECASE,
 )
 _NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
@@ -63,7 +63,7 @@ def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Un
     )
     return Unreachable(
         "container-runtime-missing",
-        f"there is no `{tool}` on the PATH of the login on {node.name}, and {wants}",
+        f"there is no `{tool}` {'' if '/' in tool else 'on the PATH of the login '}on {node.name}, and {wants}",
         f"on {node.name}: `command -v {word(tool)}` as the same user; install it, name the runtime that is there, or give its full "
         "path: `inside: [/opt/bin/…, exec, …]`",
         evidence,
@@ -80,7 +80,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
         return Unreachable(
             "container-runtime-denied",
             f"the login on {at} may not enter {node.place}: `{node.entry[0]}` is refused",
-            _with_rights(node),
+            _with_rights(node, text),
             seen,
         )
     if _DOWN.search(text):
@@ -119,8 +119,8 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
     if node.container is None:
         return Unreachable(
             "container-unknown",
-            f"what `inside:` of {node.name} names is not there",
-            f"on {node.name}: look what is, as the same user, and name that",
+            f"`inside:` of {node.name} leads to a container that is not there",
+            f"start it, or correct `inside:` of {node.name}",
             evidence,
         )
     runtime, name = node.container.runtime, node.container.name
@@ -135,10 +135,10 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
     )
 
 
-def _with_rights(node: Node) -> str:
-    if node.entry[0] in ("sudo", "doas"):
+def _with_rights(node: Node, text: str) -> str:
+    if "sudo" in text:
         return f"allow it without a password on {node.name} (`sudo visudo -f /etc/sudoers.d/runbook`), or log in as a user who may"
-    words = ", ".join([*node.entry]).replace("--interactive", "-i")
+    words = ", ".join(node.entry).replace("--interactive", "-i")
     remedy = f"go through sudo: `inside: [sudo, -n, {words}]`"
     if node.entry[0] == "docker":
         remedy = f"on {node.name}: `sudo usermod -aG docker $USER` and a new login (which is as good as root there); or {remedy}"
@@ -152,5 +152,5 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
         "container-unreachable",
         f"{says}; {node.name} itself answers",
         f"on {node.name}, as the same user: `{typed} /bin/sh -c 'echo it answers'`",
-        evidence or (f"`{typed} /bin/sh` said nothing",),
+        evidence or (f"`{typed} /bin/sh` ended without a word",),
     )

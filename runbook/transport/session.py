@@ -116,7 +116,7 @@ class Session:
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
-            reason = self._stream.why(f"nothing was started on {node} within {timeout_s:g} s")
+            reason = self._stream.why(f"nothing was started on {self._place} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
             if reason and bootstrap.STARTED not in self._noise:
@@ -271,23 +271,24 @@ class Session:
 
         Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised; TimeoutError.
         """
-        host = self._host_for(name)
-        if host and name in container.WHOLE:
-            return host.call(name, arguments, timeout_s=timeout_s)
+        if (there := self._there(name)) is None:
+            return self._called(name, arguments)(timeout_s)
+        outside, how = there
         deadline = time.monotonic() + timeout_s
-        theirs, ours = host and host._called(name, arguments), self._called(name, arguments)
+        theirs, ours = outside._called(name, how.theirs(arguments)), self._called(name, how.ours(arguments))
         answer = ours(timeout_s)
-        if theirs:
-            with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):  # what the job sees has to do
-                return container.PARTS[name](answer, theirs(max(0.1, deadline - time.monotonic())))
-        return answer
+        try:
+            return how.merged(answer, theirs(max(0.1, deadline - time.monotonic())))
+        except (Unreachable, ProgramNotStarted, TimeoutError):  # what is seen from inside has to do
+            whole = how.ours(arguments) == arguments
+            return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
 
-    def _host_for(self, name: str) -> Session | None:
-        """The session on the host, where this program has to look there too."""
-        if self.outside is None or (name not in container.WHOLE and name not in container.PARTS):
+    def _there(self, name: str) -> tuple[Session, container.Host] | None:
+        """The session on the container's host, and what this program is asked there; None where it looks only here."""
+        if self.outside is None or (how := container.ON_THE_HOST.get(name)) is None:
             return None
-        shared = self.hello["machine"] == self.outside.hello["machine"]
-        return self.outside if shared or name not in container.OF_THE_NETWORK else None
+        apart = self.hello["machine"] != self.outside.hello["machine"]
+        return None if apart and how.network else (self.outside, how)
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
@@ -309,8 +310,8 @@ class Session:
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
     ) -> Remote:
         """Start one of the programs in `runbook/node/` with the supervisor's own interpreter, on the host where it belongs there."""
-        if (host := self._host_for(name)) and name in container.WHOLE:
-            return host.program(name, arguments, timeout_s=timeout_s, python=python)
+        if there := self._there(name):
+            return there[0].program(name, arguments, timeout_s=timeout_s, python=python)
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
         argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
@@ -513,7 +514,7 @@ class Session:
                 self.disbelieve(closed)  # which lets the host go as well
             self._lose(closed)
             return
-        reason = None if opening.codes else self._stream.why(f"nothing was started on {self.node}")
+        reason = None if opening.codes else self._stream.why(f"nothing was started on {self._place}")
         self._hello.put(reason or _no_supervisor(self.node, self._place, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:

@@ -6,6 +6,7 @@ the lab's namespaces: it ends with the lab.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,25 @@ class ContainerLab(Lab):
         )
 
     def run_container(self, host: Host, *options: str, network: str = "host") -> None:
-        """Start the container of a host. Its processes end with it; `options` are podman's."""
-        python = sorted(
-            line.split()[2] for line in host.run("mount").stdout.splitlines() if "/python" in line or "pyenv" in line
-        )
-        shown = {path for path in python if path.startswith("/") and not path.startswith(ROOT)}
-        volumes = [f"--volume={path}:{path}:ro" for path in sorted({"/opt/runbook-lab", *shown})]
-        argv = ["run", "--detach", "--replace", "--name", self.name, "--network", network, "--init=false", *volumes]
-        self.podman(host, *argv, *options, "--rootfs", f"{ROOT}/root", "sleep", "infinity")
+        """Start the container of a host, in the place of one that is there; `options` are podman's."""
+        base = str(Path(sys.base_prefix).resolve())
+        shown = ["/opt/runbook-lab", *([base] if base != "/usr" else [])]
+        volumes = [f"--volume={path}:{path}:ro" for path in shown]
+        argv = ["run", "--detach", "--replace", "--name", self.name, "--network", network, *volumes, *options]
+        self.podman(host, *argv, "--rootfs", f"{ROOT}/root", "sleep", "infinity")
 
     def podman(self, host: Host, *argv: str) -> str:
         """Run podman as root."""
         return host.run(["/usr/bin/podman", *argv], "root").stdout
+
+    def within(self, host: Host) -> list[str]:
+        """The command lines of what runs in the host's container beside its first process."""
+        space = host.run("readlink /proc/self/ns/pid").stdout.strip()
+        seen = host.run(
+            "for p in /proc/[0-9]*; do echo $(readlink $p/ns/pid) $(tr '\\0' ' ' <$p/cmdline); done", "root"
+        ).stdout
+        lines = [line.split(" ", 1) for line in seen.splitlines() if line.startswith("pid:")]
+        return [line[1] for line in lines if line[0] != space and len(line) == 2 and line[1] != "sleep infinity"]
 
     def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
         over = {"defaults": {"container": {"runtime": "podman", "name": self.name}}}
