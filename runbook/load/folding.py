@@ -180,14 +180,16 @@ class Folding:
             place = folded.places[key]
             if given and folded.values.get(("inside",)) and self._first_look((*place, "and inside")):
                 message = "a node has either `container` or `inside`: both say how its container is entered"
-                help = f"keep one; the other stands at {self._complaints.document.key_span(*folded.places['inside',])}"
+                other = self._complaints.document.key_span(*folded.places["inside",])
+                help = f"keep one, or take away what a weaker level gives with `{key[0]}: null`; the other stands at {other}"
                 self._complaints.about_key(place, "container-and-inside", message, help)
             shell = folded.values.get(("shell",), "sh")
             if shell != "sh" and self._first_look((*place, shell)):
                 message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
                 self._complaints.about_key(place, "container-on-windows", message, "remove one of the two")
-        whole = given and given.keys() >= {"runtime", "name"}  # what is wrong in it has been told, and left out
-        return Container(given["runtime"], given["name"]) if whole else None
+        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been told, and left out
+            return None
+        return Container(given["runtime"], given["name"])
 
     def _inside(self, folded: _Folded) -> tuple[str, ...]:
         words = [str(word) for word in folded.values.get(("inside",)) or ()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from runbook.load.scalars import flow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
@@ -138,8 +139,8 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
 def _with_rights(node: Node, text: str) -> str:
     if "sudo" in text:
         return f"allow it without a password on {node.name} (`sudo visudo -f /etc/sudoers.d/runbook`), or log in as a user who may"
-    words = ", ".join(node.entry).replace("--interactive", "-i")
-    remedy = f"go through sudo: `inside: [sudo, -n, {words}]`"
+    words = ["-i" if one == "--interactive" else one for one in node.entry]
+    remedy = f"go through sudo: `inside: {flow(['sudo', '-n', *words])}`"
     if node.entry[0] == "docker":
         remedy = f"on {node.name}: `sudo usermod -aG docker $USER` and a new login (which is as good as root there); or {remedy}"
     return remedy

@@ -36,6 +36,10 @@ class ContainerLab(Lab):
 
     name = "train"
 
+    def __enter__(self) -> ContainerLab:
+        self.start()
+        return self
+
     def _start(self) -> None:
         super()._start()
         for host in self.hosts:
@@ -53,12 +57,17 @@ class ContainerLab(Lab):
             "root",
         )
 
-    def run_container(self, host: Host, *options: str, network: str = "host") -> None:
-        """Start the container of a host, in the place of one that is there; `options` are podman's."""
+    def run_container(self, host: Host, *, network: str = "host", python: bool = True) -> None:
+        """Start the container of a host, in the place of one that is there; without `python` none is in it."""
         base = str(Path(sys.base_prefix).resolve())
-        shown = ["/opt/runbook-lab", *([base] if base != "/usr" else [])]
+        shown = ["/opt/runbook-lab", *([base] if base != "/usr" else [])] if python else []
+        if not python:
+            host.run(
+                f"find {ROOT}/root -xdev -path '*/bin/*python*' -delete; rm -rf {ROOT}/root/opt/runbook-lab", "root"
+            )
         volumes = [f"--volume={path}:{path}:ro" for path in shown]
-        argv = ["run", "--detach", "--replace", "--name", self.name, "--network", network, *volumes, *options]
+        argv = ["run", "--detach", "--name", self.name, "--network", network, *volumes]
+        host.run(["/usr/bin/podman", "rm", "--force", "--time=0", self.name], "root", check=False)
         self.podman(host, *argv, "--rootfs", f"{ROOT}/root", "sleep", "infinity")
 
     def podman(self, host: Host, *argv: str) -> str:
