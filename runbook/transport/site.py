@@ -33,7 +33,7 @@ much of the time somebody on it waited for a CPU."""
 
 AGAIN_AT_ONCE = 2
 
-WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable")
+WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable")
 
 CLOSING_S = 2.0
 
