@@ -54,7 +54,7 @@ def told(document: dict[str, Any]) -> dict[str, str]:
 
 
 def await_that(what: str, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not true():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)

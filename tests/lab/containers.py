@@ -76,12 +76,17 @@ class ContainerLab(Lab):
 
     def within(self, host: Host) -> list[str]:
         """The command lines of what runs in the host's container beside its first process."""
-        space = host.run("readlink /proc/self/ns/pid").stdout.strip()
-        seen = host.run(
-            "for p in /proc/[0-9]*; do echo $(readlink $p/ns/pid) $(tr '\\0' ' ' <$p/cmdline); done", "root"
-        ).stdout
-        lines = [line.split(" ", 1) for line in seen.splitlines() if line.startswith("pid:")]
-        return [line[1] for line in lines if line[0] != space and len(line) == 2 and line[1] != "sleep infinity"]
+        root = Path(f"/proc/{host.anchor}/root/proc")  # the host's own, where its pids are
+        found = []
+        for folder in root.glob("[0-9]*"):
+            try:
+                inner = (folder / "ns/pid").readlink() != (root / "1/ns/pid").readlink()
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:  # it has ended meanwhile
+                continue
+            if inner and line not in ("", "sleep infinity"):
+                found.append(line)
+        return found
 
     def inventory(self, file: str = "inventory.yml", **overrides: Any) -> Path:
         over = {"defaults": {"container": {"runtime": "podman", "name": self.name}}}
