@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,11 @@ def test_the_host_tells_whose_processes_are_on_the_gpus_and_what_the_kernel_said
 
 def test_a_port_that_the_host_holds_has_its_holder_and_others_stay_the_jobs() -> None:
     taken = {"free": False, "errno": "EADDRINUSE", "holder": {"pid": None}}
-    job = {"address": None, "ports": {"80": {"free": True}, "81": taken, "82": taken}, "unprivileged": 0}
+    job: dict[str, Any] = {
+        "address": None,
+        "ports": {"80": {"free": True}, "81": taken, "82": taken},
+        "unprivileged": 0,
+    }
     host = {
         "address": None,
         "ports": {
