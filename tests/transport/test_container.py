@@ -91,8 +91,10 @@ def test_a_way_in_that_ends_loses_the_node_and_lets_the_host_go(site: Site, tmp_
     assert lost.value.cause == "container-unreachable"
     with contextlib.suppress(ProcessLookupError):
         os.kill(waiting.pid or 0, signal.SIGKILL)
-    session.let_go(20)
-    assert outside_of(session).lost is not None or not Path("/tmp", RUN_ID).exists()
+    deadline = time.monotonic() + 30
+    while Path("/tmp", RUN_ID).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_when_the_host_ends_the_supervisor_inside_cleans_up_first(site: Site, tmp_path: Path) -> None:
