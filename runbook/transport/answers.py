@@ -162,6 +162,7 @@ class Reach(TypedDict):
     limits: Limits
     shm: SharedMemory | None
     port_range: Line | None
+    own: NotRequired[bool | None]
 
 
 class Looked(TypedDict):
