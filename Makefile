@@ -47,8 +47,9 @@ check: $(VENV)/.dev
 bench: $(VENV)/.bench test-packages
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py
 
-# Debian packages of the lab, of Slurm and of the shells that scripts are tried in (cmd.exe under Wine), when we may install
-# them; without them these tests are skipped and say so. No daemon of theirs is started: policy-rc.d forbids it meanwhile.
+# Debian packages of the lab, of Slurm, of containers and of the shells that scripts are tried in (cmd.exe under Wine), when
+# we may install them; without them these tests are skipped and say so. No daemon of theirs is started: policy-rc.d forbids
+# it meanwhile.
 test-packages: $(VENV)/.dev
 	@missing="$$($(BIN)/python tests/lab/needs.py; $(BIN)/python tests/launch/needs.py)"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

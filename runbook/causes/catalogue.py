@@ -28,6 +28,13 @@ CAUSES: Mapping[str, str] = {
     "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
     "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
     "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
+    # reaching the node's container
+    "container-runtime-missing": "the container runtime is not on the PATH of the login",
+    "container-runtime-denied": "the login may not use the container runtime",
+    "container-runtime-down": "the container runtime's daemon does not answer",
+    "container-unknown": "the runtime knows no container of that name, as this user",
+    "container-not-running": "the container is stopped or paused, or ended in the middle of the run",
+    "container-unreachable": "the way into the container does not open, or broke, and its runtime does not say why",
     # the node itself
     "python-missing": "the interpreter named does not exist, or none on PATH",
     "python-too-old": "below what the node programs need",

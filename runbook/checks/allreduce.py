@@ -45,6 +45,7 @@ class AllReduce(Check):
     id: ClassVar[str] = "allreduce"
     timeout_s: ClassVar[float] = 300.0
     needs_ranks: ClassVar[bool] = True
+    judges_together: ClassVar[bool] = True
 
     min_bytes: int = argument(1 << 10, "bytes", "the smallest size, for example 1K")
     max_bytes: int = argument(1 << 20, "bytes", "the largest size, for example 1G")

@@ -28,6 +28,10 @@ class Check(ABC):
     needs_ranks: ClassVar[bool] = False
     """Whether it runs one process a rank on torch; `reach` then proves torch, and the ranks are kept between such
     checks. Every other check finds the ranks gone and the rendezvous port free."""
+    judges_together: ClassVar[bool] = False
+    """Whether it compares or joins the nodes, so that what it says of them with a bad one among them is not said of the others."""
+    looks_at_rendezvous: ClassVar[bool] = False
+    """Whether its verdict is about the master's address and port as well: with another master it has to look again."""
     ends_by_itself: ClassVar[bool] = False
     """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
 
@@ -44,6 +48,13 @@ class Check(ABC):
 def argument(default: Any, unit: str, help: str) -> Any:
     """A field of a check. `unit`: bytes, seconds, count, number, `number or auto`, `auto or all`, text or flag."""
     return dataclasses.field(default=default, metadata={"unit": unit, "help": help})
+
+
+def pairs_argument() -> Any:
+    """Which pairs of nodes a check between nodes looks at. In a playbook it is also a key of the stage."""
+    return argument(
+        "auto", "auto or all", "which pairs of nodes to look at: auto (all of a few nodes, of many some of each) or all"
+    )
 
 
 def configure(

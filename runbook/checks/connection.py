@@ -39,6 +39,7 @@ class Connection(Check):
     id: ClassVar[str] = "connection"
     timeout_s: ClassVar[float] = 120.0
     needs_ranks: ClassVar[bool] = True
+    judges_together: ClassVar[bool] = True
 
     stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, for example 5s")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,19 +98,27 @@ class Context:
         return session
 
     def each(
-        self, work: Callable[[Node], T], nodes: Iterable[Node] | None = None, *, paced: bool = False
+        self,
+        work: Callable[[Node], T],
+        nodes: Iterable[Node] | None = None,
+        *,
+        timeout_s: float = LONGEST_WAIT_S,
+        paced: bool = False,
     ) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline. What is `paced` begins no faster than this machine keeps
-        up with it: for short questions, of which hundreds at once would eat up each other's deadlines."""
+        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no faster than this
+        machine keeps up with it: for short questions, of which hundreds at once would eat up each other's deadlines."""
         site = self.run.site
 
         def in_turn(node: Node) -> T:
             with site.pace.turn(ASKING_WAIT_S):
                 return work(node)
 
-        return dict(
-            site.each(self.nodes if nodes is None else nodes, in_turn if paced else work, timeout_s=self.left_s)
-        )
+        chosen, timeout_s = self.nodes if nodes is None else nodes, min(timeout_s, self.left_s)
+        return dict(site.each(chosen, in_turn if paced else work, timeout_s=timeout_s))
+
+    def reached(self, names: Collection[str]) -> list[Node]:
+        """Those of these nodes that there is a connection to."""
+        return [node for node in self.nodes if node.name in names and node.name in self.run.site.sessions]
 
     def ask(
         self,

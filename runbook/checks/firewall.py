@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runbook.causes.netfilter import Evidence
-from runbook.checks.base import Check, argument
+from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.busy import too_busy
 from runbook.checks.dialling.culprits import Trouble
@@ -23,9 +23,6 @@ from runbook.model.verdict import Finding, Outcome
 
 MOST_RANGE_PORTS = 32
 
-TURNS = 3
-"""How often what could not be measured is tried again."""
-
 SHARE = 4
 """One in so many of the ports that a kernel hands out may be ours to listen on."""
 
@@ -34,11 +31,10 @@ SHARE = 4
 class Firewall(Check):
     id: ClassVar[str] = "firewall"
     timeout_s: ClassVar[float] = 60.0
+    looks_at_rendezvous: ClassVar[bool] = True
 
     ephemeral: int = argument(2, "count", "how many ports of the kernel's choice to try on each node")
-    pairs: str = argument(
-        "auto", "auto or all", "which pairs of nodes to dial: auto (all of up to 16 nodes, then some of each) or all"
-    )
+    pairs: str = pairs_argument()
 
     def run(self, at: Context) -> list[Outcome]:
         if len(at.nodes) == 1:
@@ -63,24 +59,22 @@ class Firewall(Check):
         with Mesh(at, wants) as mesh:
             at.say(f"listening on every node, dialling {pairs.note() or 'every pair'}")
             mesh.dial(pairs=pairs, itself=True)
-            trouble = self._trouble(at, mesh)
-            for turn in range(TURNS):
-                doubtful = trouble.unexplained() if turn == 0 else trouble.unmeasured
-                if not doubtful:
-                    break
-                at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
-                mesh.again(doubtful)
-                trouble = self._trouble(at, mesh, trouble.evidence)
+            trouble = self._tried_again(at, mesh, self._trouble(at, mesh))
             failed = [(dial.source, dial.destination) for dial in trouble.unsure()]
             if len(more := around(pairs, failed, groups)):
                 at.say(f"dialling {len(more)} more pairs around those that failed")
                 mesh.dial(pairs=more)
                 pairs = pairs.and_(more)
-                trouble = self._trouble(at, mesh, trouble.evidence)
-                if doubtful := trouble.unexplained():
-                    mesh.again(doubtful)
-                    trouble = self._trouble(at, mesh, trouble.evidence)
+                trouble = self._tried_again(at, mesh, self._trouble(at, mesh, trouble.evidence))
             return judge(at, mesh, trouble, held(at, mesh), pairs)
+
+    def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble) -> Trouble:
+        doubtful = trouble.unexplained()
+        if not doubtful:
+            return trouble
+        at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
+        mesh.again(doubtful)
+        return self._trouble(at, mesh, trouble.evidence)
 
     def _trouble(self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
         if mesh.silent or any(dial.outcome != "open" for dial in mesh.dials):

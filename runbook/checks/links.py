@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runbook.checks.base import Check, argument
+from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.isolation.findings import Told, as_csv, as_metrics, gbps, tell
@@ -34,16 +34,15 @@ class Links(Check):
     id: ClassVar[str] = "links"
     timeout_s: ClassVar[float] = 300.0
     needs_ranks: ClassVar[bool] = True
+    judges_together: ClassVar[bool] = True
 
     seconds: float = argument(SECONDS, "seconds", "how long one way between two nodes is measured, for example 2s")
     min_gbps: float | None = argument(
         None, "number", "fail where the links carry less, in Gbit/s a node and direction, for example 180"
     )
-    pairs: str = argument("auto", "text", "`all` measures every pair of nodes, in one round less than there are nodes")
+    pairs: str = pairs_argument()
 
     def __post_init__(self) -> None:
-        if self.pairs not in ("auto", "all"):
-            raise ValueError("wants `pairs` to be auto or all")
         if not 0.05 <= self.seconds <= 60:
             raise ValueError("wants `seconds` between 50ms and 60s")
 

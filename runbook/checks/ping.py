@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from runbook.checks.base import Check, argument
+from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.busy import sleepy, too_busy
 from runbook.checks.dialling.dial import UNMEASURED, Dial
 from runbook.checks.dialling.ephemeral import exhausted, without_ports
-from runbook.checks.dialling.mesh import Mesh, Want
+from runbook.checks.dialling.mesh import TURNS, Mesh, Want
 from runbook.checks.dialling.pairs import Pairs, chosen, groupings
 from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
 from runbook.checks.reachability.chance import chance_findings
@@ -33,10 +33,10 @@ from runbook.model.verdict import Finding, Outcome
 class Ping(Check):
     id: ClassVar[str] = "ping"
     timeout_s: ClassVar[float] = 60.0
+    judges_together: ClassVar[bool] = True
+    looks_at_rendezvous: ClassVar[bool] = True
 
-    pairs: str = argument(
-        "auto", "auto or all", "which pairs of nodes to try: auto (all of up to 16 nodes, then some of each) or all"
-    )
+    pairs: str = pairs_argument()
 
     def run(self, at: Context) -> list[Outcome]:
         pairs = chosen([node.name for node in at.nodes], at.inventory.rendezvous.master, groupings(at), self.pairs)
@@ -55,9 +55,8 @@ class Ping(Check):
                 lossy = any(pair.echoes_lost for pair in Seen(at, answers, []).pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
-                for _ in range(TURNS):
-                    if doubtful := [dial for dial in mesh.dials if dial.outcome == UNMEASURED]:
-                        mesh.again(doubtful)
+                # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
+                mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
         silent.update(at.lost_nodes())
@@ -131,10 +130,6 @@ def before_packets(seen: Seen) -> dict[str, list[Finding]]:
     if not any(found.values()):
         found.update(address_findings(seen))
     return {name: told for name, told in found.items() if told}
-
-
-TURNS = 2
-"""How often what could not be measured is tried again."""
 
 
 class Judge:

@@ -23,6 +23,7 @@ MOST_PORTS = 256
 class PortCheck(Check):
     id: ClassVar[str] = "port"
     timeout_s: ClassVar[float] = 30.0
+    looks_at_rendezvous: ClassVar[bool] = True
 
     def run(self, at: Context) -> list[Outcome]:
         master = at.inventory.rendezvous.master

@@ -13,7 +13,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.readiness.clock import Clocks
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.readiness.gpus.judge import Judged
-from runbook.checks.readiness.interfaces import interface_findings
+from runbook.checks.readiness.interfaces import apart_findings, interface_findings
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
 from runbook.checks.readiness.workdir import folder_findings
@@ -37,6 +37,7 @@ rank may hang on that very GPU."""
 class Reach(Check):
     id: ClassVar[str] = "reach"
     timeout_s: ClassVar[float] = 120.0
+    judges_together: ClassVar[bool] = True
 
     def run(self, at: Context) -> list[Outcome]:
         at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
@@ -51,7 +52,7 @@ class Reach(Check):
             gang = start_gang(at.run, at.needs_gang, at.script)
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
-            facts = at.ask("reach", lambda node: {}, timeout_s=30.0)
+            facts = at.ask("reach", lambda node: {"address": node.address} if node.entry else {}, timeout_s=30.0)
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
@@ -103,7 +104,7 @@ class Reach(Check):
         clock = clocks.finding(node.name, warnings)
         if clock:
             findings.append(clock)
-        findings += interface_findings(at.inventory, node, facts)
+        findings += apart_findings(at.inventory, node, facts) or interface_findings(at.inventory, node, facts)
         findings += shared_gpus(at, node)
         findings += limit_findings(at.inventory, node, facts, warnings)
         unknown: list[Finding] = []

@@ -11,7 +11,7 @@ from runbook.model.visible import visible
 EXITS = """\
 exit codes:
   0    every stage passed
-  1    a check failed: node, cause and remedy are printed
+  1    a check failed: node, cause and remedy are printed (also where the run went on --without-bad nodes)
   2    your files or arguments are wrong; nothing was run
   3    could not tell: a node could not be reached, or a check could not look
   70   a bug of runbook
@@ -122,7 +122,7 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
     )
     run.add_argument(
-        "-f", "--forks", type=_forks, default=64, metavar="N", help="nodes worked on at once (default: 64)"
+        "-f", "--forks", type=_from_one, default=64, metavar="N", help="nodes worked on at once (default: 64)"
     )
     run.add_argument("-C", "--check", action="store_true", help="print the plan and touch nothing")
     run.add_argument(
@@ -145,6 +145,17 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="of a launch: show only what this rank writes",
     )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
+    run.add_argument(
+        "--without-bad",
+        action="store_true",
+        help="go on without nodes that a check proved bad, or could not judge (`when_bad: drop` for every check)",
+    )
+    run.add_argument(
+        "--min-nodes",
+        type=_from_one,
+        metavar="N",
+        help="with fewer nodes than that the run does not go on (default: what the playbook says, or 2)",
+    )
     run.add_argument(
         "--drain",
         action="store_true",
@@ -292,7 +303,7 @@ def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
     collect.add_argument(
-        "-f", "--forks", type=_forks, default=64, metavar="N", help="nodes asked at once (default: 64)"
+        "-f", "--forks", type=_from_one, default=64, metavar="N", help="nodes asked at once (default: 64)"
     )
     collect.add_argument(
         "--hide-addresses", action="store_true", help="put host1 and 10.0.0.1 for names and addresses, alike everywhere"
@@ -313,7 +324,7 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
     )
     which.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
-    which.add_argument("--forks", type=_forks, default=64, metavar="N", help="nodes asked at once (default: 64)")
+    which.add_argument("--forks", type=_from_one, default=64, metavar="N", help="nodes asked at once (default: 64)")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("job", metavar="JOB", nargs="?", help="its id or how that begins (default: the only one there is)")
     read = argparse.ArgumentParser(add_help=False)
@@ -361,7 +372,7 @@ def _percent(text: str) -> float:
     return number
 
 
-def _forks(text: str) -> int:
+def _from_one(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")

@@ -8,6 +8,7 @@ import signal
 import threading
 from typing import Any
 
+from runbook.checks.context import Run
 from runbook.checks.training.attempt import Place
 from runbook.cli.inventory import load
 from runbook.engine.jobs.follow import Tell, crew_of, follow, read, supervise
@@ -21,7 +22,7 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.verdict import Outcome
+from runbook.model.verdict import Outcome, Verdict
 from runbook.report.jobs import as_json, as_text
 from runbook.report.output import stderr, stdout
 from runbook.report.text import lines as safe_lines
@@ -37,11 +38,22 @@ def jobs(arguments: argparse.Namespace) -> int:
         try:
             return commands[arguments.command](cluster, arguments)
         except Unreachable as error:
-            stderr.line(f"{error.cause}: {one_line(error.says)}")
-            stderr.line(f"   fix       {one_line(error.remedy)}")
-            for line in error.evidence:
-                stderr.line(f"   evidence  {' '.join(safe_lines(line))}")
+            _unreached(error)
             return UNKNOWN
+
+
+def _tell_losses(cluster: Cluster, names: list[str]) -> None:
+    for name in names:
+        session = cluster.site.sessions.get(name)
+        if session is not None and session.lost:
+            _unreached(session.lost)
+
+
+def _unreached(error: Unreachable) -> None:
+    stderr.line(f"{error.cause}: {one_line(error.says)}")
+    stderr.line(f"   fix       {one_line(error.remedy)}")
+    for line in error.evidence:
+        stderr.line(f"   evidence  {' '.join(safe_lines(line))}")
 
 
 def _inventory(arguments: argparse.Namespace) -> Inventory:
@@ -110,11 +122,23 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with run_folder(None, _look_id(job, "logs")) as run_dir:
         crew = crew_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
         if not arguments.follow:
-            return _missing([*read(crew), *job.absent, *job.damaged])
-        stopping = _until_ctrl_c()
-        end = follow(crew, stopping=lambda: stopping.is_set() or stdout.unread)  # `| head` has seen enough
+            left = read(crew)
+            _tell_losses(cluster, left)
+            return _missing([*left, *job.absent, *job.damaged])
+        stopping, lost = _until_ctrl_c(crew.at.run), list[str]()
+
+        def on_loss(node: str, error: Unreachable) -> None:
+            lost.append(node)
+            _unreached(error)
+
+        end, left = follow(
+            crew, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
+        )  # `| head` has enough
+        _tell_losses(cluster, [name for name in left if name not in lost])
+        if end.kind == "finished" and stopping.is_set() and left:
+            return INTERRUPTED
         code = {"finished": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
-        return code or _missing([*job.absent, *job.damaged])
+        return code or _missing([*left, *lost, *job.absent, *job.damaged])
 
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
@@ -122,8 +146,8 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with run_folder(None, _look_id(job, "attached")) as run_dir:
         known = _secrets_of(cluster, job)
         crew = crew_of(cluster, job, run_dir, _printer(arguments), known)
-        stopping = _until_ctrl_c()
-        end, outcomes = supervise(crew, grace_s=float(job.about.get("grace_s") or 30.0), stopping=stopping.is_set)
+        stopping = _until_ctrl_c(crew.at.run)
+        end, outcomes, left = supervise(crew, grace_s=float(job.about.get("grace_s") or 30.0), stopping=stopping.is_set)
         if end.kind == "stopped":
             stderr.line(
                 f"left it running; `runbook attach {word(job.id)}` comes back, `runbook stop {word(job.id)}` ends it"
@@ -132,7 +156,10 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
         stdout.line(f"{job.id} {end.kind}; logs in {crew.logs.folder}")
-        return _missing([*job.absent, *job.damaged]) if end.kind == "finished" else FAILED
+        missing = _missing([*left, *job.absent, *job.damaged])
+        if end.kind == "finished":
+            return missing
+        return FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
 
 
 def _look_id(job: KnownJob, what: str) -> str:
@@ -214,9 +241,13 @@ def _printer(arguments: argparse.Namespace) -> Tell:
     return tell
 
 
-def _until_ctrl_c() -> threading.Event:
+def _until_ctrl_c(run: Run) -> threading.Event:
     """Ctrl-C ends the looking, not the job."""
-    enough = threading.Event()
+
+    def enough(*_: object) -> None:
+        run.stopping.set()
+        run.hurry.set()
+
     for name in ("SIGINT", "SIGTERM"):
-        signal.signal(getattr(signal, name), lambda *_: enough.set())
-    return enough
+        signal.signal(getattr(signal, name), enough)
+    return run.stopping

@@ -49,8 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
     extra = parse_extra(arguments.extra_vars)
     playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
     inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
-    choice = Choice(arguments.limit, words(arguments.tags), words(arguments.skip_tags), arguments.start_at, extra)
+    choice = Choice(
+        arguments.limit,
+        words(arguments.tags),
+        words(arguments.skip_tags),
+        arguments.start_at,
+        extra,
+        arguments.without_bad,
+        arguments.min_nodes,
+    )
     plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
+    if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
+        message = "--min-nodes does nothing here: no stage goes on without bad nodes"
+        raise FilesWrong([Problem("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")])
     note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
     note_short_secrets(plan)
@@ -225,8 +236,10 @@ def plan_as_text(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
+        drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
-            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} node{'s' * (len(stage.nodes) != 1)}{limit}{skipped}"
+            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} node{'s' * (len(stage.nodes) != 1)}"
+            f"{limit}{drops}{skipped}"
         )
         settings = {} if isinstance(stage.work, Job) else vars(stage.check)
         settings = {name: value for name, value in settings.items() if value is not None}
@@ -250,6 +263,8 @@ def plan_as_json(plan: Plan) -> str:
                         "nodes": stage.nodes,
                         "timeout_s": stage.timeout_s if math.isfinite(stage.timeout_s) else None,
                         "skip": stage.skip,
+                        "when_bad": "drop" if stage.drop_bad else "stop",
+                        "min_nodes": stage.min_nodes,
                     }
                     for stage in plan.stages
                 ],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
@@ -24,23 +24,32 @@ from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secret import Secret
 
+FEWEST = 2
+"""Nodes that a run goes on with where nobody says how many: one alone proves nothing about a cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the command line picks from a playbook. Empty collections pick everything."""
+    """What the command line picks from a playbook. Empty collections pick everything.
+
+    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say.
+    """
 
     limit: str | None = None
     tags: Collection[str] = ()
     skip_tags: Collection[str] = ()
     start_at: str | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+    without_bad: bool = False
+    min_nodes: int | None = None
 
 
 @dataclass(frozen=True)
 class PlannedStage:
     """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold.
 
-    `script` names the file, without its ending, that starts the stage's ranks on a node.
+    `script` names the file, without its ending, that starts the stage's ranks on a node. With `drop_bad` the run goes on without
+    nodes that the stage proves bad, if at least `min_nodes` are left of the run's.
     """
 
     name: str
@@ -50,6 +59,8 @@ class PlannedStage:
     stop_on_failure: bool = True
     skip: str | None = None
     script: str = "ranks"
+    drop_bad: bool = False
+    min_nodes: int = FEWEST
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -71,9 +82,13 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
+    """`whole` and `choice` are what it was made from, with the playbook: None in a plan that nodes are never dropped from."""
+
     playbook: Playbook
     inventory: Inventory
     stages: tuple[PlannedStage, ...]
+    whole: Inventory | None = None
+    choice: Choice = field(default_factory=Choice)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -95,21 +110,74 @@ class Plan:
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
     """Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice."""
-    problems: list[Problem] = []
     chosen = narrow(inventory, _selected(playbook, inventory, choice))
+    return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
+
+
+def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
+    """The same stages as if there were none of these nodes: ranks, templates and conditions are those of the rest. Raises FilesWrong
+    where they cannot be."""
+    assert plan.whole is not None
+    left = [node for node in plan.inventory.nodes if node.name not in leaving]
+    return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
+
+
+def _plan(
+    playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory, known: Iterable[Problem] = ()
+) -> Plan:
+    problems = list(known)
     set_above = {**playbook.vars, **choice.extra}
     scripts = script_names(stage.name for stage in playbook.stages)
-    stages = [PlannedStage("reach", Reach(), chosen, Reach.timeout_s)]
+    stages = [
+        PlannedStage(
+            "reach",
+            Reach(),
+            chosen,
+            Reach.timeout_s,
+            drop_bad=choice.without_bad or playbook.when_bad == "drop",
+            min_nodes=_first(choice.min_nodes, playbook.min_nodes, FEWEST),
+        )
+    ]
     for stage in _wanted(playbook.stages, choice, playbook.source):
         if stage.check == "reach":
             continue  # listed or not, it runs once
         try:
-            stages.append(_planned(stage, inventory, chosen, set_above, scripts[stage.name]))
+            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name])
+            stages.append(_dropping(planned, stage, playbook, choice))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
     if problems:
         raise FilesWrong(problems)
-    return Plan(playbook, chosen, tuple(stages))
+    return Plan(playbook, chosen, tuple(stages), inventory, choice)
+
+
+def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
+    """With what becomes of the run when this stage proves nodes bad. A failure that does not stop the run drops nobody either."""
+    drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
+    return replace(
+        planned,
+        drop_bad=drops and stage.kind != "launch" and planned.stop_on_failure,
+        min_nodes=_first(choice.min_nodes, stage.min_nodes, playbook.min_nodes, FEWEST),
+    )
+
+
+def _first(*numbers: int | None) -> int:
+    return next(number for number in numbers if number is not None)
+
+
+def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iterator[Problem]:
+    """A run that begins with fewer nodes than it may go on with was meant otherwise."""
+    count = len(chosen.nodes)
+    asked = [
+        (playbook.min_nodes, playbook.min_nodes_span),
+        *((stage.min_nodes, stage.span) for stage in playbook.stages),
+    ]
+    if choice.min_nodes is not None:
+        asked = [(choice.min_nodes, None)]
+    for number, span in asked:
+        if number is not None and number > count:
+            message = f"no fewer than {number} nodes may be left, and the run begins with {count}"
+            yield Problem("playbook.too-few-nodes", message, span, f"write {count} or less, or choose more nodes")
 
 
 def refuse_what_cannot_run(plan: Plan) -> None:

@@ -17,12 +17,15 @@ import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
+from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.job_over import told_by_their_job
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.events import (
     Emit,
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -81,29 +84,101 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
             str(settings.run_dir),
         )
     )
-    seen: list[Outcome] = []
-    stopped_at: str | None = None
-    current = plan.stages[0].name
+    course = _Course(plan, run, emit)
     interrupted = False
     try:
-        for stage in plan.stages:
-            current = stage.name
-            outcomes = _stage(plan, stage, run, emit)
-            seen.extend(outcomes)
-            if overall(outcome.verdict for outcome in outcomes).stops and (
-                stage.stop_on_failure or stage.name == "reach"
-            ):
-                stopped_at = stage.name
-                break
+        course.follow()
     except KeyboardInterrupt:
-        interrupted, stopped_at = True, current
-    reached = plan.stages[: [stage.name for stage in plan.stages].index(current) + 1]
-    cleaned = _clean(run, interrupted, reached)
-    verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in seen)
+        interrupted, course.stopped_at = True, course.stage.name
+    cleaned = _clean(run, interrupted, [*course.begun, course.stage])
+    verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
     code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
     seconds = round(time.monotonic() - begun, 3)
-    emit(RunFinished(time.time(), verdict, code, stopped_at, seconds, causes(seen), str(settings.run_dir), cleaned))
+    names = [node.name for node in plan.inventory.nodes]
+    emit(
+        RunFinished(
+            time.time(),
+            verdict,
+            code,
+            course.stopped_at,
+            seconds,
+            causes(course.seen),
+            str(settings.run_dir),
+            cleaned,
+            tuple(name for name in names if name in course.bad),
+            tuple(name for name in names if name in course.dropped),
+            tuple(name for name in names if name in course.unknown),
+            course.not_dropped,
+        )
+    )
     return code
+
+
+class _Course:
+    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that of the
+    others, and what has to be looked at again for them is."""
+
+    def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
+        self.plan = plan
+        self._run = run
+        self._emit = emit
+        self.stage = plan.stages[0]  # under way
+        self.begun: list[PlannedStage] = []  # before it
+        self.seen: list[Outcome] = []
+        self.stopped_at: str | None = None
+        self.bad: set[str] = set()
+        self.dropped: set[str] = set()
+        self.not_dropped: str | None = None
+        self._unknown: dict[str, set[str]] = {}  # by stage, as it was last looked at
+
+    @property
+    def unknown(self) -> set[str]:
+        return set().union(*self._unknown.values()) - self.bad
+
+    def follow(self) -> None:
+        done: set[int] = set()
+        while (at := next((at for at in range(len(self.plan.stages)) if at not in done), None)) is not None:
+            self.begun.append(self.stage)
+            stage = self.stage = self.plan.stages[at]
+            outcomes = _stage(self.plan, stage, self._run, self._emit)
+            self.seen.extend(outcomes)
+            done.add(at)
+            found = self._suspects(outcomes)
+            stops = overall(outcome.verdict for outcome in outcomes).stops
+            if not stops or not (stage.stop_on_failure or stage.name == "reach"):
+                continue
+            before = self.plan
+            if not self._go_on_without(found):
+                self.stopped_at = stage.name
+                return
+            stages = enumerate(zip(before.stages, self.plan.stages, strict=True))
+            again = {number for number, (old, new) in stages if another_master(old, new)}
+            if runs_again(stage, self.plan.stages[at], outcomes):
+                again.add(at)
+            done -= again
+
+    def _suspects(self, outcomes: Sequence[Outcome]) -> Suspects:
+        """Of a launch nobody: that a program fails says nothing of the node that it runs on."""
+        found = Suspects() if isinstance(self.stage.work, Job) else suspects(outcomes)
+        self.bad |= found.bad.keys()
+        kept = self._unknown.get(self.stage.name, set()) & self.dropped
+        self._unknown[self.stage.name] = kept | found.unknown.keys()
+        return found
+
+    def _go_on_without(self, found: Suspects) -> bool:
+        """Whether the run goes on; if so, with the plan of the others."""
+        if not self.stage.drop_bad:
+            return False
+        try:
+            self.plan = rest_of(self.plan, self.stage, found.leaving)
+        except NotDroppedError as error:
+            self.not_dropped = str(error)
+            return False
+        self.dropped |= found.leaving.keys()
+        left = tuple(node.name for node in self.plan.inventory.nodes)
+        unknown = () if found.bad or found.ends else tuple(found.unknown)
+        self._emit(NodesDropped(time.time(), self.stage.name, found.leaving, unknown, left))
+        return True
 
 
 def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
@@ -232,7 +307,7 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
 def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
     """End everything of this run on every node. Says so after an interrupt, and whenever something was left.
 
-    `reached` are the stages that ran, or began to.
+    `reached` are the stages that ran, or began to, in that order.
     """
     results: Mapping[str, object] = {}
     for _ in range(2):  # a second Ctrl-C must not stop the cleaning up; it is bounded by itself

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runbook.checks import CHECKS
-from runbook.engine.plan import Choice, PlannedStage, make_plan
+from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
 from runbook.launch.ranks import narrow
 from runbook.lint.subject import PlaybookFile
 from runbook.load.document import Keys
@@ -57,6 +57,8 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     problems: list[Problem] = []
     cluster = _cluster(file, problems)
     known = cluster is not None
+    if cluster is not None:
+        problems += too_few_nodes(file.playbook, cluster, Choice())
     places = {file.document.span(*keys): keys for keys in _stage_keys(file)}
     staged: list[Staged] = []
     for stage in file.playbook.stages:
@@ -120,7 +122,8 @@ class _Planning:
         return True
 
     def _plan(self, stage: Stage) -> PlannedStage | None:
-        playbook = Playbook(self._file.playbook.name, (stage,), vars=self._file.playbook.vars)
+        # How many nodes it wants is told of all stages together.
+        playbook = Playbook(self._file.playbook.name, (replace(stage, min_nodes=None),), vars=self._file.playbook.vars)
         try:
             return make_plan(playbook, self._cluster, Choice()).stages[-1]
         except FilesWrong as wrong:

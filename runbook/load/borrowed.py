@@ -24,6 +24,7 @@ _NO_ROOT = "runbook never becomes another user: log in as the one that owns the 
 _NO_PASSWORD = "passwords are never used: log in by key, `ssh: {key: ~/.ssh/id_ed25519}`, or by an agent"
 _NO_LOOPS = "there are no loops: write one stage for each"
 _REMOVE = "remove it: nothing here does that"
+_GO_ON = "`when_bad: drop` goes on without nodes that failed, as long as `min_nodes: N` are left"
 
 _SSH: Mapping[str, Path] = {
     **dict.fromkeys(("ansibleuser", "ansiblesshuser", "remoteuser", "username", "login", "loginname"), ("user",)),
@@ -112,6 +113,7 @@ _PLAYBOOK: Mapping[str, Path | str] = {
         ("roles", "handlers", "collections", "importplaybook"), "there are none here: write out the stages"
     ),
     **dict.fromkeys(("gatherfacts", "strategy", "serial", "forks"), _REMOVE + "; `-f` says how many nodes at once"),
+    **dict.fromkeys(("maxfailpercentage", "anyerrorsfatal"), _GO_ON),
     "inventories": ("inventory",),
     "connection": "how a node is reached stands in the inventory: `nodes: {NAME: {connection: local}}`",
 }
@@ -121,9 +123,11 @@ _STAGE: Mapping[str, Path | str] = {
     **dict.fromkeys(("task", "step", "test", "type", "module", "action"), ("check",)),
     **dict.fromkeys(("hosts", "host", "delegateto", "limit", "node"), ("nodes",)),
     **dict.fromkeys(("args", "arguments", "params", "parameters", "options", "vars"), ("with",)),
+    **{name.replace("_", ""): ("with", name) for name in ("min_bytes", "min_gbps")},  # near to min_nodes
     **dict.fromkeys(("tag",), ("tags",)),
     **dict.fromkeys(("if", "condition"), ("when",)),
     **dict.fromkeys(("ignoreerrors", "continueonerror", "ignoreunreachable"), "write `on_failure: continue`"),
+    **dict.fromkeys(("maxfailpercentage", "anyerrorsfatal"), _GO_ON),
     **dict.fromkeys(
         ("failedwhen", "changedwhen", "until"), "what must come out of a command: `expect: {stdout: regex}`"
     ),

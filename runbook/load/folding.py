@@ -14,7 +14,7 @@ from runbook.load.env import UNCARRIABLE, EnvReader
 from runbook.load.names import Entry
 from runbook.load.origins import Layer
 from runbook.load.ranges import expand, has_range
-from runbook.model.inventory import EnvValue, Node, Slurm, Ssh
+from runbook.model.inventory import Container, EnvValue, Node, Slurm, Ssh
 
 _PLAIN_SSH = Ssh()
 
@@ -65,6 +65,8 @@ class Folding:
             connection=folded.values.get(("connection",), "ssh"),
             ssh=self._ssh(entry, folded),
             slurm=Slurm(self._text(("slurm", "job"), folded)),
+            container=self._container(folded),
+            inside=self._inside(folded),
             python=self._text(("python",), folded) or ("python3" if shell == "sh" else "python"),
             shell=shell,
             activate=self._text(("activate",), folded),
@@ -169,6 +171,32 @@ class Folding:
             host_keys=given.get("host_keys", "strict"),
             connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=5.0),
         )
+
+    def _container(self, folded: _Folded) -> Container | None:
+        """Given with `inside`, it is a problem; on a Windows node, too."""
+        given = folded.values.get(("container",))
+        key = next((key for key in (("container",), ("inside",)) if folded.values.get(key)), None)
+        if key is not None:
+            place = folded.places[key]
+            if given and folded.values.get(("inside",)) and self._first_look((*place, "and inside")):
+                message = "a node has either `container` or `inside`: both say how its container is entered"
+                other = self._complaints.document.key_span(*folded.places["inside",])
+                help = f"keep one, or take away what a weaker level gives with `{key[0]}: null`; the other stands at {other}"
+                self._complaints.about_key(place, "container-and-inside", message, help)
+            shell = folded.values.get(("shell",), "sh")
+            if shell != "sh" and self._first_look((*place, shell)):
+                message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
+                self._complaints.about_key(place, "container-on-windows", message, "remove one of the two")
+        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been told, and left out
+            return None
+        return Container(given["runtime"], given["name"])
+
+    def _inside(self, folded: _Folded) -> tuple[str, ...]:
+        words = [str(word) for word in folded.values.get(("inside",)) or ()]
+        if words and self._first_look(folded.places["inside",]) and any(map(UNCARRIABLE.search, words)):
+            message = "`inside` holds a line break or a character that no command line can carry"
+            self._complaints.about_value(folded.places["inside",], "line-break", message, "write each word on one line")
+        return tuple(words)
 
     def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:
         if key not in folded.values:

@@ -22,6 +22,7 @@ from runbook.model.playbook import Expect, Place, Playbook, Stage
 GRACE_S = 30.0
 """From TERM to KILL, where a launch says nothing else."""
 MAX_STAGES = 1000
+WHEN_BAD = frozenset({"when_bad", "min_nodes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,9 @@ class _Reader:
             nodes=data.get("nodes", "all"),
             vars=data.get("vars") or {},
             source=self._document.path,
+            when_bad=data.get("when_bad", "stop"),
+            min_nodes=data.get("min_nodes"),
+            min_nodes_span=self._document.span("min_nodes") if "min_nodes" in data else None,
         )
 
     def _names(self, stages: list[Any]) -> list[str]:
@@ -146,6 +150,8 @@ class _Reader:
             timeout_s=self._seconds(stage.get("timeout"), (*keys, "timeout")),
             nodes=stage.get("nodes"),
             on_failure=stage.get("on_failure", "stop"),
+            when_bad=stage.get("when_bad"),
+            min_nodes=stage.get("min_nodes"),
             span=self._document.span(*keys),
             argument_spans={argument: span for argument, span in spans.items() if span is not None},
             argument_names={argument: span for argument, span in names.items() if span is not None},
@@ -158,16 +164,24 @@ class _Reader:
         So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
         """
         if stage.get("check") == "reach":
-            for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure"}:
+            for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
                 message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
-                self._complaints.about_key(
-                    (*keys, key), "misplaced-key", message, "remove it; reach need not be listed"
-                )
+                help = "write it above `stages:`: there it holds for reach as well" if key in WHEN_BAD else "remove it"
+                self._complaints.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")
             return
         for key, owner in (("expect", "shell"), ("with", "check"), ("pairs", "check")):
             if key in stage and kind != owner:
                 message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
                 self._complaints.about_key((*keys, key), "misplaced-key", message, "remove it")
+        for key in stage.keys() & WHEN_BAD if kind == "launch" else ():
+            message = f"`{key}` does nothing here: what a launch starts is the program's, and says nothing of its nodes"
+            help = "write it at the checks before it: the launch is made for the nodes that they leave"
+            self._complaints.about_key((*keys, key), "misplaced-key", message, help)
+        if stage.get("when_bad") == "drop" and stage.get("on_failure") == "continue":
+            message = (
+                "`when_bad: drop` beside `on_failure: continue`: is the run to go on with its bad nodes, or without?"
+            )
+            self._complaints.about_key((*keys, "when_bad"), "misplaced-key", message, "remove one of the two")
 
     def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
         stdout = given.get("stdout")

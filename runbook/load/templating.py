@@ -71,14 +71,17 @@ def truth(expression: str, variables: Mapping[str, object], span: Span | None = 
 def names_used(value: object) -> set[str]:
     """Every variable that the templates in `value` mention; nothing for a template that cannot be parsed."""
     if isinstance(value, str):
-        if not is_template(value) or len(value) > LONGEST_TEMPLATE:
-            return set()
-        try:
-            return meta.find_undeclared_variables(_ENVIRONMENT.parse(value))
-        except (jinja2.TemplateSyntaxError, RecursionError):
-            return set()
+        return set(_names_of(value)) if is_template(value) and len(value) <= LONGEST_TEMPLATE else set()
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return set().union(*map(names_used, inner))
+
+
+@lru_cache(maxsize=1024)
+def _names_of(template: str) -> frozenset[str]:
+    try:
+        return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(template)))
+    except (jinja2.TemplateSyntaxError, RecursionError):
+        return frozenset()
 
 
 def _fill(value: object, variables: Mapping[str, object], span: Span | None, problems: list[Problem]) -> object:

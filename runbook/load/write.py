@@ -21,6 +21,8 @@ KEYS = (
     "connection",
     "ssh",
     "slurm",
+    "container",
+    "inside",
     "python",
     "shell",
     "activate",

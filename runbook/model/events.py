@@ -64,8 +64,24 @@ class StageFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesDropped:
+    """After `stage` the run goes on without these nodes: by name, the reason in words. Of the `unknown` ones nothing is known; the
+    others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in rank order: the master first."""
+
+    time: float
+    stage: str
+    reasons: Mapping[str, str]
+    unknown: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
-    """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine."""
+    """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine.
+
+    `bad` nodes were proven to be; the run went on without the `dropped` ones; of the `unknown` ones something could not be
+    told. `not_dropped`: why the run stopped although it was to go on without its bad nodes.
+    """
 
     time: float
     verdict: Verdict
@@ -75,7 +91,11 @@ class RunFinished:
     causes: tuple[str, ...]
     run_dir: str
     cleaned: str | None = None  # what was (or could not be) cleaned up after an interrupt
+    bad: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    not_dropped: str | None = None
 
 
-Event = RunStarted | StageStarted | Progress | OutcomeReached | StageFinished | RunFinished
+Event = RunStarted | StageStarted | Progress | OutcomeReached | StageFinished | NodesDropped | RunFinished
 Emit = Callable[[Event], None]

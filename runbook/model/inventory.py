@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runbook.model.commands import word
 from runbook.model.secret import Secret
@@ -37,6 +37,23 @@ class Slurm:
     job: str | None = None
 
 
+ENTRIES: Mapping[str, tuple[str, ...]] = {
+    "docker": ("docker", "exec", "--interactive", "{name}"),
+    "podman": ("podman", "exec", "--interactive", "{name}"),
+    "enroot": ("enroot", "start", "{name}"),
+    "apptainer": ("apptainer", "exec", "instance://{name}"),
+}
+"""What is typed before a command that is to run in a container, by runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container on the node, by the name that its runtime has for it. `runtime` is one of ENTRIES."""
+
+    runtime: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One machine after every default, group and variable has been folded in.
@@ -49,6 +66,8 @@ class Node:
     connection: str = "ssh"  # ssh | local | slurm
     ssh: Ssh = field(default_factory=Ssh)
     slurm: Slurm = field(default_factory=Slurm)
+    container: Container | None = None
+    inside: tuple[str, ...] = ()  # what leads into a container that `container` has no name for
     python: str = "python3"
     shell: str = "sh"  # sh | bat | ps1
     activate: str | None = None
@@ -68,7 +87,26 @@ class Node:
         With an `activate` line it is the one that this line brings.
         """
         ours = self.connection == "local" and self.python == "python3" and self.activate is None
-        return sys.executable if ours else self.python
+        return sys.executable if ours and not self.entry else self.python
+
+    @property
+    def entry(self) -> tuple[str, ...]:
+        """What is put before a command so that it runs in the job's container; nothing where the job needs none."""
+        if self.container is None:
+            return self.inside
+        return tuple(word.format(name=self.container.name) for word in ENTRIES[self.container.runtime])
+
+    @property
+    def outside(self) -> Node:
+        """The machine that the container is on: `python`, `activate` and `workdir` are of the container."""
+        return replace(self, container=None, inside=(), python="python3", activate=None, workdir="/tmp")
+
+    @property
+    def place(self) -> str:
+        """Where the job runs, for a sentence."""
+        if self.container is not None:
+            return f"the container {self.container.name} on {self.name}"
+        return f"the container on {self.name}" if self.inside else self.name
 
     @property
     def interpreter_typed(self) -> str:

@@ -34,6 +34,8 @@ class Stage:
     timeout_s: float | None = None
     nodes: str | None = None
     on_failure: str = "stop"  # stop | continue
+    when_bad: str | None = None  # stop | drop; None: as the playbook says
+    min_nodes: int | None = None
     span: Span | None = None
     argument_spans: Mapping[str, Span] = field(default_factory=dict)  # where each value stands
     argument_names: Mapping[str, Span] = field(default_factory=dict)  # where each name stands
@@ -42,7 +44,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
-    """`inventory` is the path as written, relative to the playbook's own folder."""
+    """`inventory` is the path as written, relative to the playbook's own folder. `when_bad` and `min_nodes` hold for every stage
+    that says nothing else, and for `reach`."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -50,3 +53,6 @@ class Playbook:
     nodes: str = "all"
     vars: Mapping[str, object] = field(default_factory=dict)
     source: str = ""
+    when_bad: str = "stop"  # stop | drop
+    min_nodes: int | None = None
+    min_nodes_span: Span | None = None

@@ -33,7 +33,9 @@ CHUNK = 65536
 WATCH_S = 0.25
 KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
+CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
 TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TURNS = 20  # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
 DYING = threading.Event()  # somebody has signalled us
 
 
@@ -95,7 +97,8 @@ class Program:
         self.id = frame["id"]
         self.pipe = pipe
         self.spared = frame.get("spare", False)
-        self.grace = frame.get("grace", 0.0)
+        self.carries = frame.get("carries", False)
+        self.grace = frame.get("grace", CARRIER_S if self.carries else 0.0)
         environment = dict(os.environ)
         environment.update(frame.get("env") or {})
         environment.update(tags)
@@ -152,7 +155,9 @@ class Program:
         for pump in self.pumps:
             pump.join(0.5)
         if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
-            DYING.wait(TOGETHER_S)
+            for _ in range(TURNS):
+                if DYING.wait(TOGETHER_S / TURNS):
+                    break
         self.over.set()
         if DYING.is_set():
             return  # whatever ended us ended it: that is no word on the program
@@ -183,6 +188,14 @@ class Program:
             os.killpg(self.process.pid, number)
         except OSError:
             pass
+
+    def end(self):
+        """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up first."""
+        if self.carries:
+            # In a thread: who does not read holds whoever writes.
+            threading.Thread(target=self.feed, args=(b"", True), daemon=True).start()
+        else:
+            self.signal(signal.SIGTERM)
 
     def stop(self, grace):
         self.stopped = True
@@ -383,7 +396,7 @@ class Supervisor:
         self.pipe.mute = frame is None
         running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
         for program in running:
-            program.signal(signal.SIGTERM)
+            program.end()
         deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])
         while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
             pause(0.02)

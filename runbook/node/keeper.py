@@ -69,8 +69,10 @@ class Journal:
 
 
 def say(message):
+    line = (MARK + json.dumps(message) + "\n").encode()
     try:
-        os.write(1, (MARK + json.dumps(message) + "\n").encode())
+        while line:
+            line = line[os.write(1, line) :]  # a signal cuts what the pipe has no room for
     except OSError:
         pass  # whoever started us is gone: the journal says it all
 

@@ -1,7 +1,11 @@
-"""What a node is made of: interfaces, limits. Says one message and ends. Python 3.8, standard library."""
+"""What a node is made of: interfaces, limits. Says one message and ends. Python 3.8, standard library.
+
+Argument, JSON: {}, or {"address": what peers dial here}, which adds "own": whether that is an address of ours.
+"""
 
 import json
 import os
+import socket
 import sys
 
 from tool import json_of, read, say, tool
@@ -42,7 +46,6 @@ def ipv4_of(name):
     """The interface's first IPv4 address by ioctl SIOCGIFADDR, for nodes without iproute2."""
     try:
         import fcntl
-        import socket
         import struct
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -84,14 +87,33 @@ def shared_memory():
     return {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
 
 
-def look(_arguments):
-    return {
+def owns(address):
+    """Whether a name or an address is one of this network's own; None where it cannot be resolved."""
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    for family, kind, _, _, target in found:
+        with socket.socket(family, kind) as sock:
+            try:
+                sock.bind(target)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def look(arguments):
+    facts = {
         "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),
         "shm": shared_memory(),
         "port_range": read("/proc/sys/net/ipv4/ip_local_port_range"),
     }
+    if "address" in arguments:
+        facts["own"] = owns(arguments["address"])
+    return facts
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 
 MARK = "\x1erunbook "
@@ -21,8 +20,9 @@ LACKS = (
 
 
 def say(message):
-    sys.stdout.write(MARK + json.dumps(message) + "\n")
-    sys.stdout.flush()
+    line = (MARK + json.dumps(message) + "\n").encode()
+    while line:
+        line = line[os.write(1, line) :]  # a signal cuts what the pipe has no room for
 
 
 def find(tool):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.causes.kinship import root_of
+from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.alike import MANY, Gist, in_one
@@ -121,6 +122,14 @@ def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
         for warning in outcome.warnings:
             nodes.setdefault(warning, []).append(outcome.node)
     return _in_few([(warning, _once(names)) for warning, names in nodes.items()], gist)
+
+
+def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]:
+    """Each reason once, with the nodes that were left out for it; with a `gist`, MANY that are alike as one."""
+    nodes: dict[str, list[str]] = {}
+    for name, reason in drop.reasons.items():
+        nodes.setdefault(f"unknown: {reason}" if name in drop.unknown else reason, []).append(name)
+    return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
 
 
 def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool = False) -> list[Block]:

@@ -12,6 +12,7 @@ from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.events import (
     Emit,
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -51,6 +52,8 @@ def to_json(event: Event) -> str:
             name = "outcome-reached"
         case StageFinished():
             name = "stage-finished"
+        case NodesDropped():
+            name = "nodes-dropped"
         case RunFinished():
             name = "run-finished"
         case _:
@@ -135,6 +138,14 @@ class _Told:
                 return OutcomeReached(self.number("time"), self.text("stage"), _Told(self.mapping("outcome")).outcome())
             case "stage-finished":
                 return StageFinished(self.number("time"), self.text("stage"), self.verdict(), self.number("seconds"))
+            case "nodes-dropped":
+                return NodesDropped(
+                    time=self.number("time"),
+                    stage=self.text("stage"),
+                    reasons={name: _as_text(reason) for name, reason in self.mapping("reasons").items()},
+                    unknown=self.texts("unknown"),
+                    left=self.texts("left"),
+                )
             case "run-finished":
                 return RunFinished(
                     time=self.number("time"),
@@ -145,6 +156,10 @@ class _Told:
                     causes=self.texts("causes"),
                     run_dir=self.text("run_dir"),
                     cleaned=self.maybe_text("cleaned"),
+                    bad=self.texts_if_any("bad"),
+                    dropped=self.texts_if_any("dropped"),
+                    unknown=self.texts_if_any("unknown"),
+                    not_dropped=self.maybe_text("not_dropped"),
                 )
             case other:
                 raise ValueError(f"not an event: {other!r}")
@@ -189,6 +204,9 @@ class _Told:
 
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(_as_text(item) for item in self._list(key))
+
+    def texts_if_any(self, key: str) -> tuple[str, ...]:
+        return self.texts(key) if key in self._fields else ()
 
     def mapping(self, key: str) -> Mapping[str, object]:
         return _as_mapping(self._fields[key])

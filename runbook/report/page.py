@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from runbook.model.events import (
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -19,7 +20,17 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report import table
 from runbook.report.alike import Gist, Likewise, likewise
-from runbook.report.groups import Block, Entry, Group, Said, blocks, outcome_groups, warning_groups, worst_first
+from runbook.report.groups import (
+    Block,
+    Entry,
+    Group,
+    Said,
+    blocks,
+    dropped_groups,
+    outcome_groups,
+    warning_groups,
+    worst_first,
+)
 from runbook.report.never import assert_never
 from runbook.report.record import Record, StageRecord
 from runbook.report.remedies import placed
@@ -71,6 +82,7 @@ class Page:
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
         self._closed = False
+        self._master: str | None = None
 
     def __call__(self, event: Event) -> list[Line]:
         self.record(event)
@@ -81,6 +93,8 @@ class Page:
                 return [*self._table_row(event), *self._output(event)]
             case StageFinished():
                 return list(self._stage(self.record.stage(event.stage), event))
+            case NodesDropped():
+                return list(self._dropped(event))
             case RunFinished():
                 return list(self._end(event))
             case StageStarted() | OutcomeReached():
@@ -98,6 +112,7 @@ class Page:
 
     def _head(self, run: RunStarted) -> Iterator[Line]:
         folded = one_line(fold(run.nodes))
+        self._master = next(iter(run.nodes), None)
         least, most = STAGE_WIDTH
         self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
         self._node_width = min(NODE_WIDTH, cells(folded))
@@ -134,6 +149,18 @@ class Page:
         if len(warnings) > self._many:
             says = f"and {_count(len(warnings) - self._many, 'more warning')} (-v shows all)"
             yield from self._row("", "", "dim", "", "", says)
+
+    def _dropped(self, drop: NodesDropped) -> Iterator[Line]:
+        """Who is left out and why, and who leads from now on."""
+        first = next(iter(drop.left), None)
+        groups = dropped_groups(drop, None if self._verbose else self._gist())
+        for number, (reason, nodes) in enumerate(groups, 1):
+            says = reason
+            if number == len(groups):
+                master = f", master {first}" if first and self._master not in drop.left else ""
+                says += f"; going on with {_count(len(drop.left), 'node')}{master}"
+            yield from self._row("", "dropped", "warn", "", fold(nodes), says)
+        self._master = first
 
     def running(self, stage: str, word: str, seconds: str, says: str, style: Style = "") -> Line:
         """A line about a stage that is under way, in the columns of the page."""
@@ -300,6 +327,11 @@ class Page:
         yield from self._not_run()
         yield from self._blocks()
         yield ()
+        if finished.not_dropped:
+            yield (
+                ("nobody dropped: " if not finished.dropped else "no more dropped: ", "strong"),
+                (one_line(finished.not_dropped), ""),
+            )
         if finished.cleaned:
             yield (("cleaned up: ", "strong"), (one_line(finished.cleaned), ""))
         word, style = ENDS[finished.verdict]
@@ -310,6 +342,8 @@ class Page:
         rest = f"{at} after {seconds_text(finished.seconds)} (exit {finished.exit_code}{bug})"
         if finished.verdict is Verdict.PASS:
             rest += self._tally()
+        elif finished.dropped:
+            rest += self._without(finished)
         yield (word, style), (rest, ""), (f" · files in {one_line(finished.run_dir)}", "")
 
     def _broken_off(self) -> Iterator[Line]:
@@ -326,6 +360,18 @@ class Page:
     def _not_run(self) -> Iterator[Line]:
         if self.record.not_run:
             yield ((" not run: " + ", ".join(one_line(name) for name in self.record.not_run), "dim"),)
+
+    def _without(self, finished: RunFinished) -> str:
+        """Who did not take part in what came after. What the others passed is no pass of the cluster."""
+        unknown = tuple(name for name in finished.dropped if name in finished.unknown)
+        others = tuple(name for name in finished.dropped if name not in unknown)
+        who = [fold(others)] * bool(others) + [f"{fold(unknown)} (unknown)"] * bool(unknown)
+        says = f": without {one_line(' and '.join(who))}"
+        left = self.record.drops[-1].left if self.record.drops else ()
+        last = {stage.name: stage for stage in self.record.stages}.values()
+        if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
+            return says
+        return f"{says}; the other {_count(len(left), 'node')} passed every stage"
 
     def _tally(self) -> str:
         """An honest pass says what it did not look at."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runbook.model.events import (
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -56,6 +57,7 @@ class Record:
     started: RunStarted | None = None
     finished: RunFinished | None = None
     stages: list[StageRecord] = field(default_factory=list)
+    drops: list[NodesDropped] = field(default_factory=list)
     first_time: float | None = None
     last_time: float = 0.0
 
@@ -71,6 +73,8 @@ class Record:
                 self.stage(event.stage, event.time).reached.append(event)
             case StageFinished():
                 self.stage(event.stage, event.time).finished = event
+            case NodesDropped():
+                self.drops.append(event)
             case RunFinished():
                 self.finished = event
             case Progress():
@@ -90,6 +94,11 @@ class Record:
     def open_stage(self) -> StageRecord | None:
         """The stage under way."""
         return self.stages[-1] if self.stages and not self.stages[-1].finished else None
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The nodes that the run went on without, in the order in which they were."""
+        return tuple(name for drop in self.drops for name in drop.reasons)
 
     @property
     def not_run(self) -> list[str]:

@@ -36,7 +36,13 @@ class Result:
             "causes": self._record.causes,
             "stages": [self._stage(stage) for stage in self._record.stages],
             "not_run": self._record.not_run,
-            "nodes": list(started.nodes) if started else [],
+            "nodes": {
+                "all": list(started.nodes) if started else [],
+                "bad": list(finished.bad) if finished else [],
+                "dropped": list(finished.dropped if finished else self._record.dropped),
+                "unknown": list(finished.unknown) if finished else [],
+            },
+            "not_dropped": finished.not_dropped if finished else None,
             "run_dir": finished.run_dir if finished else started.run_dir if started else "",
             "cleaned": finished.cleaned if finished else None,
         }

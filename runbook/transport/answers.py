@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -161,6 +162,7 @@ class Reach(TypedDict):
     limits: Limits
     shm: SharedMemory | None
     port_range: Line | None
+    own: NotRequired[bool | None]
 
 
 class Looked(TypedDict):
@@ -598,7 +600,14 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it tells of {_few(got)}, and was asked for {_few(wanted)}")
+    if name == "job watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
+        raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
+
+
+def _most(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+    """Bytes of logs that a node sends at most: an equal part of each file, and no part below a page."""
+    return int(arguments["most"]) + 4096 * len(found["read"])
 
 
 def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -863,8 +872,21 @@ class KeptNow(Journal):
 Descriptions = Mapping[str, Any]
 """By event, or `step` and the name of the step, or `step` for every other one; the empty name is for what has no event."""
 
-MESH: Descriptions = {"listening": Listening, "dialled": DialResults}
-RULES: Descriptions = {"": Rules}
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What a program may say behind our mark.
+
+    `among_foreign_output`: libraries that are not ours print to the same stdout, as NCCL does to that of a rank, so that a
+    line with our mark in it may be broken, or nothing of ours. A program that prints alone says nothing but these.
+    """
+
+    described: Descriptions
+    among_foreign_output: bool = False
+
+
+MESH = Messages({"listening": Listening, "dialled": DialResults})
+RULES = Messages({"": Rules})
 RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
@@ -882,25 +904,31 @@ RANK: Descriptions = {
     "moved": Moved,
     "alone": Alone,
 }
-KEEPER: Descriptions = {"kept": KeptNow}
+KEEPER = Messages({"kept": KeptNow})
 
-PROGRAMS: Mapping[str, Descriptions] = {"mesh": MESH, "rules": RULES}
+PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "rules": RULES}
 """Of the programs in `runbook/node/` that are started by their name."""
 
 
-def message(descriptions: Descriptions, said: bytes) -> dict[str, Any] | None:
-    """One message; None for JSON that no description is for: something else that a program printed.
+def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str, Any] | None:
+    """One message; None for what a program may print besides: the start of a message that is not `whole`, since it ended
+    before its line did, and whatever is no message of a program whose stdout others write to as well.
 
-    Raises UnexpectedAnswer for one that does not fit its description.
+    Raises UnexpectedAnswer for what does not fit its description, or has none.
     """
+    perhaps_none = messages.among_foreign_output or not whole
     try:
         kind = decoded(said, Event)
     except UnexpectedAnswer:
-        return None
-    event = kind.get("event", "")
-    described = descriptions.get(f"{event} {kind.get('step', '')}") or descriptions.get(event)
+        if perhaps_none:
+            return None
+        raise
+    event, step = kind.get("event", ""), kind.get("step", "")
+    described = messages.described.get(f"{event} {step}") or messages.described.get(event)
     if described is None:
-        return None
+        if perhaps_none:
+            return None
+        raise UnexpectedAnswer(f"a message {event[:40]!a}, which that program does not have")
     found: dict[str, Any] = decoded(said, described)
     return found
 

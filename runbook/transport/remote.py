@@ -92,10 +92,10 @@ class _Output:
 class _Text:
     """Decodes a byte stream into lines: messages behind the mark, everything else as log text.
 
-    `on_message` gets the JSON of one message; it tells whether it was one.
+    `on_message` gets the JSON of one message, and whether its line is whole; it tells whether it was one.
     """
 
-    on_message: Callable[[bytes], bool]
+    on_message: Callable[[bytes, bool], bool]
     on_log: Callable[[str], None]
     marked: bool
     pending: bytearray = field(default_factory=bytearray)
@@ -125,7 +125,7 @@ class _Text:
                     self._line(line)
             self._hold(last)
         if final and self.pending:
-            self._line(self._release())
+            self._line(self._release(), whole=False)
         elif len(self.pending) > LONGEST_LINE and not self.message:
             whole_line = self._release()
             kept = len(whole_line) - len(MARK)  # a mark may have begun to arrive
@@ -148,9 +148,9 @@ class _Text:
         self.pending, self.message, self.edge = bytearray(), False, b""
         return line
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytes, *, whole: bool = True) -> None:
         _, mark, body = line.partition(MARK)
-        if not (mark and self.on_message(body)):
+        if not (mark and self.on_message(body, whole)):
             self.on_log(line.decode(errors="replace") + "\n")
 
 
@@ -161,7 +161,7 @@ class Remote:
         self,
         session: Session,
         number: int,
-        says: answers.Descriptions,
+        says: answers.Messages | None,
         on_message: Callable[[Message], None] | None,
         on_log: Callable[[str], None] | None,
         on_end: Callable[[], None] | None,
@@ -191,12 +191,15 @@ class Remote:
         self._err_size = 0
         self._begun = time.monotonic()
         self._ended = self._begun
-        self._texts = {1: _Text(self._said, self._logged, bool(says)), 2: _Text(self._said, self._complained, False)}
+        self._texts = {
+            1: _Text(self._said, self._logged, says is not None),
+            2: _Text(self._said, self._complained, False),
+        }
 
     # What the reader thread calls.
 
-    def _said(self, body: bytes) -> bool:
-        message = answers.message(self._says, body)
+    def _said(self, body: bytes, whole: bool) -> bool:
+        message = answers.message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
         self._room -= len(body)

@@ -19,10 +19,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import PurePath
+from typing import Protocol
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
-from runbook.transport import answers, bootstrap
+from runbook.transport import answers, bootstrap, container
 from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.remote import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
@@ -57,6 +58,14 @@ PASSWORD_DUE = re.compile(
 """What PAM and sshd print instead of running a command when the account's password is too old."""
 
 
+class Hears(Protocol):
+    """Whatever is told what a started program does. Both are called by the session's reader, and must not wait."""
+
+    def handle(self, frame: Frame, payload: bytes) -> None: ...
+
+    def lose(self, reason: Unreachable) -> None: ...
+
+
 class Session:
     """One node, held for the length of a run."""
 
@@ -68,16 +77,22 @@ class Session:
         python: str,
         timeout_s: float,
         awake: Awake | None = None,
+        *,
+        outside: Session | None = None,
+        place: str | None = None,
     ) -> None:
-        """`awake` tells how late this machine runs, where somebody keeps an eye on that."""
+        """`awake` tells how late this machine runs, where somebody keeps an eye on that. `outside` is the session on the host of
+        the container that this one is in, which `place` names in a sentence."""
         self.node = node
+        self.outside = outside
+        self._place = place or node
         self._awake = awake
         self._stream = stream
         self._numbers = itertools.count(1)
         self._write_lock = threading.Lock()
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[tuple[Frame, bytes] | None]] = {}
-        self._remotes: dict[int, Remote] = {}
+        self._remotes: dict[int, Hears] = {}
         self._echo: str | None = None  # the beat that is waited for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
@@ -101,7 +116,7 @@ class Session:
         try:
             hello = self._hello.get(timeout=timeout_s)
         except queue.Empty:
-            reason = self._stream.why(f"nothing was started on {node} within {timeout_s:g} s")
+            reason = self._stream.why(f"nothing was started on {self._place} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
             if reason and bootstrap.STARTED not in self._noise:
@@ -110,7 +125,7 @@ class Session:
                 quoted = typed(python)
                 raise NoPython(
                     "python-missing",
-                    f"{python} on {node} does not start: it was called, and nothing came of it within {timeout_s:g} s",
+                    f"{python} on {self._place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
                     f"on {node}: `time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
                     f"$(command -v {quoted})`), may hold it; or name another `python:` for {node} in the inventory",
                     _evidence(self._noise, self._stream.complaint()),
@@ -207,7 +222,7 @@ class Session:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        says: answers.Descriptions | None = None,
+        says: answers.Messages | None = None,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
@@ -222,7 +237,7 @@ class Session:
         `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
         """
         number = next(self._numbers)
-        remote = Remote(self, number, says or {}, on_message, on_log, on_end, on_output)
+        remote = Remote(self, number, says, on_message, on_log, on_end, on_output)
         with self._lock:
             self._remotes[number] = remote
         frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
@@ -237,25 +252,66 @@ class Session:
         self.order(frame)
         return remote
 
+    def carry(self, argv: Sequence[str], hears: Hears) -> int:
+        """Start a program whose output is for `hears` as it comes, and whose stdin is fed by the number that is returned: the way
+        to somebody who cleans up when it ends."""
+        number = next(self._numbers)
+        with self._lock:
+            self._remotes[number] = hears
+        self.order({"do": "start", "id": number, "argv": list(argv), "carries": True})
+        return number
+
+    def feed(self, program: int, data: bytes, *, end: bool = False) -> None:
+        """Write to the stdin of a program. Raises Unreachable."""
+        self.order({"do": "feed", "program": program, "end": end}, data)
+
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message:
-        """What `look(arguments)` of a node program gives, run inside the supervisor itself.
+        """What `look(arguments)` of a node program gives, run inside the supervisor itself, or in that on the host, or in both,
+        as `container` says.
 
         Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised; TimeoutError.
         """
+        if (there := self._there(name)) is None:
+            return self._called(name, arguments)(timeout_s)
+        outside, how = there
+        deadline = time.monotonic() + timeout_s
+        theirs, ours = outside._called(name, how.theirs(arguments)), self._called(name, how.ours(arguments))
+        answer = ours(timeout_s)
+        try:
+            return how.merged(answer, theirs(max(0.1, deadline - time.monotonic())))
+        except (Unreachable, ProgramNotStarted, TimeoutError):  # what is seen from inside has to do
+            whole = how.ours(arguments) == arguments
+            return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
+
+    def _there(self, name: str) -> tuple[Session, container.Host] | None:
+        """The session on the container's host, and what this program is asked there; None where it looks only here."""
+        if self.outside is None or (how := container.ON_THE_HOST.get(name)) is None:
+            return None
+        apart = self.hello["machine"] != self.outside.hello["machine"]
+        return None if apart and how.network else (self.outside, how)
+
+    def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        try:
-            reply, _ = self.ask(frame, _sources(name), timeout_s=timeout_s)
-        except NoReply as late:
-            raise TimeoutError(str(late)) from None
-        try:
-            return answers.answer(name, arguments, bytes(reply.answer))
-        except UnexpectedAnswer as error:
-            raise self.unexpected(f"the program `{name}`", error) from None
+        waited = self._asked(frame, _sources(name))
+
+        def answer(timeout_s: float) -> Message:
+            try:
+                reply, _ = waited(timeout_s)
+            except NoReply as late:
+                raise TimeoutError(str(late)) from None
+            try:
+                return answers.answer(name, arguments, bytes(reply.answer))
+            except UnexpectedAnswer as error:
+                raise self.unexpected(f"the program `{name}`", error) from None
+
+        return answer
 
     def program(
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
     ) -> Remote:
-        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter."""
+        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter, on the host where it belongs there."""
+        if there := self._there(name):
+            return there[0].program(name, arguments, timeout_s=timeout_s, python=python)
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
         argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
@@ -305,6 +361,8 @@ class Session:
         Only beats that went unanswered while we were listening speak against a node: one that is not `in_time` is late itself,
         and asks once more. `patience_s`: how much silence of ours the node is to bear from now on.
         """
+        if self.outside:
+            self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
             return
         now = time.monotonic()
@@ -451,10 +509,13 @@ class Session:
 
     def _ended(self, opening: _Opening) -> None:
         if opening.over:
-            self._lose(self._broken(f"the connection to {self.node} was closed"))
+            closed = self._broken(f"the connection to {self._place} was closed")
+            if self.outside and not self._leaving:
+                self.disbelieve(closed)  # which lets the host go as well
+            self._lose(closed)
             return
-        reason = None if opening.codes else self._stream.why(f"nothing was started on {self.node}")
-        self._hello.put(reason or _no_supervisor(self.node, opening, self._stream.complaint()))
+        reason = None if opening.codes else self._stream.why(f"nothing was started on {self._place}")
+        self._hello.put(reason or _no_supervisor(self.node, self._place, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
         if reason := None if self._leaving else self._stream.why(says):
@@ -582,7 +643,7 @@ def _evidence(*texts: str | bytes) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _no_supervisor(node: str, opening: _Opening, complaint: str) -> Unreachable:
+def _no_supervisor(node: str, place: str, opening: _Opening, complaint: str) -> Unreachable:
     """Why the login gave us a shell and still no supervisor."""
     noise, codes = opening.noise, opening.codes or ()
     if bootstrap.EATEN in codes:
@@ -597,8 +658,16 @@ def _no_supervisor(node: str, opening: _Opening, complaint: str) -> Unreachable:
         if bootstrap.TOO_OLD in codes and all(code in (bootstrap.TOO_OLD, bootstrap.MISSING, 2) for code in codes):
             return NoPython(
                 "python-too-old",
-                f"every Python on {node} is older than 3.8",
-                f"install Python 3.8 or newer on {node} and name it: `python: /path/to/python3` in the inventory",
+                f"every Python on {place} is older than 3.8",
+                f"install Python 3.8 or newer on {place} and name it: `python: /path/to/python3` in the inventory",
+                _evidence(complaint),
+            )
+        if place != node:
+            return NoPython(
+                "python-missing",
+                f"{place} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH there",
+                "take an image with Python 3.8 or newer, or install one in it (Debian, Ubuntu: `apt-get install python3`); "
+                "`python:` in the inventory is a path in the container",
                 _evidence(complaint),
             )
         return NoPython(

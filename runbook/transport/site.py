@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
+from runbook.transport.container import ContainerStream
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
@@ -31,9 +33,12 @@ much of the time somebody on it waited for a CPU."""
 
 AGAIN_AT_ONCE = 2
 
-WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable")
+WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable")
 
 CLOSING_S = 2.0
+
+OUTSIDE = "+host"
+"""Ends the name that the session on a container's host goes by there; in a node's name there is no `+`."""
 
 MOST_PATIENCE_S = 30.0
 """Silence that nodes are asked to bear, at the most, from a controller that is short of CPU."""
@@ -110,11 +115,35 @@ class Site:
         return self.sessions[node.name]
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
-        config = {"run_id": self.run_id, "node": node.name, "workdir": node.workdir, "keep": self.keep, "again": again}
         with self.pace.turn():
-            session = Session(node.name, self._stream(node), config, node.interpreter, HELLO_S, self._awake)
+            session = self._enter(node, again) if node.entry else self._session(node, self._stream(node), again)
         with self._lock:
             self.sessions[node.name] = session
+
+    def _enter(self, node: Node, again: bool) -> Session:
+        """The session in the node's container, which holds one on the host."""
+        host = node.outside
+        # Of another name, since container and host may share a home and see each other's processes.
+        outside = self._session(host, self._stream(host), again, mark=f"{node.name}{OUTSIDE}")
+        try:
+            return self._session(node, ContainerStream(outside, node), again, outside=outside)
+        except BaseException:
+            with contextlib.suppress(Unreachable):
+                outside.goodbye()
+            raise
+
+    def _session(
+        self, node: Node, stream: Stream, again: bool, *, mark: str | None = None, outside: Session | None = None
+    ) -> Session:
+        config = {
+            "run_id": self.run_id,
+            "node": mark or node.name,
+            "workdir": node.workdir,
+            "keep": self.keep,
+            "again": again,
+        }
+        python = node.interpreter
+        return Session(node.name, stream, config, python, HELLO_S, self._awake, outside=outside, place=node.place)
 
     def _stream(self, node: Node) -> Stream:
         if node.connection == "local":

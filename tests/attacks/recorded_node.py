@@ -63,6 +63,10 @@ def recording(name: str) -> Recording:
     return Recording(name, command=command, causes=causes, **found)
 
 
+UNANSWERED = object()
+"""What a change gives for a question that the node leaves unanswered."""
+
+
 def unchanged(_program: str, said: Json) -> Json:
     return said
 
@@ -179,7 +183,8 @@ class RecordedNode:
         order, number, name = frame["do"], frame.get("id"), asked(frame)
         if order == "config":
             self.put(MARK)
-            self.say(self._change("hello", dict(self._next("hello"))))
+            said = self._change("hello", dict(self._next("hello")))
+            self.say(said + b"\n" if isinstance(said, bytes) else said)
         elif order == "beat":
             self.say({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
         elif order == "call" and name:
@@ -212,6 +217,8 @@ class RecordedNode:
             self.say({"id": number, "event": "failed", "error": failure})
             return
         changed = self._change(name, answer)
+        if changed is UNANSWERED:
+            return
         if isinstance(changed, bytes):
             self.put(b'{"id": %d, "event": "done", "answer": ' % number + changed + b"}\n")
         else:

@@ -79,6 +79,10 @@ FILES: dict[str, Callable[[], str]] = {
     "one GPU many times": lambda: "nodes:\n  a: {gpus: [" + many("0, ") + "0]}\n",
     "groups that are none": lambda: HEAD + "groups: {" + numbered("g@: {a: 1}, ") + "}\n",
     "a colon that joins": lambda: HEAD + "vars: {" + many("a") + ":b: c}\n",
+    "a number to the base 60": lambda: HEAD + "vars: {x: " + many("1:") + "1}\n",
+    "templates of a command": lambda: (
+        "vars: {x: 1}\n" + PLAYBOOK + "  - launch: {command: [" + many("'{{ x }}', ") + "b]}\n"
+    ),
     "digits": lambda: HEAD + "vars: {x: " + many("1") + "}\n",
 }
 

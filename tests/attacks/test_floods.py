@@ -16,6 +16,7 @@ PLACES = (
     ("name_of_every_node", "ping"),
     ("rank_wrong_data", "rank"),
     ("job_logs", "job list"),
+    ("job_attach", "job watch"),
 )
 MOST_CPU_S, MOST_MB = 5.0, 100
 MOST_SHARE = 0.2

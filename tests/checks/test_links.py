@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runbook.checks.base import configure
 from runbook.checks.isolation.findings import Told, as_csv, as_metrics, tell
 from runbook.checks.isolation.judge import Normal
 from runbook.checks.isolation.ranks import Halted, Moved, Pair
@@ -19,6 +20,7 @@ from runbook.checks.links import Links, outcomes
 from runbook.checks.normal import link_floor
 from runbook.checks.normal.expect import Setting
 from runbook.checks.ranks.gang import Halt
+from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
 
 from .world import cluster, context, gang_of, node
@@ -320,8 +322,8 @@ def test_a_slow_allreduce_blames_only_what_is_far_slower_than_the_others() -> No
 def test_arguments() -> None:
     assert Links(pairs="all").pairs == "all"
     for wrong in ({"pairs": "some"}, {"seconds": 0.0}, {"seconds": 100.0}):
-        with pytest.raises(ValueError):
-            Links(**wrong)
+        with pytest.raises(FilesWrong):
+            configure(Links, wrong, {}, None)
 
 
 def test_a_leaf_is_what_the_inventory_calls_so_or_else_the_rack() -> None:

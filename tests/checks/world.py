@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -102,7 +103,8 @@ class Nobody:
 
 
 def run_of(inventory: Inventory, facts: Mapping[str, Facts] | None = None, run_dir: Path = Path("/nowhere")) -> Run:
-    site = SimpleNamespace(sessions={}, failures={}, run_id="run-1")
+    site = SimpleNamespace(sessions={}, failures={}, run_id="run-1", forks=8)
+    site.each = partial(Site.each, cast(Site, site))
     known = facts_of(inventory) if facts is None else dict(facts)
     return Run("run-1", run_dir, cast(Site, site), known)
 

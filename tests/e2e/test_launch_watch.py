@@ -30,7 +30,11 @@ def main() -> None:"""
 HELD = "for step in range(begin, options.steps):"
 
 WAYS = {
-    "a lock": ("threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()", "rank-behind", "hold"),
+    "a lock": (
+        "threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()",
+        "rank-behind",
+        "hold",
+    ),
     "a queue": ("import queue; queue.Queue().get()", "rank-behind", "hold"),
     "spinning": ("while True: pass", "rank-behind", "it computes"),
     "another collective": ("dist.barrier()", "mismatched-collectives", "barrier"),
@@ -104,7 +108,11 @@ def wait_for_event(file: Path, words: str, timeout: float = 60.0) -> None:
 
 def test_a_retry_follows_a_stall_that_is_worth_one(lab: Lab) -> None:
     """The second attempt finds a file, and does not wait."""
-    held(lab, 3, "from pathlib import Path; seen = Path.home() / 'seen'; old = seen.exists(); seen.touch(); old or threading.Event().wait()")
+    held(
+        lab,
+        3,
+        "from pathlib import Path; seen = Path.home() / 'seen'; old = seen.exists(); seen.touch(); old or threading.Event().wait()",
+    )
     file = playbook(lab, "--steps, 20", ", retries: 1, watch: {stall: 6s, on_stall: retry}")
     done = launch(lab, file, node_a=2, node_b=2)
     assert done.returncode == 0, done
@@ -113,13 +121,13 @@ def test_a_retry_follows_a_stall_that_is_worth_one(lab: Lab) -> None:
 
 
 def test_a_program_may_write_its_steps_into_a_file(lab: Lab) -> None:
-    text = (
-        "import os, time\nfor step in range(40):\n    open(os.environ['RUNBOOK_PROGRESS'], 'w').write(str(step))\n    time.sleep(0.3)\n"
-    )
+    text = "import os, time\nfor step in range(40):\n    open(os.environ['RUNBOOK_PROGRESS'], 'w').write(str(step))\n    time.sleep(0.3)\n"
     for host in lab:
         host.write("~/work/train.py", text, user=lab.user)
     done = launch(lab, playbook(lab, "x", ", watch: {stall: 6s, on_stall: stop}"), "-o", "jsonl", node_a=1, node_b=1)
     assert done.returncode == 0, done
-    paces = [event["data"]["pace"] for event in map(json.loads, done.stdout.splitlines()) if "pace" in event.get("data", {})]
+    paces = [
+        event["data"]["pace"] for event in map(json.loads, done.stdout.splitlines()) if "pace" in event.get("data", {})
+    ]
     assert paces
     assert paces[-1]["per_s"] == pytest.approx(3.3, rel=0.5)

@@ -6,7 +6,7 @@ from .cli import CliResult, CliTimeoutError, runbook_cli, runbook_finish, runboo
 from .fabric import Fabric
 from .host import Host
 from .lab import Lab, left_behind
-from .needs import lab_missing, missing_packages, slurm_missing
+from .needs import containers_missing, lab_missing, missing_packages, slurm_missing
 from .proc import LabError
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Host",
     "Lab",
     "LabError",
+    "containers_missing",
     "lab_missing",
     "left_behind",
     "missing_packages",

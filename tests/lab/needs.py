@@ -46,6 +46,11 @@ SLURM_PROGRAMS: dict[str, str] = {
     "slurmd": "slurmd",
     "munged": "munge",
 }
+# Of the tests in containers alone.
+CONTAINER_PROGRAMS: dict[str, str] = {
+    "podman": "podman",
+    "crun": "crun",
+}
 LIBRARIES: dict[str, tuple[str, str]] = {
     "libumad2sim.so": ("ibsim-utils", "/usr/lib/*/umad2sim/libumad2sim.so"),
     "libfaketimeMT.so.1": ("faketime", "/usr/lib/*/faketime/libfaketimeMT.so.1"),
@@ -70,7 +75,7 @@ def find_program(name: str) -> str:
     """The full path of a program the lab needs; `lab_missing` has said already if it is not there."""
     path = shutil.which(name, path=SEARCH_PATH)
     if path is None:
-        package = {**PROGRAMS, **SLURM_PROGRAMS}.get(name, "?")
+        package = {**PROGRAMS, **SLURM_PROGRAMS, **CONTAINER_PROGRAMS}.get(name, "?")
         raise FileNotFoundError(f"{name} is not installed (Debian package {package})")
     return path
 
@@ -99,6 +104,12 @@ def slurm_missing() -> list[str]:
     """Why no Slurm cluster can be had in the lab; empty when it can."""
     packages = sorted(_absent(SLURM_PROGRAMS))
     return [f"Slurm in the lab needs these Debian packages: {' '.join(packages)}"] if packages else []
+
+
+def containers_missing() -> list[str]:
+    """Why no containers can be had in the lab; empty when they can."""
+    packages = sorted(_absent(CONTAINER_PROGRAMS))
+    return [f"containers in the lab need these Debian packages: {' '.join(packages)}"] if packages else []
 
 
 def lab_missing() -> list[str]:
@@ -134,4 +145,4 @@ def _missing() -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    print("\n".join([*missing_packages(), *sorted(_absent(SLURM_PROGRAMS))]))
+    print("\n".join([*missing_packages(), *sorted(_absent({**SLURM_PROGRAMS, **CONTAINER_PROGRAMS}))]))

@@ -67,6 +67,7 @@ def test_whatever_import_understands_lint_explains() -> None:
         ("nodes: {a: {network: {interface: eth0}}}", "network", "at the left margin"),
         ("hosts: all\nstages: [{check: ping}]", "hosts", "nodes: all"),
         ("stages: [{check: ping, ignore_errors: true}]", "ignore_errors", "on_failure: continue"),
+        ("max_fail_percentage: 20\nstages: [{check: ping}]", "max_fail_percentage", "min_nodes: N"),
         ("stages: [{command: nvidia-smi}]", "command", "shell: nvidia-smi"),
         ("stages: [{command: [train.py]}]", "command", "launch: {command: …}"),
         ("stages: [{check: allreduce, min_bytes: 1K}]", "min_bytes", "with: {min_bytes: 1K}"),

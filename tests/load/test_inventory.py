@@ -409,3 +409,32 @@ def test_ten_thousand_nodes_load_in_seconds(tmp_path: Path) -> None:
     assert time.process_time() - begun < 6
     assert len(found.nodes) == 10_000
     assert found.nodes[9_999].env == {"X": "9999"}
+
+
+def test_a_container_comes_from_any_level_and_is_taken_whole(tmp_path: Path) -> None:
+    text = """\
+defaults: {container: {runtime: docker, name: train}}
+groups:
+  bare: {nodes: node-b, defaults: {container: null}}
+nodes:
+  node-a: {address: 10.0.0.1}
+  node-b: {address: 10.0.0.2}
+  node-c: {address: 10.0.0.3, container: null, inside: [sudo, -n, crun, exec, "1234"]}
+  node-d: {address: 10.0.0.4, container: {runtime: apptainer, name: other}}
+"""
+    file = tmp_path / "inventory.yml"
+    file.write_text(text)
+    assert [node.entry for node in load_inventory(file).nodes] == [
+        ("docker", "exec", "--interactive", "train"),
+        (),
+        ("sudo", "-n", "crun", "exec", "1234"),
+        ("apptainer", "exec", "instance://other"),
+    ]
+
+
+def test_words_that_enter_a_container_stand_on_one_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "inventory.yml"
+    file.write_text('nodes: {node-a: {address: 10.0.0.1, inside: [crun, exec, "a\\nb"]}}\n')
+    with pytest.raises(FilesWrong) as wrong:
+        load_inventory(file)
+    assert [problem.id for problem in wrong.value.problems] == ["inventory.line-break"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from runbook.model.events import (
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -65,16 +67,18 @@ class Story:
         return self
 
     def finish(self, seconds: float) -> Story:
-        verdict = overall(
-            event.outcome.verdict
-            for event in self.events
-            if isinstance(event, OutcomeReached) and event.stage == self.stage
-        )
+        begun = max(number for number, event in enumerate(self.events) if isinstance(event, StageStarted))
+        verdict = overall(event.outcome.verdict for event in self.events[begun:] if isinstance(event, OutcomeReached))
         self.events.append(StageFinished(self.now, self.stage, verdict, seconds))
         return self
 
     def step(self, stage: str, seconds: float, *outcomes: Outcome) -> Story:
         return self.begin(stage).reach(seconds, *outcomes).finish(seconds)
+
+    def drop(self, reasons: Mapping[str, str], unknown: tuple[str, ...] = ()) -> Story:
+        self.nodes = tuple(node for node in self.nodes if node not in reasons)
+        self.events.append(NodesDropped(self.now, self.stage, reasons, unknown, self.nodes))
+        return self
 
     def end(
         self,
@@ -83,10 +87,11 @@ class Story:
         stopped_at: str | None = None,
         causes: tuple[str, ...] = (),
         cleaned: str | None = None,
+        **nodes: Any,
     ) -> list[Event]:
         seconds = self.now - T0
         self.events.append(
-            RunFinished(self.now, verdict, exit_code, stopped_at, seconds, causes, RUN_DIR, cleaned=cleaned)
+            RunFinished(self.now, verdict, exit_code, stopped_at, seconds, causes, RUN_DIR, cleaned=cleaned, **nodes)
         )
         return self.events
 
@@ -219,6 +224,39 @@ def continued() -> list[Event]:
     return story.end(Verdict.FAIL, 1, "connection", ("mtu-blackhole", "ranks-missing"))
 
 
+def dropped() -> list[Event]:
+    """`when_bad: drop`: the master is bad, one node is out of reach, one end of a bad link goes; the rest pass."""
+    nodes = tuple(f"gn{number}" for number in range(1, 9))
+    story = Story(nodes, "reach", "firewall", "links", name="eight nodes")
+    away = Finding("ssh-unreachable", "nothing answers at 10.0.0.5 port 22", "see whether gn5 is up")
+    others = [node for node in nodes if node != "gn5"]
+    story.step("reach", 5.0, *passed(others, "Python 3.11.2"), Outcome.unknown("gn5", away))
+    story.drop({"gn5": "ssh-unreachable"}, ("gn5",)).step("reach", 0.5, *passed(others, "Python 3.11.2"))
+    rule = Finding("firewall-drop", "gn1 drops TCP 29500 from gn2", "sudo nft delete rule inet odd c handle 2")
+    story.step("firewall", 2.0, Outcome.failed("gn1", rule), *passed(others[1:], "13 ports open from 7 peers"))
+    story.drop({"gn1": "firewall-drop"}).step("firewall", 1.0, *passed(others[1:], "13 ports open from 5 peers"))
+    slow = "gn3 → gn6 carries 2 Gbit/s (40%), only on the way between these two"
+    ends = [
+        Outcome.failed(one, Finding("link-slow", slow, "change the cable", (), (other,)))
+        for one, other in (("gn3", "gn6"), ("gn6", "gn3"))
+    ]
+    sound = [node for node in story.nodes if node not in ("gn3", "gn6")]
+    story.step("links", 9.0, *passed(sound, "each way as fast as others"), *ends)
+    story.drop({"gn6": "link-slow with gn3"}).step("links", 8.0, *passed(story.nodes, "each way as fast as others"))
+    gone = ("gn1", "gn5", "gn6")
+    told = ("firewall-drop", "link-slow", "ssh-unreachable")
+    return story.end(Verdict.FAIL, 1, None, told, bad=("gn1",), dropped=gone, unknown=("gn5",))
+
+
+def not_dropped() -> list[Event]:
+    """Fewer nodes than `min_nodes` would be left."""
+    story = Story(PAIR, "reach", "ping")
+    loss = Finding("packet-loss", "node-b loses 31 % of what peers send", "sudo tc qdisc del dev eth0 root")
+    story.step("reach", 1.0, Outcome.failed("node-b", loss), *passed(["node-a"], "Python 3.11.2"))
+    why = "without node-b only 1 of 2 nodes would be left, and `min_nodes` is 2"
+    return story.end(Verdict.FAIL, 1, "reach", ("packet-loss",), bad=("node-b",), not_dropped=why)
+
+
 def one_root() -> list[Event]:
     """Two symptoms of one fault on a node, and a survivor elsewhere: one block, and what follows from it under it."""
     story = Story(PAIR, "reach", "ping")
@@ -289,6 +327,8 @@ STORIES = {
         broken_off,
         hostile,
         continued,
+        dropped,
+        not_dropped,
         one_root,
         one_broken,
         ten_alike,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from runbook.model.events import (
     Event,
+    NodesDropped,
     OutcomeReached,
     Progress,
     RunFinished,
@@ -44,7 +45,15 @@ RUN_STARTED = st.builds(
     RunStarted, SECONDS, TEXT, TEXT, TEXT, TEXT, TEXTS, st.lists(STAGES, max_size=4).map(tuple), TEXT
 )
 RUN_FINISHED = st.builds(
-    RunFinished, SECONDS, VERDICTS, st.integers(0, 255), st.none() | STAGES, SECONDS, TEXTS, TEXT, st.none() | TEXT
+    RunFinished,
+    SECONDS,
+    VERDICTS,
+    st.integers(0, 255),
+    st.none() | STAGES,
+    SECONDS,
+    TEXTS,
+    TEXT,
+    *[st.none() | TEXT, TEXTS, TEXTS, TEXTS, st.none() | TEXT],
 )
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     RUN_STARTED,
@@ -52,6 +61,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Progress, SECONDS, STAGES, TEXT, st.none() | TEXT, st.none() | st.integers(0, 4096), DATA),
     st.builds(OutcomeReached, SECONDS, STAGES, OUTCOMES),
     st.builds(StageFinished, SECONDS, STAGES, VERDICTS, SECONDS),
+    st.builds(NodesDropped, SECONDS, STAGES, st.dictionaries(TEXT, TEXT, max_size=3), TEXTS, TEXTS),
     RUN_FINISHED,
 )
 RUNS = st.lists(EVENTS, max_size=12)

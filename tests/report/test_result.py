@@ -36,7 +36,8 @@ def test_the_document_is_the_contracts() -> None:
         "stopped_at": "firewall",
         "causes": ["firewall-drop"],
         "not_run": ["ibstat", "connection", "small AllReduce"],
-        "nodes": ["node-a", "node-b"],
+        "nodes": {"all": ["node-a", "node-b"], "bad": [], "dropped": [], "unknown": []},
+        "not_dropped": None,
         "run_dir": ".runbook/runs/20261121-023000",
         "cleaned": None,
     }

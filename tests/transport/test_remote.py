@@ -11,7 +11,7 @@ def read(*pieces: bytes) -> tuple[list[bytes], str]:
     messages: list[bytes] = []
     log: list[str] = []
 
-    def on_message(body: bytes) -> bool:
+    def on_message(body: bytes, _whole: bool) -> bool:
         messages.append(body)
         return body.startswith(b"{")
 

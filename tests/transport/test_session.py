@@ -158,7 +158,7 @@ out.write(b'3}\n\x1erunbook {"event": "finished", "size": 4}')
 """
 
 
-SAYS = {"finished": answers.Finished}
+SAYS = answers.Messages({"finished": answers.Finished}, among_foreign_output=True)
 
 
 def test_an_error_of_whoever_hears_a_node_is_told_and_nobody_waits(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ time.sleep(1000)
 """
 
 
-PIDS = {"located": answers.Located}
+PIDS = answers.Messages({"located": answers.Located})
 """A message with a list of numbers."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from runbook.checks.context import Facts
 from runbook.model.verdict import Finding
 
@@ -31,11 +33,16 @@ def too_busy(node: str, awake: Facts | None, what: str) -> Finding:
         )
     if seen.get("shut_out"):
         lines.append(f"{node}: {seen['shut_out']} connections found no free descriptor there (`ulimit -n`)")
+    return too_busy_finding(node, f"{what}; {late}", lines)
+
+
+def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
+    """`seen`: what could not be measured, and how late the node ran."""
     return Finding(
         TOO_BUSY,
-        f"{node} was too busy to be measured: {what}; {late}",
+        f"{node} was too busy to be measured: {seen}",
         f"see what runs on {node} (`top -b -n 1 | head -15`), end it or wait for it, and run again",
-        tuple(lines),
+        tuple(evidence),
     )
 
 

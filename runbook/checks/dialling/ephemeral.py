@@ -4,8 +4,7 @@ who holds them."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Collection, Mapping, Sequence
 
 from runbook.checks.context import Context, Facts
 from runbook.checks.dialling.dial import Dial, seen_of
@@ -89,26 +88,17 @@ def exhausted(
     }
 
 
-def _counted(at: Context, names: Sequence[str]) -> dict[str, Facts]:
+def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
     """What the nodes themselves count; without those that cannot say it, or not in time."""
 
-    def one(name: str) -> Facts:
-        return at.run.site.sessions[name].call("ephemeral", {}, timeout_s=LOOK_S)
+    def one(node: Node) -> Facts:
+        return at.session(node).call("ephemeral", {}, timeout_s=LOOK_S)
 
-    asked = [name for name in names if name in at.run.site.sessions]
-    pool = ThreadPoolExecutor(max(1, min(32, len(asked))), thread_name_prefix="ephemeral")
-    waiting = {name: pool.submit(one, name) for name in asked}
-    wait(waiting.values(), timeout=LOOK_S + 1.0)
-    pool.shutdown(wait=False, cancel_futures=True)
-    found = {
-        name: future.result()
-        for name, future in waiting.items()
-        if future.done() and not future.cancelled() and not future.exception()
-    }
+    found = at.each(one, at.reached(names), timeout_s=LOOK_S + 1.0)
     return {
         name: answer
         for name, answer in found.items()
-        if answer.get("low") is not None and answer["low"] <= answer["high"]
+        if isinstance(answer, dict) and answer.get("low") is not None and answer["low"] <= answer["high"]
     }
 
 

@@ -30,6 +30,9 @@ REPLY_S = 2.2
 AT_ONCE, AT_ONCE_AGAIN = 64, 8
 """So many dials a node has under way."""
 
+TURNS = 3
+"""How often what could not be measured is tried again."""
+
 LISTEN_S = 30.0
 
 ANSWER_S = 1.0
@@ -150,7 +153,14 @@ class Mesh:
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
 
     def again(self, failed: Sequence[Dial]) -> None:
-        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`."""
+        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`. What
+        cannot be measured then is dialled again, up to TURNS times in all."""
+        for _ in range(TURNS):
+            if not failed:
+                return
+            failed = [dial for dial in self._once_more(failed) if dial.outcome == UNMEASURED]
+
+    def _once_more(self, failed: Sequence[Dial]) -> list[Dial]:
         orders: dict[str, list[Target]] = {}
         self.busy = {}
         for dial in failed:
@@ -159,7 +169,9 @@ class Mesh:
             )
         replaced = set(failed)
         self.dials = [dial for dial in self.dials if dial not in replaced]
-        self.dials += self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
+        found = self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
+        self.dials += found
+        return found
 
     def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
         """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence proves

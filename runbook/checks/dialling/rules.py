@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,32 +10,27 @@ from runbook.checks.context import Context
 from runbook.checks.dialling.addresses import number, numeric
 from runbook.checks.dialling.dial import Dial
 from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
 from runbook.transport import ProgramNotStarted
+
+NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
 
 def rules_of(
     at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]], *, timeout_s: float = 12.0
 ) -> dict[str, Evidence | None]:
     """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time."""
-    evidence: dict[str, Evidence | None] = dict.fromkeys(names)
 
-    def one(name: str) -> Evidence | None:
-        session = at.run.site.sessions[name]
-        answer = session.program("rules", {"peers": list(peers.get(name, ()))}, timeout_s=8.0).wait(
-            min(10.0, timeout_s)
-        )
+    def one(node: Node) -> Evidence | None:
+        program = at.session(node).program("rules", {"peers": list(peers.get(node.name, ()))}, timeout_s=8.0)
+        answer = program.wait(min(10.0, timeout_s))
         return Evidence.of(answer.message) if answer.message else None
 
-    pool = concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(names))), thread_name_prefix="rules")
-    futures = {name: pool.submit(one, name) for name in names if name in at.run.site.sessions}
-    concurrent.futures.wait(futures.values(), timeout=timeout_s)
-    pool.shutdown(wait=False, cancel_futures=True)
-    for name, future in futures.items():
-        if future.done() and not future.cancelled():
-            try:
-                evidence[name] = future.result()
-            except (Unreachable, ProgramNotStarted, ValueError, TimeoutError):
-                continue
+    evidence: dict[str, Evidence | None] = dict.fromkeys(names)
+    for name, found in at.each(one, at.reached(names), timeout_s=timeout_s).items():
+        if isinstance(found, BaseException) and not isinstance(found, NOT_TOLD):
+            raise found
+        evidence[name] = found if isinstance(found, Evidence) else None
     return evidence
 
 

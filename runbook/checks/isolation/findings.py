@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.checks.dialling.busy import TOO_BUSY
+from runbook.checks.dialling.busy import too_busy_finding
 from runbook.checks.isolation.blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.isolation.judge import End, Judgement, Link, Role, Verdict
 from runbook.checks.isolation.run import between
@@ -190,16 +190,27 @@ class _Teller:
             f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} links, while "
             f"their nodes are fast with others: the way between these two switches; {self._others()}"
         )
-        nodes = [node for node in self.done.nodes if leaf_of.get(node) in (pair.source, pair.destination)]
-        self._of_switch(nodes, says, [pair.source, pair.destination], links)
+        here, there = (
+            tuple(node for node in self.done.nodes if leaf_of.get(node) == leaf)
+            for leaf in (pair.source, pair.destination)
+        )
+        for nodes, peers in ((here, there), (there, here)):
+            self._of_switch(nodes, says, [pair.source, pair.destination], links, peers)
 
-    def _of_switch(self, nodes: Iterable[str], says: str, leaves: Sequence[str], links: Sequence[Link]) -> None:
+    def _of_switch(
+        self,
+        nodes: Iterable[str],
+        says: str,
+        leaves: Sequence[str],
+        links: Sequence[Link],
+        peers: tuple[str, ...] = (),
+    ) -> None:
         remedy = (
             f"look at {' and '.join(leaves)} before any of these nodes: state, rate and error counters of the ports that lead "
             "to the other switches (`iblinkinfo` and `ibqueryerrors` on InfiniBand, the switch's own console on Ethernet)"
         )
         for node in nodes:
-            self._add(node, Finding("leaf-slow", says, remedy, self._evidence(links)))
+            self._add(node, Finding("leaf-slow", says, remedy, self._evidence(links), peers))
 
     # What is not known, and what is only said.
 
@@ -217,14 +228,11 @@ class _Teller:
             ]
             if waits and (node in busy or not any(each.counts for each in self._of(node, roles))):
                 seconds = max(each.moved.waited for each in waits)
-                says = (
-                    f"{node} was too busy to be measured: in {len(waits)} tries it, or its partner, got no CPU for up to "
-                    f"{seconds:.1f} s of {waits[0].moved.seconds:.1f} s"
+                seen = (
+                    f"in {len(waits)} tries it, or its partner, got no CPU for up to {seconds:.1f} s of "
+                    f"{waits[0].moved.seconds:.1f} s"
                 )
-                remedy = (
-                    f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; run again when it is idle"
-                )
-                found[node] = Finding(TOO_BUSY, says, remedy, self._evidence_of(waits))
+                found[node] = too_busy_finding(node, seen, self._evidence_of(waits))
                 continue
             slow = [link for link in self.rates if any(link.end(role).name == node for role in roles)]
             says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"

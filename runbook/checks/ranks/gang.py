@@ -25,7 +25,7 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.regex import bounded
 from runbook.transport import Message, Remote, Session, answers
 
-SAYS: answers.Descriptions = {**answers.RANK, **dict.fromkeys(STOPS, answers.Stopped)}
+SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.Stopped)}, among_foreign_output=True)
 """What may come of a rank: from the launch script that starts it, and from the program itself."""
 
 OF_RANK_0 = ("row", "world", "located")

@@ -36,6 +36,31 @@ def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[F
     return findings
 
 
+def apart_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
+    """A container with a network of its own, where the address that the others dial is its host's."""
+    if len(inventory.nodes) < 2 or facts.get("own") is not False or not facts.get("outside"):
+        return []
+    own = " ".join(
+        f"{name} {address}"
+        for name, entry in facts["interfaces"].items()
+        for address in entry["addresses"]
+        if "LOOPBACK" not in entry["flags"] and not link_local(address)
+    )
+    runtime = node.container.runtime if node.container else ""
+    fix = "start it with the network of its host (Docker, Podman: `--network host`; Apptainer, enroot: without `--net`)"
+    if runtime in ("docker", "podman"):
+        fix = f"start it again with the network of its host: `{runtime} run --network host …`"
+    return [
+        Finding(
+            "container-bridge-network",
+            f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other nodes dial, is "
+            "the host's, and leads to nothing in it",
+            f"{fix}; or give it an address on the nodes' network (macvlan, SR-IOV) and name that as `address:` of {node.name}",
+            (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
+        )
+    ]
+
+
 def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())

@@ -22,15 +22,15 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
     if code == bootstrap.TOO_OLD:
         return Finding(
             "python-too-old",
-            f"{name} on {node.name} is older than Python 3.8",
+            f"{name} on {node.place} is older than Python 3.8",
             f"name a newer one in the inventory: `python:` of {node.name} (this one is there: {hello['executable']})",
-            (f"`{name} --version` on {node.name}; {hello['executable']} is {hello['python']}",),
+            (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
         )
     why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
     return Finding(
         "python-missing",
-        f"{name} {why} on {node.name}",
+        f"{name} {why} on {node.place}",
         f"install it, or name the right one in the inventory: `python:` of {node.name} (this one is there: "
         f"{hello['executable']})",
-        (f"`{name} --version` on {node.name}; {hello['executable']} is {hello['python']}",),
+        (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
     )

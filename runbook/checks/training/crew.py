@@ -102,22 +102,28 @@ class Crew:
     def on(self, node: str) -> list[Member]:
         return [member for member in self.members if member.place.node == node]
 
+    def fetched(self, node: str) -> int:
+        """Bytes of the logs of a node that are here."""
+        voices = [voice for member in self.on(node) for voice in member.place.voices]
+        return sum(self.logs.at(f"{voice.name}.{end}") for voice in voices for end in ("out", "err"))
+
     def drain(self, timeout_s: float) -> bool:
         """Learn what has arrived; whether that was anything."""
         try:
             item = self.news.get(timeout=timeout_s)
         except queue.Empty:
             return False
+        more = self.news.qsize()  # and no more than that: nodes may say something for ever
         while True:
             member, message = item
             if message is None:
                 self._remote_over(member)
             elif message.get("event") == "kept":
                 self.learn(member, message)
-            try:
-                item = self.news.get_nowait()
-            except queue.Empty:
+            if not more:
                 return True
+            more -= 1
+            item = self.news.get()
 
     def learn(self, member: Member, journal: Message) -> None:
         """News of a journal. An older one than is known says nothing: it came by the slower way."""

@@ -6,11 +6,11 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from runbook.checks.context import Facts
 from runbook.checks.training.crew import OVER, Crew
-from runbook.checks.training.watch import fetch
+from runbook.checks.training.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, write_below
 from runbook.transport import ProgramNotStarted
@@ -75,25 +75,31 @@ def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lam
 
 
 def drain(crew: Crew) -> list[str]:
-    """Fetch the rest of every log, for as long as it comes and nobody is in a hurry. Gives the names of nodes that still
-    have some of it."""
+    """Fetch every log as far as it has been written by now, for as long as it comes and nobody is in a hurry. Gives the names
+    of nodes that still have some of it."""
     end = time.monotonic() + DRAIN_MOST_S
 
     def rest(name: str) -> None:
         session = crew.at.run.site.sessions.get(name)
-        deadline, unread = time.monotonic() + DRAIN_S, crew.unread[name]
+        deadline, wanted, here = time.monotonic() + DRAIN_S, None, crew.fetched(name)
         while session is not None and not session.lost and time.monotonic() < min(deadline, end):
             if not fetch(crew, session, name) or crew.at.hurry.is_set():
                 return
-            if crew.unread[name] != unread:
-                deadline, unread = time.monotonic() + DRAIN_S, crew.unread[name]
+            if wanted is None:
+                wanted = crew.fetched(name) + crew.unread[name]  # what comes while we read is another time's
+            if crew.fetched(name) >= wanted:
+                crew.unread[name] = 0
+                return
+            if crew.fetched(name) > here:
+                deadline, here = time.monotonic() + DRAIN_S, crew.fetched(name)
+                time.sleep(NEXT_S)
             else:
                 time.sleep(0.05)
 
     for name in crew.nodes:
         crew.unread[name] = 1  # until the node has said that there is nothing
         crew.seen.pop(name, None)
-    _everywhere(crew, rest, DRAIN_MOST_S)
+    _everywhere(crew, rest, DRAIN_MOST_S, unless=crew.at.hurry.is_set)
     crew.drain(0.0)
     crew.logs.close()
     return [name for name in crew.nodes if crew.unread.get(name)]
@@ -126,8 +132,19 @@ def _order(crew: Crew, order: Facts, names: set[str] | None = None) -> dict[str,
     return found
 
 
-def _everywhere(crew: Crew, work: Callable[[str], None], timeout_s: float, names: set[str] | None = None) -> None:
+def _everywhere(
+    crew: Crew,
+    work: Callable[[str], None],
+    timeout_s: float,
+    names: set[str] | None = None,
+    *,
+    unless: Callable[[], bool] = lambda: False,
+) -> None:
+    """Do this for each node at once, until the time is up or `unless` is true."""
     chosen = [name for name in crew.folders if names is None or name in names]
     pool = ThreadPoolExecutor(max(1, min(64, len(chosen))), thread_name_prefix="job")
-    wait([pool.submit(work, name) for name in chosen], timeout=timeout_s)
+    working: Collection[Future[None]] = [pool.submit(work, name) for name in chosen]
+    deadline = time.monotonic() + timeout_s
+    while working and not unless() and (left_s := deadline - time.monotonic()) > 0:
+        working = wait(working, timeout=min(0.2, left_s)).not_done
     pool.shutdown(wait=False, cancel_futures=True)

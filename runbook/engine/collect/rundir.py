@@ -61,12 +61,13 @@ def read_run(path: Path) -> RunFolder | None:
     started = _document(path, "events.jsonl", lines=1)
     inventory = _text(said.get("inventory")) or _text(started.get("inventory"))
     playbook = _text(said.get("playbook")) or _text(started.get("playbook"))
+    nodes = said.get("nodes")
     return RunFolder(
         path,
         _text(said.get("verdict")) or "unfinished",
         _text(said.get("stopped_at")) or None,
         _texts(said.get("causes")),
-        _texts(said.get("nodes")) or _texts(started.get("nodes")),
+        _texts(nodes.get("all") if isinstance(nodes, dict) else nodes) or _texts(started.get("nodes")),
         _again(path, inventory),
         _again(path, playbook),
         _time(started.get("time")),

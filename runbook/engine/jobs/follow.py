@@ -16,9 +16,13 @@ from runbook.checks.training.verdict import judge_attempt
 from runbook.checks.training.watch import End, Fetching, watch
 from runbook.engine.jobs.known import Cluster, KnownJob
 from runbook.engine.jobs.secrets import JobSecrets
+from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
 Tell = Callable[[Place, str, list[str]], None]
+
+PATIENCE_S = 60.0
+"""How long a node that is reached may tell nothing of a job whose logs are followed."""
 
 
 def crew_of(cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets) -> Crew:
@@ -41,26 +45,26 @@ def read(crew: Crew) -> list[str]:
     return ending.drain(crew)
 
 
-def follow(crew: Crew, *, stopping: Callable[[], bool]) -> End:
-    """Until every process has ended, the first has failed, or the reader has enough."""
-    with Fetching(crew):
-        end = watch(crew, stopping=stopping, deadline=math.inf)
+def follow(
+    crew: Crew, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
+) -> tuple[End, list[str]]:
+    """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did not tell
+    all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are followed on."""
+    with Fetching(crew, patience_s=PATIENCE_S):
+        end = watch(crew, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
-    if end.kind != "stopped":
-        ending.drain(crew)
-    return end
+    return end, ending.drain(crew) if end.kind != "stopped" else []
 
 
-def supervise(crew: Crew, *, grace_s: float, stopping: Callable[[], bool]) -> tuple[End, list[Outcome]]:
-    """Attached: as `follow`, and the first failure ends the others; the outcomes say why it failed, none where it did not."""
+def supervise(crew: Crew, *, grace_s: float, stopping: Callable[[], bool]) -> tuple[End, list[Outcome], list[str]]:
+    """Attached: as `follow`, but the first failure, a node that is lost among them, ends the others; the outcomes say why it
+    failed, none where it did not."""
     with Fetching(crew):
         end = watch(crew, stopping=stopping, deadline=math.inf)
         if end.kind != "failed":
-            if end.kind == "finished":
-                ending.drain(crew)
-            return end, []
+            return end, [], ending.drain(crew) if end.kind == "finished" else []
         frozen = ending.freeze(crew)
         ending.end(crew, grace_s=grace_s, why="another rank failed")
-    ending.drain(crew)
-    return end, judge_attempt(crew, end, frozen)
+    left = ending.drain(crew)
+    return end, judge_attempt(crew, end, frozen), left

@@ -17,6 +17,9 @@ from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
 
+LEAVE_S = 2.0
+"""How long nodes may take to say goodbye: nothing of ours runs there, and one that is silent ends by itself."""
+
 
 @dataclass
 class KnownJob:
@@ -111,7 +114,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.site.close()
+        self.site.close(timeout_s=LEAVE_S)
 
     @property
     def unreached(self) -> Mapping[str, Unreachable]:

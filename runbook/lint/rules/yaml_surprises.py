@@ -59,6 +59,10 @@ def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
     return line.startswith(text, anchor.end() if anchor else start)
 
 
+LONGEST_NUMBER = 100
+"""Characters of a number that is worked out: one to the base 60 costs the square of them."""
+
+
 @lru_cache(maxsize=10_000)
 def _surprise(text: str) -> tuple[str, str, str] | None:
     """The rule's id, what surprises, and what to do."""
@@ -84,6 +88,8 @@ def _surprise(text: str) -> tuple[str, str, str] | None:
 
 def _number(text: str, tag: str) -> str:
     """What YAML 1.1 reads."""
+    if len(text) > LONGEST_NUMBER:
+        return "a number"
     node = yaml.ScalarNode(tag, text)
     try:
         return str(_CONSTRUCTOR.construct_yaml_int(node) if tag == "int" else _CONSTRUCTOR.construct_yaml_float(node))

@@ -55,15 +55,22 @@ def gpus(node: Node) -> str:
 
 def login(node: Node, host: str | None = None) -> str:
     """How to log in beyond the address: user, other host, port, jump host; what is left out is ssh's own choice."""
+    into = f", {entered}" if (entered := _container(node)) else ""
     if node.connection == "local":
-        return "this machine"
+        return f"this machine{into}"
     if node.connection == "slurm":
-        return f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job"
+        return (f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job") + into
     ssh = node.ssh
     host = host or ssh.host
     at = f"@{host}" if host and host != node.address else ""
     who = f"{ssh.user or ''}{at}" + (f":{ssh.port}" if ssh.port and at else f" port {ssh.port}" if ssh.port else "")
-    return (who + (f" via {ssh.jump}" if ssh.jump else "")).strip()
+    return (who + (f" via {ssh.jump}" if ssh.jump else "") + into).strip(" ,")
+
+
+def _container(node: Node) -> str:
+    if node.container is not None:
+        return f"{node.container.runtime} {node.container.name}"
+    return node.inside[0] if node.inside else ""
 
 
 def as_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
@@ -112,6 +119,8 @@ def _as_json(seat: Seat) -> dict[str, object]:
             "host_keys": ssh.host_keys,
             "connect_timeout_s": ssh.connect_timeout_s,
         },
+        "container": node.container and {"runtime": node.container.runtime, "name": node.container.name},
+        "inside": node.inside or None,
         "python": node.python,
         "shell": node.shell,
         "activate": node.activate,
@@ -134,7 +143,8 @@ def _alike(seats: Sequence[Seat]) -> Iterator[list[Seat]]:
         node = seat.node
         ssh = (node.ssh.user, node.ssh.port, node.ssh.jump, node.ssh.host is None)
         # Where a pattern left nodes out, ranks do not go on from one to the next.
-        return gpus(node), node.shell, node.connection, node.groups, ssh, seat.node_rank - place
+        entry = (node.container, node.inside)
+        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, seat.node_rank - place
 
     for _, group in groupby(enumerate(seats), key=kind):
         yield [seat for _, seat in group]

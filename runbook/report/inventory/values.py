@@ -186,6 +186,9 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     ):
         yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
     yield "slurm.job", node.slurm.job if node.connection == "slurm" else None, "SLURM_JOB_ID"
+    container = node.container and {"runtime": node.container.runtime, "name": node.container.name}
+    yield "container", container, ""
+    yield "inside", node.inside or None, ""
     yield "python", node.python, DEFAULT
     yield "shell", node.shell, DEFAULT
     yield "activate", node.activate, DEFAULT

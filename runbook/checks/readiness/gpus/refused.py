@@ -143,6 +143,14 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
             "local rank, and nobody looks at them before",
             (*seen, f"{facts['amd']} is there"),
         )
+    if node.entry:
+        return Finding(
+            "tool-missing",
+            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
+            "start it again with them (`docker run --gpus all …`, `podman run --device nvidia.com/gpu=all …`, `apptainer … --nv`), or put "
+            "`gpus: 0` if it needs none",
+            tuple(seen),
+        )
     return Finding(
         "tool-missing",
         f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at",

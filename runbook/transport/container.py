@@ -1,0 +1,214 @@
+"""A node's container: a second supervisor, in it, whose stdin and stdout the supervisor on the host carries.
+
+The way in is a program on the host as any other (`docker exec -i NAME /bin/sh …`), so it is the same over SSH, Slurm and on this
+machine, and needs no second login. Runtimes do not end what they started when their client dies: the supervisor inside
+sees its stdin end, or hears nothing more, and cleans up by itself. So nobody signals the way in while it may live.
+
+A machine is not to be seen from inside: ON_THE_HOST says which programs look from the host. All others look where the job runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.transport.bootstrap import command
+from runbook.transport.container_told import refusal, runtime_missing, said, stopped, unreachable
+from runbook.transport.frames import Failure, Frame
+
+if TYPE_CHECKING:
+    from runbook.transport.session import Session
+
+ENDING_S = 6.0
+"""From the end of its stdin to the end of the way in: that of a supervisor which stops what it started."""
+
+GOODBYE_S = 5.0
+ASKED_S = 3.0
+MOST_COMPLAINT = 1 << 16
+STATES = ("docker", "podman")
+"""Runtimes that tell what became of a container."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a program is asked on the host as well: `merged` makes one answer of (the job's, the host's).
+
+    `ours` and `theirs` leave of its arguments what is asked here and there. `network`: only where both share one."""
+
+    merged: Callable[[Facts, Facts], Facts]
+    ours: Callable[[Facts], Facts] = dict
+    theirs: Callable[[Facts], Facts] = dict
+    network: bool = False
+
+
+def _instead(_job: Facts, host: Facts) -> Facts:
+    return host
+
+
+def _collect(job: Facts, host: Facts) -> Facts:
+    """The machine's own tools; the job's Python and its settings of NCCL."""
+
+    def of_job(one: Facts) -> bool:
+        return str(one["name"]).startswith(("python", "nccl/"))
+
+    both = [*(one for one in host["answers"] if not of_job(one)), *(one for one in job["answers"] if of_job(one))]
+    return {**host, "answers": both}
+
+
+def _gpus(job: Facts, host: Facts) -> Facts:
+    """The devices that the job has. The kernel's log, and whose processes are on them, only the host knows."""
+    told = {"dmesg", "journal"}
+    if (host.get("apps") or {}).get("code") == 0:
+        told |= {"apps", "processes"}
+    return {**job, **{name: host[name] for name in told & host.keys()}}
+
+
+def _ping(job: Facts, host: Facts) -> Facts:
+    """Names as the job resolves them; of the network, what the host's tools tell: few images have `ip` and `ping`."""
+    names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
+    return {**host, **{name: job[name] for name in names if name in job}}
+
+
+def _port(job: Facts, host: Facts) -> Facts:
+    """Who holds a port may run outside."""
+    theirs = {
+        port: found
+        for port, found in host["ports"].items()
+        if not found["free"] and not job["ports"][port]["free"] and (found.get("holder") or {}).get("pid")
+    }
+    return {**job, "ports": {**job["ports"], **theirs}}
+
+
+def _reach(job: Facts, host: Facts) -> Facts:
+    """Whether the address that others dial is the host's."""
+    return {**job, "outside": host.get("own")}
+
+
+ON_THE_HOST: Mapping[str, Host] = {
+    "collect": Host(_collect),
+    "gpus": Host(_gpus),
+    "ibstat": Host(_instead),
+    "link": Host(_instead, network=True),
+    "ping": Host(
+        _ping,
+        ours=lambda asked: {**asked, "targets": []},
+        theirs=lambda asked: {**asked, "names": [], "hostname": False},
+        network=True,
+    ),
+    "port": Host(_port, network=True),
+    "reach": Host(_reach),
+    "rules": Host(_instead, network=True),
+}
+"""By program. All others look only where the job runs."""
+
+
+class ContainerStream:
+    """The stdin and stdout of a supervisor in the node's container. `outside` is the session on its host, which ends with it."""
+
+    unanswered: ClassVar[str] = "container-unreachable"
+
+    def __init__(self, outside: Session, node: Node) -> None:
+        self.outside = outside
+        self._node = node
+        self._arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._complaint = b""
+        self._failure: Failure | None = None
+        self._over = threading.Event()
+        self._closed = threading.Lock()
+        self._program = outside.carry([*node.entry, "/bin/sh", "-c", command(node.interpreter)], self)
+
+    # What the host's session hears of the way in.
+
+    def handle(self, frame: Frame, payload: bytes) -> None:
+        if frame.event == "output" and frame.stream == 1:
+            self._arrived.put(payload)
+        elif frame.event == "output":
+            self._complaint = (self._complaint + payload)[-MOST_COMPLAINT:]
+        elif frame.event == "failed":
+            self._failure = frame.error
+            self._end()
+        elif frame.event == "exit":
+            self._end()
+
+    def lose(self, _reason: Unreachable) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._over.set()
+        self._arrived.put(b"")
+
+    # What the session inside makes of it.
+
+    def write(self, data: bytes) -> None:
+        if self._over.is_set():
+            raise BrokenPipeError(f"the way into {self._node.place} has ended")
+        try:
+            self.outside.feed(self._program, data)
+        except Unreachable as lost:
+            raise BrokenPipeError(str(lost)) from lost
+
+    def read(self) -> bytes:
+        data = self._arrived.get()
+        if not data:
+            self._arrived.put(b"")  # it stays at its end
+        return data
+
+    def close(self) -> None:
+        if not self._closed.acquire(blocking=False):
+            return
+        with contextlib.suppress(Unreachable):
+            self.outside.feed(self._program, b"", end=True)
+            self._over.wait(ENDING_S)
+        with contextlib.suppress(Unreachable):
+            self.outside.goodbye(timeout_s=GOODBYE_S)
+
+    def kill(self) -> None:
+        with contextlib.suppress(Unreachable):
+            self.outside.order({"do": "signal", "program": self._program, "signal": "SIGKILL"})
+
+    def complaint(self) -> str:
+        return self._complaint[-4096:].decode(errors="replace").strip()
+
+    def why(self, says: str) -> Unreachable:
+        if self.outside.lost:
+            return self.outside.lost
+        complaint, node = self.complaint(), self._node
+        if self._failure is not None and self._failure.errno == "ENOENT":
+            return runtime_missing(node, node.entry[0], (self._failure.text,))
+        if self._failure is not None:
+            complaint = f"{node.entry[0]}: {self._failure.text}"
+        told = refusal(node, complaint) or self._state(said(complaint))
+        if self.outside.lost:
+            return self.outside.lost
+        return told or unreachable(node, says, said(complaint))
+
+    def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
+        """What the runtime says that became of the container; None where it runs, or nobody tells."""
+        container = self._node.container
+        if container is None or container.runtime not in STATES:
+            return None
+        question = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+        ask = [container.runtime, "container", "inspect", "--format", question, container.name]
+        try:
+            answer = self.outside.start(ask, timeout_s=ASKED_S).wait(ASKED_S + 1.0)
+        except (Unreachable, RuntimeError):
+            return None
+        words = answer.stdout.split()
+        if answer.code != 0 or len(words) != 3:
+            return refusal(self._node, answer.stderr)
+        state, code, no_memory = words
+        evidence = (*seen, f"{container.runtime} container inspect: {state}, exit code {code}")
+        if state == "running":
+            return None
+        if state == "paused":
+            return stopped(self._node, "is paused: nothing in it runs until it is unpaused", evidence)
+        how = "ran out of memory and ended" if no_memory == "true" else "has ended"
+        return stopped(self._node, f"{how} ({state}, exit code {code})", evidence)
