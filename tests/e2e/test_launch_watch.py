@@ -31,7 +31,7 @@ HELD = "for step in range(begin, options.steps):"
 
 WAYS = {
     "a lock": (
-        "threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()",
+        "lock = threading.Lock(); lock.acquire(); lock.acquire()",
         "rank-behind",
         "hold",
     ),

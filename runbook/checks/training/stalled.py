@@ -19,8 +19,8 @@ from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 
-SPINS = 0.7
-"""So large a share of one CPU is computing, or waiting actively."""
+COMPUTES = 0.2
+"""So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
 
 MOST_FRAMES = 6
 
@@ -84,8 +84,11 @@ class Standing:
 
     @property
     def own(self) -> Frame:
-        """Where the program itself stands: in the training's own code, as far as there is any of it."""
-        return next((frame for frame in self.frames if not OF_A_LIBRARY.search(frame.file)), self.frames[0])
+        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries lie."""
+        main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
+        home = main.file.rpartition("/")[0]
+        within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
+        return within[0] if within else main
 
     @property
     def place(self) -> str:
@@ -94,7 +97,7 @@ class Standing:
 
     @property
     def does(self) -> str:
-        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= SPINS else "it sleeps"
+        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
 
     def shown(self) -> list[str]:
         return [f"{self.label} is in:", *(f"  {frame}" for frame in self.frames[:MOST_FRAMES])] if self.frames else []
@@ -244,7 +247,7 @@ def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Findi
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
         return found
     places = Counter((one.own.file, one.own.line) for one in waiting)
-    if len(places) < 2 or len(waiting) < len(standing) or not all(one.called for one in waiting):
+    if len(places) < 2 or len(waiting) < len(standing) or any(one.has_gpu and not one.called for one in waiting):
         return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
     (usual, most), (_, next_most) = places.most_common(2)
     odd = [one for one in waiting if (one.own.file, one.own.line) != usual] if most > next_most else waiting
