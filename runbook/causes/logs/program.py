@@ -120,6 +120,14 @@ RULES = (
         unless=("sizes-differ", "told-different-sizes"),
     ),
     Rule(
+        "distributed-api-misuse",
+        "CUDA cannot be used by {who}: most often it was used before the process was forked",
+        (Sign("cuda-after-fork", "initialization error", r"(?:CUDA error|Cuda failure)\W{1,3}initialization error"),),
+        tier=Tier.PROGRAM,
+        confidence="medium",
+        remedy="start workers with spawn or through a launcher, and touch torch.cuda only inside of them (a notebook: restart its kernel first)",
+    ),
+    Rule(
         "environment-not-activated",
         "{command} is not there in the shell that ran: another environment than the one you type in",
         (

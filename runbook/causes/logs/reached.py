@@ -47,7 +47,7 @@ TESTS_PASSED = re.compile(
 
 ENDED = re.compile(
     BAD
-    + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b)",
+    + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?\bTrainer\.fit\W{1,3}stopped\b)",
     re.IGNORECASE | re.DOTALL,
 )
 """A run says at its end that it is over, and well."""
@@ -55,7 +55,7 @@ ENDED = re.compile(
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
     # ranks met
-    rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with)\b|\bsuccessfully connected\b"
+    rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
     rb"|\b(?:I am|rank|process|worker|task|node) \d+ ?(?:of|out of|/) ?\d+|hostname of the client socket cannot be retrieved|connection established|authentication succeeded|accepted (?:publickey|password|connection)"
     # NCCL and its like are past their bootstrap
     rb"|\busing network\b|\bNET/\w+ ?: Using \[?\d|\bvia (?:P2P|SHM|NET|direct)|\b(?:Ring|Channel|Tree)s? \d+|\bconnected all\b|\bNVLS comm|peer access already|\(0x2c0\)|MNNVL|\btrees?\b (?:enabled|disabled)"
