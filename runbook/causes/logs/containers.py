@@ -61,5 +61,9 @@ SIGNS = (
         "failedmount|failedattachvolume|createcontainer|runcontainererror|failedcreatepodsandbox|is waiting to start|start container process|couldn't start container|nvidia-container-cli|failed to create shim|failed to create task",
         r"\bFailed(?:Mount|AttachVolume|CreatePodSandBox)\b|\bCreateContainer(?:Config)?Error\b|\bRunContainerError\b|is waiting to start: (?!trying)|unable to start container process|pyxis: couldn't start container|nvidia-container-cli: .*error|failed to create (?:shim )?task",
     ),
-    Sign("pod-placed", "successfully assigned|started container|successfully pulled", r"Successfully assigned \S+|Started container\b|Successfully pulled image"),
+    Sign(
+        "pod-placed",
+        "successfully assigned|started container|successfully pulled",
+        r"Successfully assigned \S+|Started container\b|Successfully pulled image",
+    ),
 )

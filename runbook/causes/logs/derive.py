@@ -238,15 +238,12 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
 
 def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     """Lines that tell a failure, and are not of the kind that is known to tell nothing more."""
-    known = {(hit.line.source, hit.line.number) for sign in WRAPPERS for hit in hits.get(sign, ())}
+    known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
     # What NCCL warned of before its ranks met did not keep them from it.
     met = {hit.line.source: hit.line.number for hit in hits.get("joined", ())}
-    warned = (hit.line for hit in hits.get("nccl-warn", ()))
-    known |= {(line.source, line.number) for line in warned if line.number < met.get(line.source, 0)}
-    for sign in TELLS_FAILURE:
-        for hit in hits.get(sign, ()):
-            if (hit.line.source, hit.line.number) not in known:
-                yield Hit("unfamiliar-error", hit.line)
+    known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
+    told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
+    yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
 
 
 def _not_placed(sign: str, hits: Hits) -> Iterator[Hit]:

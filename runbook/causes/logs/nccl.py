@@ -36,10 +36,18 @@ RULES = (
     Rule(
         "p2p-hang-acs-iommu",
         "it hangs on a machine whose IOMMU is on",
-        (Sign("iommu-on", "iommu=", r"\b(?:intel|amd)_iommu=on|iommu=soft|Missing .?(?:amd_)?iommu="),),
+        (Sign("iommu-on", "iommu=", r"\b(?:intel|amd)_iommu=on|iommu=soft"),),
         needs=("hangs", "nccl-or-cuda"),
         confidence="low",
         tier=Tier.SYMPTOM,
+    ),
+    Rule(
+        "p2p-hang-acs-iommu",
+        "RCCL warns that the IOMMU is not passed through, and nothing shows that its ranks got past that",
+        (Sign("iommu-not-passed", "from kernel command line", r"Missing .?(?:amd_)?iommu=\w+\W from kernel command line"),),
+        unless=("joined", "progress-seen"),
+        confidence="low",
+        tier=Tier.NETWORK,
     ),
     Rule(
         "nvls-multicast-failure",

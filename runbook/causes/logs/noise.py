@@ -24,7 +24,7 @@ PROGRESS = "loss|epoch|it/s]|s/it]|iter|tokens/s|samples/s|step|it/s,|s/it,|bus 
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out|packet loss|terminat\w+)\b)"
-    rb"(?:.*(?:loss\W{0,8}-?\d|\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d|(?:tokens|samples)/s|(?:\b|_)steps?\W{0,5}\d|avg bus bandwidth|client socket has connected to|application startup complete|ready to roll"
+    rb"(?:.*(?:loss\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d|(?:tokens|samples)/s|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth|client socket has connected to|application startup complete|ready to roll"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded|successfully)\b))",
     re.IGNORECASE | re.DOTALL,
 )

@@ -32,7 +32,7 @@ PROGRESS = re.compile(
     rb"|all_?reduce ok|avg bus bandwidth|\b\d+ packets transmitted|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d|\b(?:[GMT]B/s|TFLOPS?|examples/s|images/s|img/s|ms/step)\b"
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
-    rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b|\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
+    rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
     rb"))",
     re.IGNORECASE | re.DOTALL,
 )
