@@ -58,7 +58,7 @@ SETUP = re.compile(
     rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
     rb"|\b(?:I am|rank|process|worker|task|node) \d+ ?(?:of|out of|/) ?\d+|hostname of the client socket cannot be retrieved|connection established|authentication succeeded|accepted (?:publickey|password|connection)"
     # NCCL and its like are past their bootstrap
-    rb"|\busing network\b|\bNET/\w+ ?: Using \[?\d|\bvia (?:P2P|SHM|NET|direct)|\b(?:Ring|Channel|Tree)s? \d+|\bconnected all\b|\bNVLS comm|peer access already|\(0x2c0\)|MNNVL|\btrees?\b (?:enabled|disabled)"
+    rb"|\busing (?:internal )?network\b|\bNET/\w+ ?: Using \[?\d|\bNET : Using interface\b|\bvia (?:P2P|SHM|NET|direct)|\b(?:Ring|Channel|Tree)s? \d+|\bconnected all\b|\bNVLS comm|peer access already|\(0x2c0\)|MNNVL|\btrees?\b (?:enabled|disabled)"
     rb"|running collective|collective backend"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http|uvicorn running)|\b(?:started|ready|running)\b|\bkernel: |\bsystemd\[\d+\]|\bNVRM\b"
