@@ -47,7 +47,7 @@ RULES = (
         "insufficient-evidence",
         "these lines only say that something failed ({line}), not what",
         ("nccl-failed", "launcher-failed"),
-        unless=("unfamiliar-error",),
+        unless=("unfamiliar-error", "ends-again-and-again"),
         tier=Tier.WRAPPER,
         remedy=MORE,
     ),
