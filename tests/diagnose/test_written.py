@@ -210,3 +210,39 @@ def test_a_program_that_caught_it_and_came_to_its_end_is_healthy() -> None:
 def test_what_tests_print_on_purpose_is_judged_by_their_summary(summary: str, healthy: bool) -> None:
     chaos = "test_kill (chaos.Kill) ... [E] RuntimeError: Connection refused\nTraceback (most recent call last):\ntorch.distributed.DistBackendError: NCCL error, remote process exited\nCUDA out of memory. Tried to allocate 2 GiB\n"
     assert (causes_in(job=chaos + summary) == []) is healthy
+
+
+@pytest.mark.parametrize(
+    ("line", "sure"),
+    [
+        ("train.py exits with return code = 1", True),
+        ("RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:45, unhandled system error, NCCL version 2.20.5", True),
+        ("CUDA_ERROR_STRANGE_THING in expression cuDoSomething(&handle) failed", False),
+        ("RuntimeError: HIP error: something nobody has met", False),
+    ],
+)
+def test_only_lines_that_are_known_to_tell_nothing_are_surely_too_little(line: str, sure: bool) -> None:
+    found = causes_in(job=line + "\nrank 0 exited with exit code 1\n")
+    assert (found[0].cause, found[0].confidence == "high") == ("insufficient-evidence", sure)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: Broken pipe",
+        "RuntimeError: [/opt/gloo/pair.cc:598] Connection closed by peer [10.0.0.2]:4123",
+        "gn1:15:91 [3] include/socket.h:398 NCCL WARN Call to recv failed : Connection reset by peer",
+        "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 milliseconds",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 812 got signal: 15",
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -15 (pid: 812)",
+    ],
+)
+def test_what_only_follows_is_never_sure(line: str) -> None:
+    assert causes_in(job=line)[0].confidence != "high"
+
+
+def test_a_pod_that_failed_after_another_ran_is_not_lost_sight_of() -> None:
+    started = "Normal   Started  2m  kubelet  Started container pytorch\n"
+    missing = 'Warning  Failed  1m  kubelet  Failed to pull image "repo.local/train:v3": not found\n'
+    assert first_in(started + missing) == "ranks-missing"
+    assert first_in(missing + started) != "ranks-missing"

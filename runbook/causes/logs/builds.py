@@ -12,7 +12,7 @@ RULES = (
             Sign(
                 "no-nccl",
                 "nccl|not compiled with cuda",
-                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl|Horovod has not been built with NCCL",
+                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL(?!_)|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl|Horovod has not been built with NCCL",
             ),
             Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from runbook.causes.logs.collectives import compare
 from runbook.causes.logs.ras import read_report
 from runbook.causes.logs.sign import Hit
+from runbook.causes.logs.unexplained import TELLS_FAILURE, WRAPPERS
 from runbook.model.numbers import number, small_number
 
 NEAR = 80  # lines of one traceback
@@ -37,6 +38,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _ids(hits)
     yield from _all_clients(hits)
     yield from _reset_at_once(hits)
+    yield from _unfamiliar(hits)
     yield from _differ("torch-version", "version", "versions-differ", "versions", hits)
     yield from _differ("nccl-version", "version", "nccl-versions-differ", "versions", hits)
     yield from _differ("active-mtu", "mtu", "mtus-differ", "mtus", hits)
@@ -45,6 +47,9 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _inner_interfaces(hits)
     yield from _told_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
+    yield from (Hit("pod-without-machine", hit.line) for hit in _not_placed("waits-for-machine", hits))
+    yield from (Hit("container-without-image", hit.line) for hit in _not_placed("waits-for-image", hits))
+    yield from (Hit("container-not-started", hit.line) for hit in _not_placed("waits-for-container", hits))
     for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
         if hit.groups["where"].startswith("graph/"):
             yield Hit("gave-up-in-topology", hit.line, hit.groups)
@@ -229,6 +234,22 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
             told += [before[-1], loss] if large else []
     if answered[False] == {True} and answered[True] == {False}:
         yield from (Hit("large-pings-vanish", hit.line) for hit in told)
+
+
+def _unfamiliar(hits: Hits) -> Iterator[Hit]:
+    """Lines that tell a failure, and are not of the kind that is known to tell nothing more."""
+    known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
+    # What NCCL warned of before its ranks met did not keep them from it.
+    met = {hit.line.source: hit.line.number for hit in hits.get("joined", ())}
+    known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
+    told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
+    yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
+
+
+def _not_placed(sign: str, hits: Hits) -> Iterator[Hit]:
+    """What kept a pod from running, unless a later event of the same log tells that a pod got past it."""
+    past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
+    yield from (hit for hit in hits.get(sign, ()) if hit.line.number > past.get(hit.line.source, 0))
 
 
 def _differ(sign: str, group: str, name: str, told: str, hits: Hits) -> Iterator[Hit]:

@@ -73,7 +73,7 @@ RULES = (
         (
             Sign(
                 "gpu-lost",
-                "xid|fallen off the bus|gpu is lost|determine the device handle|nvml_error_gpu_is_lost|gpu lost|rminit|device_unavailable",
+                "xid|fallen off the bus|gpu is lost|determine the device handle|gpu_is_lost|gpu lost|rminit|device_unavailable",
                 xid("79") + r"|fallen off the bus|GPU is lost|Unable to determine the device handle|GPU_IS_LOST|RmInitAdapter failed|\bXid\b.*GPU has fallen",
             ),
         ),

@@ -35,6 +35,7 @@ PREFIXES = (
     re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
     re.compile(r"\A\s+(?=\S)"),
     re.compile(r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"),  # a viewer's line numbers
+    re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
     re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
     re.compile(r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - )"),  # Python's logging
     re.compile(r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal

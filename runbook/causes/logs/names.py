@@ -19,7 +19,7 @@ LOOKUP = Sign(
     r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)|.*dns resolution failed(?: for (?P<host2>[^\s:;,]+))?"
     r"|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN|.*UnknownHostException: (?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)|.*can't find address for host (?P<host9>[\w.-]+)"
     r"|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host|.*no address associated with"
-    r"|.*name does not resolve|.*failed to resolve|.*cannot be resolved|.*unable to resolve host)",
+    r"|.*name does not resolve|.*failed to resolve(?! reference)|.*cannot be resolved|.*unable to resolve host)",
 )
 NONSENSE = r"(?:\s[^,)]*|[^,()]*\s|[^,()]*(?:://|/|<|>|\$|\{|\bX{2,3}\b|_IP\b|ip_addr|your[-_])[^,()]*|None|null|0\.0\.0\.[1-9]\d*|\d+|[^,():]+:\d+|[^\s,()]*\[[^,)]*)"
 

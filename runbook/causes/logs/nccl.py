@@ -26,7 +26,7 @@ RULES = (
         "GPUs of one machine hang at their first exchange and stay busy: peer-to-peer traffic is lost in ACS or the IOMMU",
         (
             Sign("p2p-disable-cures", "p_disable", r"NCCL_P2P_DISABLE=1\b.*(?:work|fix|solve|cure|help|resolve|pass|complete|success|fine|run)|(?:work|fix|solve|run|pass|hang)\w*\b.*NCCL_P2P_DISABLE=1"),
-            Sign("iommu-faults", "dmar|io_page_fault|iommu|amd-vi|acsctl", r"Missing .?iommu=pt|DMAR:.*(?:fault|PTE)|IO_PAGE_FAULT|AMD-Vi: .*(?:Event|fault)"),
+            Sign("iommu-faults", "dmar|io_page_fault|iommu|amd-vi|acsctl", r"DMAR:.*(?:fault|PTE)|IO_PAGE_FAULT|AMD-Vi: .*(?:Event|fault)"),
             "hangs-with-busy-gpus",
         ),
         needs=("nccl-or-cuda",),
@@ -42,6 +42,14 @@ RULES = (
         tier=Tier.SYMPTOM,
     ),
     Rule(
+        "p2p-hang-acs-iommu",
+        "RCCL warns that the IOMMU is not passed through, and nothing shows that its ranks got past that",
+        (Sign("iommu-not-passed", "from kernel command line", r"Missing .?(?:amd_)?iommu=\w+\W from kernel command line"),),
+        unless=("joined", "progress-seen"),
+        confidence="low",
+        tier=Tier.NETWORK,
+    ),
+    Rule(
         "nvls-multicast-failure",
         "NVLink SHARP multicast fails",
         (Sign("nvls", "nvls|multicast", r"transport/nvls\.cc.*(?:NCCL WARN|fail|error|-> [1-9])|NVLS.*(?:fail|error)|cuMulticast\w+.*(?:fail|error|invalid|not)|multicast.*(?:fail|bind)"),),
@@ -50,7 +58,7 @@ RULES = (
     Rule(
         "imex-channel-missing",
         "memory cannot be shared over the multi-node NVLink: no IMEX channel for this process",
-        (Sign("imex", "imex|cumemcreate|fabric handle|cumem|cuda failure", r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)|fabric handle.*(?:fail|not permitted|not supported)|(?:Cuda failure|CUDA error)[ :']*800\b|nvidia-caps-imex-channels.*(?:No such|missing|denied)"),),
+        (Sign("imex", "imex|cumemcreate|fabric handle|cumem|cuda failure", r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)|not permitted in expression cuMemCreate|fabric handle.*(?:fail|not permitted|not supported)|(?:Cuda failure|CUDA error)[ :']*800\b|nvidia-caps-imex-channels.*(?:No such|missing|denied)"),),
     ),
     Rule(
         "mismatched-collectives",
@@ -114,10 +122,10 @@ SIGNS = (
         r"(?:\[(?P<pg>PG[^\]]{1,60}?) ?Rank (?P<rank>\d+)\].{0,200}?)?(?:work: (?P<seq>\d+), )?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
         keep=8000),
     Sign("nccl-failed", "nccl error|unhandled system error|unhandled cuda error|internal error|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|nccl failure|invalid usage", r"NCCL (?:error|failure)|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda|InvalidUsage)\w*|internal error.*NCCL"),
-    Sign("nccl-warn", "nccl warn| warn |warn net|warn bootstrap", r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |^WARN (?:NET|Bootstrap|Net|Call|Cuda)"),
+    Sign("nccl-warn", "nccl warn| warn |warn net|warn bootstrap", r"NCCL WARN(?! Missing .{1,12} from kernel command line| NUMA auto balancing)|\.(?:cc|cu|h):\d+ WARN |^WARN (?:NET|Bootstrap|Net|Call|Cuda)"),
     Sign("nccl-or-cuda", "nccl|cuda|gpu", r"nccl|cuda|\bgpus?\b|gpu[_-]", keep=4),
     Sign("failed-collective", "nccl|hccl|rccl|oneccl|gloo|collective|process group", r"(?:NCCL|HCCL|RCCL|oneCCL|Gloo|ProcessGroup|collective)\w*.*(?:Error|error|fail)"),
-    Sign("hangs", "hang|hung|stuck", r"\b(?:hangs?|hung|hanging|stuck)\b"),
+    Sign("hangs", "hang|hung|stuck", r"^(?!.*\bcan lead to\b)(?:.*\b(?:hangs?|hung|hanging|stuck)\b)"),
     Sign("busy-gpus", "utili|gpu-util|gpus at|      default", r"(?:100 ?%.*(?:util|GPU)|(?:util|GPU)\w*.*\b100 ?%)|\b100% +Default"),
     Sign("p-to-p-channels", "via p|connected all", r"via P2P/|Connected all (?:rings|trees)"),
     Sign("via-net", "via net", None, keep=4),

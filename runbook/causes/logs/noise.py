@@ -14,7 +14,8 @@ NOISE = re.compile(
     r"|unable to resolve host \S+: Name or service|^\s*(?:raise|return|warnings\.warn|except|assert)\b|^frame #\d+|^\s*@ +0x[0-9a-f]+ |^#\d+ +0x|AER: Corrected error|severity=Corrected"
     r"|TF-TRT Warning|Unable to register cu\w+ factory|oneDNN custom operations|computation placer already registered|error_file:|error_handler:\{"
     r"|Failed to find (?:reverse (?!path)|hostname)|reverse DNS|NCCL_(?!SOCKET_IFNAME|IB_HCA|IB_DISABLE set by environment to 0)\w+ set by environment|INFO \S+:\d+ -> [07](?: \[|$)|mount.*already|<NO_OTHER_FAILURES>"
-    r"|df: .*triton.*No such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|Unable to find hostfile|^debconf: |can only test a child process|^Exception ignored in",
+    r"|df: .*triton.*No such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|Unable to find hostfile|^debconf: |can only test a child process|^Exception ignored in"
+    r"|^wandb: |net_fastsocket\.cc:\d+ NCCL WARN (?:Cannot get incoming CPU|Maximum retry reached)",
     re.IGNORECASE,
 )
 
@@ -23,7 +24,7 @@ PROGRESS = "loss|epoch|it/s]|s/it]|iter|tokens/s|samples/s|step|it/s,|s/it,|bus 
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out|packet loss|terminat\w+)\b)"
-    rb"(?:.*(?:loss\W{0,8}-?\d|\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d|(?:tokens|samples)/s|(?:\b|_)steps?\W{0,5}\d|avg bus bandwidth|client socket has connected to|application startup complete|ready to roll"
+    rb"(?:.*(?:loss\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d|(?:tokens|samples)/s|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth|client socket has connected to|application startup complete|ready to roll"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded|successfully)\b))",
     re.IGNORECASE | re.DOTALL,
 )

@@ -46,7 +46,7 @@ RULES = (
         "program-error",
         "the program raised {type}: {message}",
         ("other-error", Sign("oddly-named", "errors.|exceptions.", rf"^(?!.*{LESSER}.*: )(?:.*[\])>:|] +)?(?:[a-z_]\w*\.)*_?(?:errors|exceptions)\.(?P<type>(?!\w*(?:Error|Exception)\b)(?-i:[A-Z])\w+): (?P<message>.{{0,160}})")),
-        unless=("nccl-failed", "failed-collective", "cuda-error"),
+        unless=("nccl-failed", "failed-collective", "cuda-error", "accelerator-failed"),
         tier=Tier.ABORT,
         confidence="medium",
     ),
@@ -120,6 +120,14 @@ RULES = (
         unless=("sizes-differ", "told-different-sizes"),
     ),
     Rule(
+        "distributed-api-misuse",
+        "CUDA cannot be used by {who}: most often it was used before the process was forked",
+        (Sign("cuda-after-fork", "initialization error|stable environment for the notebook", r"(?:CUDA error|Cuda failure)\W{1,3}initialization error|verifying a stable environment for the notebook"),),
+        tier=Tier.PROGRAM,
+        confidence="medium",
+        remedy="start workers with spawn or through a launcher, and touch torch.cuda only inside of them (a notebook: restart its kernel first)",
+    ),
+    Rule(
         "environment-not-activated",
         "{command} is not there in the shell that ran: another environment than the one you type in",
         (
@@ -171,7 +179,7 @@ RULES = (
             Sign(
                 "tool-not-found",
                 "ninja|'hostname|pdsh|orted|etcd|prted|mpirun|mpiexec|not installed|srun|mvapich|impi|openmpi|hydra|command not found|: not found|no such file|sshpass|plm_rsh_agent|neither mpi|no module named",
-                rf"(?:^|[\s'\"`/:])(?P<tool>{TOOLS})['\"`’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})|command not found: (?P<tool6>{TOOLS})\b|(?P<tool2>{TOOLS})\b.{{0,40}}(?:is not installed|not installed|could not be found|cannot be found|not found)"
+                rf"(?:^|[\s'\"`/:])(?P<tool>{TOOLS})['\"`’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})|command not found: (?P<tool6>{TOOLS})\b|(?P<tool2>{TOOLS})\b(?![./]).{{0,40}}(?:is not installed|not installed|could not be found|cannot be found|not found)"
                 rf"|(?:^|/)(?P<tool7>{TOOLS}): .*No such file|No such file or directory: ['\"](?P<tool5>{TOOLS}|hostname)['\"]|No module named ['\"]?(?P<tool3>etcd|mpi4py\.futures|pdsh)|launcher ['\"]?(?P<tool4>pdsh|\w*mpi\w*)['\"]? not installed"
                 r"|you must install the (?P<tool8>sshpass)|(?P<tool9>plm_rsh_agent): |Neither MPI nor Gloo support has been built|(?P<tool10>Ninja) is required|Failed to import (?P<tool11>\S*etcd)",
             ),

@@ -70,12 +70,21 @@ RULES = (
                 r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))|active longer than specified deadline|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))|node was low on resource|scancel: Terminating job|srun: forcing job termination|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
             ),
             "cancelled-plainly",
+        ),
+        tier=Tier.SYMPTOM,
+        unless=("crashed",),
+    ),
+    Rule(
+        "terminated-from-outside",
+        "the job was told to end (SIGTERM): time limit, preemption, cancellation, eviction, or a launcher that cleaned up",
+        (
             Sign("ended-by-term", "exit code|exitcode|return code|exit status|exited with", r"\b(?:exit ?code|return code|exit status|exited with(?: exit)?(?: code| status)?)\W{1,5}(?:143|-15)\b(?! \(pid: \d+\) of binary)"),
             Sign("told-to-end", "death signal|got signal|sigterm|preempt|requeue|requeing",
                  r"Received (?:15|2|3|(?:Signals\.)?SIG(?:TERM|INT|QUIT)) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d"),
         ),
         tier=Tier.SYMPTOM,
         unless=("crashed",),
+        confidence="medium",
     ),
     Rule(
         "terminated-from-outside",
@@ -91,14 +100,15 @@ RULES = (
         (
             Sign(
                 "peer-closed",
-                "horovod has been shut down|commclosederror|collective ops is aborted|closed by peer|connection failure|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
-                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|CommClosedError|Collective ops is aborted by|Connection closed by peer \[?(?P<peer>[^\]\s]+)|(?<!Service thread\] )Connection closed by (?:remote peer|localRank) (?P<peer2>\S+)|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
+                "horovod has been shut down|lame workers|commclosederror|collective ops is aborted|closed by peer|connection failure|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
+                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|ShutdownHook: lame workers found|CommClosedError|Collective ops is aborted by|Connection closed by peer \[?(?P<peer>[^\]\s]+)|(?<!Service thread\] )Connection closed by (?:remote peer|localRank)(?: (?P<peer2>\S+))?|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
                 r"|tasks are unhealthy|task .* (?:is )?unhealthy|remote process exited or there was a network error|ncclRemoteError|stopped sending heartbeats|lost communication with",
             ),
             Sign("task-unhealthy", "heartbeat timeout|heartbeats"),
         ),
         unless=("gloo-mesh-failed", "reads-from-lost-peer"),
         tier=Tier.SYMPTOM,
+        confidence="medium",
         follows=("terminated-from-outside",),
     ),
     Rule(
@@ -106,6 +116,7 @@ RULES = (
         "a process left JAX while others still worked, and waited at the way out until the time was up: its own log says why it left",
         (Sign("shutdown-barrier", "shutdown barrier", r"Shutdown barrier (?:in coordination service )?has failed"),),
         tier=Tier.SYMPTOM,
+        confidence="medium",
         follows=("terminated-from-outside",),
         remedy="read the log of the task that is `The first task at the barrier`: what it raised stands above its wait",
     ),

@@ -133,6 +133,7 @@ RULES = (
                 r"fi_getinfo.*(?:No data|fail|-61|not found)|Could not find any optimal provider|no (?:eligible|suitable|usable|valid) (?:\w+ )?provider|output empty list|\b(?:OFI|efa|libfabric)\b.*(?:No data available|no provider|provider not found|no devices? found)|Failed to initialize .*(?:libfabric|OFI|aws-ofi)|Couldn't find any (?:optimal )?provider|aws-ofi-nccl initialization failed|Only EFA provider is supported|-61 \(No data",
             ),
         ),
+        unless=("provider-found",),
     ),
     Rule(
         "gcp-tcpx-daemon-down",
@@ -157,6 +158,7 @@ RULES = (
 
 SIGNS = (
     Sign("via-gdr", "gdrdma", None, keep=4),
+    Sign("provider-found", "selected provider|using network aws|net/ofi using", None, keep=4),
     Sign("link-ethernet", "link_layer|roce|link layer", r"link[_ ]layer:?\s*Ethernet|/RoCE\b|\bRoCE\b"),
     Sign("link-infiniband", "link_layer|/ib|link layer", r"link[_ ]layer:?\s*InfiniBand|mlx\d_\d+:\d+/IB\b"),
     Sign(

@@ -32,7 +32,7 @@ PROGRESS = re.compile(
     rb"|all_?reduce ok|avg bus bandwidth|\b\d+ packets transmitted|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d|\b(?:[GMT]B/s|TFLOPS?|examples/s|images/s|img/s|ms/step)\b"
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
-    rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b|\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
+    rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
     rb"))",
     re.IGNORECASE | re.DOTALL,
 )
@@ -47,7 +47,7 @@ TESTS_PASSED = re.compile(
 
 ENDED = re.compile(
     BAD
-    + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b)",
+    + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?\bTrainer\.fit\W{1,3}stopped\b)",
     re.IGNORECASE | re.DOTALL,
 )
 """A run says at its end that it is over, and well."""
@@ -55,10 +55,10 @@ ENDED = re.compile(
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
     # ranks met
-    rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with)\b|\bsuccessfully connected\b"
+    rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
     rb"|\b(?:I am|rank|process|worker|task|node) \d+ ?(?:of|out of|/) ?\d+|hostname of the client socket cannot be retrieved|connection established|authentication succeeded|accepted (?:publickey|password|connection)"
     # NCCL and its like are past their bootstrap
-    rb"|\busing network\b|\bNET/\w+ ?: Using \[?\d|\bvia (?:P2P|SHM|NET|direct)|\b(?:Ring|Channel|Tree)s? \d+|\bconnected all\b|\bNVLS comm|peer access already|\(0x2c0\)|MNNVL|\btrees?\b (?:enabled|disabled)"
+    rb"|\busing (?:internal )?network\b|\bNET/\w+ ?: Using \[?\d|\bNET : Using interface\b|\bvia (?:P2P|SHM|NET|direct)|\b(?:Ring|Channel|Tree)s? \d+|\bconnected all\b|\bNVLS comm|peer access already|\(0x2c0\)|MNNVL|\btrees?\b (?:enabled|disabled)"
     rb"|running collective|collective backend"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http|uvicorn running)|\b(?:started|ready|running)\b|\bkernel: |\bsystemd\[\d+\]|\bNVRM\b"

@@ -38,8 +38,8 @@ RULES = (
             ),
             Sign(
                 "never-scheduled",
-                "waiting to start|imagepullbackoff|errimagepull|not enough slots|batch job submission failed|nodes are available|failedscheduling|unable to create step|unable to allocate resources|insufficient nvidia|not been scheduled|placement group",
-                r"is waiting to start: |ImagePullBackOff|ErrImagePull|not enough slots available|Batch job submission failed|\b\d+/\d+ nodes are available|FailedScheduling|Unable to create step for job|Unable to allocate resources|Insufficient nvidia\.com|placement group.*(?:not been scheduled|for \d+ seconds|cannot be|can't be|timed out|infeasible)",
+                "not enough slots|batch job submission failed|unable to create step|unable to allocate resources|not been scheduled|placement group",
+                r"not enough slots available|Batch job submission failed|Unable to create step for job|Unable to allocate resources|placement group.*(?:not been scheduled|for \d+ seconds|cannot be|can't be|timed out|infeasible)",
             ),
             Sign("horovod-missing", "horovodrun|missing ranks|of the processes|for tasks to start|tasks registered", r"Timed out waiting for (?:horovodrun|tasks to start)|of \d+ (?:processes|tasks) (?:registered|started)"),
         ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from runbook.causes.logs import (
+    accelerators,
     builds,
+    containers,
     gpu,
     interfaces,
     names,
@@ -24,10 +26,11 @@ from runbook.causes.logs.sign import Rule, Sign
 
 RULES: tuple[Rule, ...] = (
     *shells.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES, *program.RULES, *builds.RULES, *gpu.RULES,
-    *rdma.RULES, *nccl.RULES, *ras.RULES, *unexplained.RULES,
+    *accelerators.RULES, *containers.RULES, *rdma.RULES, *nccl.RULES, *ras.RULES, *unexplained.RULES,
 )  # fmt: skip
 SIGNS: tuple[Sign, ...] = (
-    *shells.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *rdma.SIGNS,
+    *shells.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *accelerators.SIGNS,
+    *containers.SIGNS, *rdma.SIGNS,
     *nccl.SIGNS, *ras.SIGNS, *unexplained.SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )  # fmt: skip
 

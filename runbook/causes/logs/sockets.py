@@ -185,7 +185,7 @@ RULES = (
                 "client-timed-out",
                 "has timed out after|timed out trying to connect|connect() timed out|timed out (try|tcp client failed to connect|jax distributed service|failed to connect to all addresses",
                 r"client socket has timed out after \S+ while trying to connect to (?:\((?P<host>[^,]*), (?P<port>\d+)\)|\[?(?P<host3>[\w.:-]+?)\]?:(?P<port3>\d+))"
-                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed out"
+                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed out(?!.*got 0 bytes)"
                 r"|Timed out trying to connect to '?tcp://(?P<host4>[^:']+):(?P<port4>\d+)|connect\(\) timed out\. Original timeout|failed to connect to all addresses(?!.*refused)",
             ),
         ),
@@ -234,7 +234,7 @@ RULES = (
                 r"(?:NCCL|socket\w*:|Call to connect|BTL|tcp_peer).{0,600}Connection refused",
             ),
         ),
-        unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface"),
+        unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface", "joined"),
         tier=Tier.SYMPTOM,
         confidence="low",
     ),

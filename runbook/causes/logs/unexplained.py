@@ -36,13 +36,28 @@ TROUBLE = "|".join(
 )
 """How programs of all kinds tell that something is wrong."""
 
+TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
+"""Signs of lines that tell a failure in words that no rule may know."""
+WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
+"""Signs of lines that are known to tell only that something failed."""
+MORE = "run again with NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 and `torchrun --log-dir logs --tee 3`, and give the logs of all nodes"
+
 RULES = (
     Rule(
         "insufficient-evidence",
         "these lines only say that something failed ({line}), not what",
-        ("nccl-failed", "nccl-warn", "launcher-failed", "network-exception", "other-exception", "glog-error", "says-failed", "trouble"),
+        ("nccl-failed", "launcher-failed"),
+        unless=("unfamiliar-error", "ends-again-and-again"),
         tier=Tier.WRAPPER,
-        remedy="run again with NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 and `torchrun --log-dir logs --tee 3`, and give the logs of all nodes",
+        remedy=MORE,
+    ),
+    Rule(
+        "insufficient-evidence",
+        "something failed, and no rule knows these lines ({line})",
+        ("unfamiliar-error", "nccl-failed", "launcher-failed"),
+        tier=Tier.WRAPPER,
+        confidence="medium",
+        remedy=MORE,
     ),
     Rule(
         "insufficient-evidence",
