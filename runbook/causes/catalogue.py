@@ -119,6 +119,7 @@ CAUSES: Mapping[str, str] = {
     "allreduce-wrong-data": "the reduced values are wrong; which rank, which element",
     "allreduce-slow": "below the gate",
     "mismatched-collectives": "ranks called different operations, sizes or orders",
+    "training-stalled": "no rank makes steps any more, and none stands out",
     "collective-stall-uniform": "all ranks in the same call: transport or GPU, not code",
     # InfiniBand, RoCE
     "ib-no-device": "there is no InfiniBand adapter",

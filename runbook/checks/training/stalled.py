@@ -108,8 +108,7 @@ def judge_stall(crew: Crew, progress: Progress, frozen: Mapping[str, Facts]) -> 
     pace = progress.pace()
     since = f"no step for {seconds_text(pace.age_s)}, after step {pace.step:,}" if pace else "no step so far"
     standing = list(_standing(crew, frozen))
-    found = _asleep(standing, since) or _elsewhere(standing, since)
-    if found:
+    if found := accused(standing, since):
         return found
     blind = sorted(set(crew.nodes) - frozen.keys())
     evidence = [line for one in standing[:2] for line in one.shown()]
@@ -132,6 +131,11 @@ def judge_stall(crew: Crew, progress: Progress, frozen: Mapping[str, Facts]) -> 
             (*_states(standing), *evidence),
         )
     return {name: [finding] for name in crew.nodes}
+
+
+def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
+    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no step."""
+    return _asleep(standing, since) or _elsewhere(standing, since)
 
 
 def outcomes_of_stall(crew: Crew, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:

@@ -14,7 +14,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 
 _OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
-_OF_A_RUN = ("retries", "start_timeout", "grace", "detach", "barrier", "barrier_folder")
+_OF_A_RUN = ("retries", "start_timeout", "grace", "watch", "detach", "barrier", "barrier_folder")
 """Keys that a rendered script knows nothing of."""
 
 
@@ -31,6 +31,20 @@ def detached(staged: Staged) -> Iterator[Problem]:
         )
         help = "remove it: `runbook stop` ends the job; a limit of its own belongs into the program"
         yield Problem("playbook.timeout-of-detached", message, staged.span("timeout"), help)
+
+
+def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
+    launch = staged.stage.launch
+    watch = launch.get("watch")
+    if not isinstance(watch, dict) or not staged.sound("launch"):
+        return
+    span = staged.file.document.key_span(*staged.keys, "launch", "watch")
+    if launch["detach"]:
+        message = "nobody watches a detached job: the controller leaves it after ten seconds"
+        yield Problem("playbook.watch-does-nothing", message, span, "remove `watch`, or `detach`")
+    elif watch["on_stall"] == "retry" and not launch["retries"]:
+        message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
+        yield Problem("playbook.watch-does-nothing", message, span, "add `retries: 1`, or write `on_stall: stop`")
 
 
 def retries_above_timeout(staged: Staged) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from runbook.lint.rules.playbook.launches import (
     retries_above_timeout,
     stage_after_detached,
     unchecked_launch,
+    watch_does_nothing,
 )
 from runbook.lint.rules.playbook.scripts import scripts
 from runbook.lint.rules.playbook.shell_lines import background_shell, endless_shell, interactive_shell, quoted_template
@@ -57,6 +58,7 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
     loopback_in_command,
     jax_on_windows,
     detached,
+    watch_does_nothing,
     retries_above_timeout,
     grace_above_timeout,
     barrier_folder_unused,
