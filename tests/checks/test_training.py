@@ -275,6 +275,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
             "seen": [1],
             "read": {f"{name}.out": b"hi\n", "stranger.out": b"hi\n"},
             "size": {f"{name}.out": 10},
+            "steps": {},
             "kept": [{"name": name, "state": "running", "started": 100.0, "use": {"rss": 5}}, {"name": "stranger"}],
         },
         {},

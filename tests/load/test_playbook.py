@@ -114,6 +114,7 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     env = launch.pop("env")
     assert isinstance(env, dict)
     assert launch == {
+        "watch": None,
         "launcher": "torchrun",
         "command": ["train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"],
         "workdir": "/srv",
@@ -171,3 +172,19 @@ def test_pairs_of_a_stage_is_an_argument_of_its_check(tmp_path: Path) -> None:
 def test_pairs_is_auto_or_all_and_of_a_check() -> None:
     text = "stages:\n  - {check: links, pairs: some}\n  - {shell: ls, pairs: all}\n  - {check: reach, pairs: all}\n"
     assert playbook_problems(text) == ["playbook.bad-value", "playbook.misplaced-key", "playbook.misplaced-key"]
+
+
+def test_what_a_launch_is_watched_for() -> None:
+    found = loaded(
+        r"""
+        stages:
+          - launch: {command: [a], watch: {}}
+          - launch: {command: [a], watch: {stall: 10m, progress: 'it (\d+)', on_stall: retry, stacks: false}}
+        """
+    )
+    assert found.stages[0].launch["watch"] == {
+        "stall_s": None, "progress": None, "on_stall": "report", "stacks": True,
+    }  # fmt: skip
+    assert found.stages[1].launch["watch"] == {
+        "stall_s": 600.0, "progress": r"it (\d+)", "on_stall": "retry", "stacks": False,
+    }  # fmt: skip
