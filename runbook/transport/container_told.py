@@ -85,10 +85,11 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
             seen,
         )
     if _DOWN.search(text):
+        daemon = "podman" if node.entry[0] == "podman" else "docker"
         return Unreachable(
             "container-runtime-down",
             f"`{node.entry[0]}` on {at} reaches no daemon that has containers",
-            f"on {at}: `systemctl status {'podman' if node.entry[0] == 'podman' else 'docker'}`; where the daemon listens elsewhere, "
+            f"on {at}: `systemctl status {word(daemon)}`; where the daemon listens elsewhere, "
             "name that: `inside: [docker, --host, unix:///…, exec, -i, NAME]`",
             seen,
         )
