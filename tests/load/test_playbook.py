@@ -90,7 +90,7 @@ def test_a_shell_stage(tmp_path: Path) -> None:
     assert (found.stages[1].when, found.stages[1].expect) == ("x > 1", Expect())
 
 
-BY_DEFAULT = {"grace_s": 30.0, "detach": False, "barrier": "controller", "barrier_folder": None}
+BY_DEFAULT = {"grace_s": 30.0, "detach": False, "barrier": "controller", "barrier_folder": None, "watch": None}
 """Of a launch that says nothing of them."""
 
 
@@ -114,7 +114,6 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     env = launch.pop("env")
     assert isinstance(env, dict)
     assert launch == {
-        "watch": None,
         "launcher": "torchrun",
         "command": ["train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"],
         "workdir": "/srv",
@@ -150,6 +149,9 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
         ("stages: [{launch: {command: []}}]", ["playbook.empty"]),
         ("stages: [{launch: {command: [[x]], env: {A: }}}]", ["playbook.wrong-type", "playbook.wrong-type"]),
         ("stages: [{launch: {command: [x], start_timeout: soon}}]", ["playbook.duration"]),
+        ("stages: [{launch: {command: [x], watch: {stall: soon}}}]", ["playbook.duration"]),
+        ("stages: [{launch: {command: [x], watch: {progress: 'step ('}}}]", ["playbook.bad-regex"]),
+        ("stages: [{launch: {command: [x], watch: {progress: 'step'}}}]", ["playbook.bad-regex"]),
         (
             "stages: [{name: a, check: ping}, {name: a, check: ping}, {name: a, check: ping}]",
             ["playbook.duplicate-stage"] * 2,
@@ -174,17 +176,12 @@ def test_pairs_is_auto_or_all_and_of_a_check() -> None:
     assert playbook_problems(text) == ["playbook.bad-value", "playbook.misplaced-key", "playbook.misplaced-key"]
 
 
-def test_what_a_launch_is_watched_for() -> None:
-    found = loaded(
-        r"""
+def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
+    text = r"""
         stages:
           - launch: {command: [a], watch: {}}
           - launch: {command: [a], watch: {stall: 10m, progress: 'it (\d+)', on_stall: retry, stacks: false}}
         """
-    )
-    assert found.stages[0].launch["watch"] == {
-        "stall_s": None, "progress": None, "on_stall": "report", "stacks": True,
-    }  # fmt: skip
-    assert found.stages[1].launch["watch"] == {
-        "stall_s": 600.0, "progress": r"it (\d+)", "on_stall": "retry", "stacks": False,
-    }  # fmt: skip
+    watched, more = (stage.launch["watch"] for stage in playbook(tmp_path, text).stages)
+    assert watched == {"stall_s": None, "progress": None, "on_stall": "report", "stacks": True}
+    assert more == {"stall_s": 600.0, "progress": r"it (\d+)", "on_stall": "retry", "stacks": False}
