@@ -216,19 +216,30 @@ class Keeper:
         if self.process is None:
             self.journal.write("ended", why=why, ended=time.time())
             return
-        before, deadline = self.process.poll(), time.monotonic() + grace_s
-        if before is None:
+        before, deadline = self.has_ended(), time.monotonic() + grace_s
+        if not before:
             self.journal.write("stopping", why=why)
             self.signal(signal.SIGTERM)
             try:
                 self.process.wait(grace_s)
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
-            try:
-                self.process.wait(SWEEP_S)
-            except subprocess.TimeoutExpired:
-                pass  # uninterruptible: the journal says that it is left
-        self.ended(why if before is None else None, deadline)
+        try:
+            self.process.wait(SWEEP_S)
+        except subprocess.TimeoutExpired:
+            pass  # uninterruptible: the journal says that it is left
+        self.ended(None if before else why, deadline)
+
+    def has_ended(self):
+        """Also where the thread that waits for it has not come to hear of it: until then `poll` does not know."""
+        if self.process.poll() is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+        except AttributeError:  # macOS before Python 3.13
+            return False
 
     def ended(self, why, deadline=None):
         """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets TERM

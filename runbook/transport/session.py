@@ -96,7 +96,8 @@ class Session:
         self._echo: str | None = None  # the beat that is waited for
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
-        self._closing: threading.Thread | None = None
+        self._letting_go = False
+        self._closed = threading.Event()
         self._given_up = False
         self._leaving = False  # nobody need be asked why it ended
         self._noise = b""
@@ -395,14 +396,20 @@ class Session:
 
     def disbelieve(self, reason: Unreachable) -> None:
         """Hear nothing more from the node, for this reason."""
+        self._letting_go = True  # before anybody hears of it, who may then want to wait for that
         self._lose(reason)
-        self._closing = threading.Thread(target=self._stream.close, daemon=True)
-        self._closing.start()
+        threading.Thread(target=self._close, daemon=True).start()
+
+    def _close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            self._closed.set()
 
     def let_go(self, timeout_s: float) -> None:
         """Wait until what is left here of the way to a lost node has ended."""
-        if self._closing:
-            self._closing.join(timeout_s)
+        if self._letting_go:
+            self._closed.wait(timeout_s)
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
         """Have everything of this run stopped and removed; tells what was stopped, swept and left.

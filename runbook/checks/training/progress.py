@@ -27,6 +27,9 @@ BEFORE_FIRST_S = 600.0
 """Before the first step a model is loaded and compiled: no less than this is a stall there."""
 
 TIMES_LONGEST = 10
+SHORTEST_S = 1.0
+"""Lines come here in bundles: over less than this no speed is told."""
+
 REMEMBERED = 200
 """Steps from which the speed is told."""
 
@@ -105,7 +108,7 @@ class Progress:
             if not self._steps:
                 return None
             (first, low), (last, high) = self._steps[0], self._steps[-1]
-            per_s = (high - low) / (last - first) if last > first else None
+            per_s = (high - low) / (last - first) if last - first > SHORTEST_S else None
             return Pace(high, time.monotonic() - self._last, per_s)
 
     def stalled_s(self) -> float | None:
