@@ -164,13 +164,13 @@ class _Try:
         if progress is None or job.watch is None or job.detach:
             return watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline), Stall()
         progress.begin()
+
+        def stalled() -> bool:
+            self._say_pace(progress)
+            return progress.stalled_s() is not None
+
         while True:
-            end = watch(
-                self._crew,
-                stopping=self._at.stopping.is_set,
-                deadline=deadline,
-                stalled=lambda: self._say_pace() or progress.stalled_s() is not None,
-            )
+            end = watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline, stalled=stalled)
             if end.kind != "stalled":
                 return end, Stall()
             self._at.say("no step for too long: looking at every rank")
@@ -187,18 +187,17 @@ class _Try:
                     self._stalls.append(finding.says)
                     self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
 
-    def _say_pace(self) -> bool:
+    def _say_pace(self, progress: Progress) -> None:
         """Tell how far it is, now and then."""
-        pace = self._progress.pace() if self._progress else None
+        pace = progress.pace()
         if pace is not None and time.monotonic() - self._pace_told > PACE_S:
             self._pace_told = time.monotonic()
             facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
             self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", None, None, {"pace": facts})
-        return False
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
-            self._progress.told(steps, {m.place.name: _alone(m.place) for m in self._crew.on(node)})
+            self._progress.told(steps, {m.place.name: m.place.rank for m in self._crew.on(node)})
 
     def _clean(self, names: Collection[str]) -> None:
         """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
@@ -264,18 +263,13 @@ class _Try:
 
     def _line(self, place: Place, stream: str, lines: list[str]) -> None:
         if self._progress:
-            self._progress.heard(_alone(place), lines)
+            self._progress.heard(place.rank, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 
     def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
         if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours
             member.stop = event
-
-
-def _alone(place: Place) -> int | None:
-    """The rank that speaks there; None where it may be any of several."""
-    return place.ranks[0] if len(place.ranks) == 1 and not place.each else None
 
 
 def _why(end: End) -> str:

@@ -23,7 +23,7 @@ from tool import find, read, run, tool
 BUSY = 0.2
 WORKS = 0.05
 PY_SPY_S = 4.0
-ABOVE_RTMIN = 7
+ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and can be imported by nobody else
 STACK_S = 1.0
 LONGEST_STACK = 64 * 1024
 

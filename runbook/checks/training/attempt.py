@@ -30,6 +30,11 @@ class Place:
     each: tuple[Place, ...] = ()  # the ranks that a launcher starts, each with files of its own
 
     @property
+    def rank(self) -> int | None:
+        """The rank that speaks there; None where it may be any of several."""
+        return self.ranks[0] if len(self.ranks) == 1 and not self.each else None
+
+    @property
     def voices(self) -> tuple[Place, ...]:
         """Whose output there is: of the process itself, and of the ranks that it starts."""
         return (self, *self.each)

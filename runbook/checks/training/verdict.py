@@ -174,12 +174,11 @@ def _by_logs(crew: Crew, first: Member) -> Cause | None:
     scan = scanner()
     for member in sorted(crew.members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
-            rank = place.ranks[0] if len(place.ranks) == 1 and not place.each else None
             for end in ("err", "out"):
                 path = crew.logs.folder / f"{place.name}.{end}"
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
-                        scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (rank, place.node))
+                        scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
     found = judge(scan)
     if not found or found[0].confidence == "low" or found[0].cause in VAGUE | CONSEQUENCES:
         return None
