@@ -26,7 +26,8 @@ Scalar = str | int | float | bool | None
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
-MAX_VALUES = 1_000_000  # values after aliases are written out: what stops an alias bomb
+MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings; and what stops an alias bomb
+MAX_ITEMS = 10_000  # of one list
 MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote it
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
@@ -283,6 +284,7 @@ class _Reader:
         self._anchored: list[tuple[str, Any]] = []  # every `&name`, by its event
         self._numbers: dict[str, int] = {}  # the last one of each name
         self._aliased: set[int] = set()
+        self._nodes = 0
         self._values = 0
 
     def anchors(self) -> tuple[Anchor, ...]:
@@ -314,6 +316,9 @@ class _Reader:
     def _node(self, loader: Any, event: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise self._stop("yaml.too-deep", f"values are nested more than {MAX_DEPTH} levels deep", event)
+        self._nodes += 1
+        if self._nodes > MAX_VALUES:
+            raise self._stop("yaml.too-many-values", f"this file holds more than {MAX_VALUES:,} keys and values", event)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         if event.tag is not None and event.tag not in _OUR_TAGS:
@@ -330,6 +335,8 @@ class _Reader:
             self._open(event)
             items = []
             while not isinstance(inner := loader.get_event(), yaml.SequenceEndEvent):
+                if len(items) == MAX_ITEMS:
+                    raise self._stop("yaml.too-many-values", f"this list has more than {MAX_ITEMS:,} items", event)
                 items.append(self._node(loader, inner, depth + 1))
             node = _Sequence(_packed(_Marked(event.start_mark, inner.end_mark)), items)
         else:

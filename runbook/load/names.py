@@ -36,6 +36,9 @@ class Entry:
 def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, Entry]:
     """Every node's name in order of appearance, ranges expanded in place."""
     entries: dict[str, Entry] = {}
+    if len(nodes) > LARGEST:
+        complaints.about_key(("nodes",), "too-many-nodes", f"there are more than {LARGEST:,} nodes")
+        return {}
     for key in nodes:
         keys = ("nodes", key)
         try:

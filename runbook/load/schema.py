@@ -61,19 +61,16 @@ def judge(document: Document, kind: str) -> Judged:
     explained = 0
     for error in _validator(kind).iter_errors(few):
         if explained >= MOST_EXPLAINED:
-            wrong.update(_places(error))
-            continue
-        for problem, keys in _explain(error, document, kind):
+            message = "more values are wrong as well; mend these first"
+            problems.append(Problem(f"{kind}.more-problems", message, document.span()))
+            return Judged(problems, {}, {*wrong, *((key,) for key in document.data)})
+        for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
             wrong.add(keys)
             explained += 1
             if problem is not None and not _lost(document, keys, templates) and told.is_new(problem):
                 problems.append(problem)
-            if explained >= MOST_EXPLAINED:
-                wrong.update(_places(error))
-                if not left_out:
-                    message = "more values are wrong as well; mend these first"
-                    problems.append(Problem(f"{kind}.more-problems", message, document.span()))
-                break
+        if explained >= MOST_EXPLAINED:
+            wrong.update(_places(error))
     for block, names in left_out.items():
         message = f"{len(names):,} more {block} are wrong as well; mend these first"
         problems.append(Problem(f"{kind}.more-problems", message, document.span(block)))

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from profiles import examples
+from profiles import examples, one_in
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
@@ -279,7 +279,7 @@ COMBINED = st.lists(st.sampled_from(sorted(SAID)), max_size=3, unique=True)
 
 
 @needs_sshd
-@pytest.mark.parametrize("host_keys", ["strict", "accept-new"])
+@pytest.mark.parametrize("host_keys", one_in(3, ["strict", "accept-new"]))
 @pytest.mark.parametrize("said", [(), *((one,) for one in SAID)], ids=lambda said: ", ".join(said) or "nothing")
 def test_a_host_key_is_taken_where_openssh_takes_it(server: Server, said: tuple[str, ...], host_keys: str) -> None:
     judge(server, said, host_keys)
@@ -543,16 +543,19 @@ def test_a_host_costs_the_same_however_many_others_are_known(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "line",
-    [
-        lambda n: f"node-{n} {ED25519.public}\n",
-        lambda n: f"{hashed(f'node-{n}', n.to_bytes(20, 'big'))} {ED25519.public}\n",
-        lambda n: f"node-{n}*,*-{n}?,!*{n} {ED25519.public}\n",
-        lambda n: "*a" * (LONGEST_LINE // 1024) + f" {ED25519.public}\n",
-        lambda n: ",".join(["a?" * 100] * 20) + f" {ED25519.public}\n",
-        lambda n: "@revoked " * 100 + "\n",
-        lambda n: " \t" * 200 + "\n",
-        lambda n: "\n",
-    ],
+    one_in(
+        4,
+        [
+            lambda n: f"node-{n} {ED25519.public}\n",
+            lambda n: f"{hashed(f'node-{n}', n.to_bytes(20, 'big'))} {ED25519.public}\n",
+            lambda n: f"node-{n}*,*-{n}?,!*{n} {ED25519.public}\n",
+            lambda n: "*a" * (LONGEST_LINE // 1024) + f" {ED25519.public}\n",
+            lambda n: ",".join(["a?" * 100] * 20) + f" {ED25519.public}\n",
+            lambda n: "@revoked " * 100 + "\n",
+            lambda n: " \t" * 200 + "\n",
+            lambda n: "\n",
+        ],
+    ),
 )
 def test_reading_and_asking_cost_no_more_than_in_proportion(line: Callable[[int], str], tmp_path: Path) -> None:
     name = "a" * 60

@@ -32,8 +32,8 @@ def test_a_bad_one_would_be_found(pattern: str, asked: str) -> None:
     assert slow(Found(re.compile(pattern), "here", asked), size=3000, most=100)
 
 
-def test_none_is_worse_than_linear() -> None:
-    assert not _slow(size=3000, most=6)
+def test_none_is_worse_than_linear(thorough: bool) -> None:
+    assert not _slow(size=3000, most=6, one_in=1 if thorough else 4)
 
 
 @pytest.mark.thorough
@@ -42,7 +42,7 @@ def test_none_is_worse_than_linear_on_long_texts() -> None:
     assert not _slow(size=25_000, most=120)
 
 
-def _slow(*, size: int, most: int) -> list[str]:
-    judged = [found for found in every_pattern() if not found.place.startswith(NOT_JUDGED)]
+def _slow(*, size: int, most: int, one_in: int = 1) -> list[str]:
+    judged = [found for found in every_pattern()[::one_in] if not found.place.startswith(NOT_JUDGED)]
     told = [(found, slow(found, size=size, most=most)) for found in judged]
     return [f"{found.place} {found.pattern.pattern!r}: {text}" for found, text in told if text]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 from lab.fault import filter_rule, listener
+from profiles import one_in
 
 from runbook.checks.context import Context, Run
 from runbook.checks.dialling.between import Between, between
@@ -73,13 +74,16 @@ def test_nothing_is_between_healthy_nodes(two_hosts: Lab, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("rule", "cause", "node"),
-    [
-        ("tcp dport 29500 drop", "firewall-drop", "node-a"),  # only the rendezvous port
-        ("tcp dport 32768-60999 ct state new drop", "data-ports-blocked", "node-a"),  # new connections only
-        ("ct state established tcp dport != 22 reject with tcp reset", "firewall-reject", "node-a"),
-        ("tcp sport 47123 drop", "firewall-drop", "node-a"),  # nothing but the one connection that is there
-        ("meta length > 1400 drop", "mtu-blackhole", "node-a"),
-    ],
+    one_in(
+        3,
+        [
+            ("tcp dport 29500 drop", "firewall-drop", "node-a"),  # only the rendezvous port
+            ("tcp dport 32768-60999 ct state new drop", "data-ports-blocked", "node-a"),  # new connections only
+            ("ct state established tcp dport != 22 reject with tcp reset", "firewall-reject", "node-a"),
+            ("tcp sport 47123 drop", "firewall-drop", "node-a"),  # nothing but the one connection that is there
+            ("meta length > 1400 drop", "mtu-blackhole", "node-a"),
+        ],
+    ),
 )
 def test_a_rule_that_has_just_appeared(
     two_hosts: Lab, monkeypatch: pytest.MonkeyPatch, rule: str, cause: str, node: str

@@ -14,7 +14,7 @@ from runbook.checks.isolation.schedule import Schedule, crossing, groups, round_
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 
 BOTH, SENDS, RECEIVES = tuple(Role), (Role.SENDS,), (Role.RECEIVES,)
-SIZES = {4: 1000, 16: 1000, 64: 200, 256: 40, 1024: 6}
+SIZES = {4: 300, 16: 150, 64: 30, 256: 8, 1024: 1}
 """Trials a case in `make test-all`, by the number of nodes."""
 
 QUICK = {4: 30, 16: 20, 64: 3}

@@ -14,6 +14,7 @@ import pytest
 from lab import CliResult, Host, Lab, runbook_cli, runbook_finish, runbook_start
 from lab.containers import ContainerLab
 from lab.fault import filter_rule
+from profiles import one_in
 
 from .needs import containers  # noqa: F401
 
@@ -89,7 +90,7 @@ def test_an_image_without_tools_passes_without_a_warning(lab: ContainerLab) -> N
     assert [one["warnings"] for stage in document["stages"] for one in stage["outcomes"]] == [[]] * 8
 
 
-@pytest.mark.parametrize("entry", ["nsenter --all --target {pid}", "crun exec {id}", "podman exec -i train"])
+@pytest.mark.parametrize("entry", one_in(3, ["nsenter --all --target {pid}", "crun exec {id}", "podman exec -i train"]))
 def test_any_words_that_enter_a_container_will_do(lab: ContainerLab, entry: str) -> None:
     nodes = {}
     for host in lab:
@@ -120,6 +121,7 @@ def test_a_detached_job_stays_in_the_container_until_it_is_stopped(lab: Containe
 # What is seen of the host
 
 
+@pytest.mark.thorough
 def test_a_firewall_of_the_host_is_named(lab: ContainerLab) -> None:
     filter_rule(lab["node-b"], f"ip saddr {lab['node-a'].address} tcp dport 29500-29510 drop")
     done, document = run(lab, CHECKS)
@@ -137,6 +139,7 @@ def test_a_program_of_the_host_that_holds_a_port_is_named(lab: ContainerLab) -> 
     assert "import socket" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_network_of_its_own_is_named_as_that(lab: ContainerLab) -> None:
     lab.run_container(lab["node-b"], network="none")
     done, document = run(lab, CHECKS)
@@ -147,6 +150,7 @@ def test_a_network_of_its_own_is_named_as_that(lab: ContainerLab) -> None:
 # Who is not let in
 
 
+@pytest.mark.thorough
 def test_what_keeps_us_out_is_told_by_its_name(lab: ContainerLab) -> None:
     node = lab["node-b"]
 
@@ -170,6 +174,7 @@ def test_what_keeps_us_out_is_told_by_its_name(lab: ContainerLab) -> None:
     assert cause(defaults=both) == (3, dict.fromkeys(lab.names, "container-unreachable"))
 
 
+@pytest.mark.thorough
 def test_a_container_without_python(lab: ContainerLab) -> None:
     node = lab["node-b"]
     lab.run_container(node, python=False)
@@ -191,6 +196,7 @@ def interrupted(lab: ContainerLab, strike: Callable[[int], object]) -> CliResult
     return runbook_finish(process)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_leaves_nothing(lab: ContainerLab) -> None:
     done = interrupted(lab, lambda pid: os.kill(pid, signal.SIGINT))
     assert done.returncode == 130, done
@@ -202,6 +208,7 @@ def test_a_killed_controller_leaves_nothing(lab: ContainerLab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_pulled_cable_leaves_nothing(lab: ContainerLab) -> None:
     node = lab["node-b"]
 
@@ -215,6 +222,7 @@ def test_a_pulled_cable_leaves_nothing(lab: ContainerLab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_container_that_ends_in_the_middle_is_told_as_that(lab: ContainerLab) -> None:
     node = lab["node-b"]
     text = WAIT.replace("60s", "6s")

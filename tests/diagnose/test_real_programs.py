@@ -55,6 +55,7 @@ def test_a_segfault_is_a_crash(tmp_path: Path) -> None:
     assert diagnose(job.logs).first == "rank-crashed"
 
 
+@pytest.mark.thorough
 def test_an_exception_of_one_rank_beats_what_the_other_saw(tmp_path: Path) -> None:
     program = script(tmp_path, after=RANK_1_DIES.format(how="open('/data/shard-1.bin')"), timeout=60)
     port = free_port()
@@ -103,6 +104,7 @@ def test_machines_that_were_told_different_sizes(tmp_path: Path) -> None:
     assert diagnose(job.logs).first in ("world-size-mismatch", "ranks-missing")
 
 
+@pytest.mark.thorough
 def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
     program = script(tmp_path, timeout=3)
     with socket.socket(socket.AF_INET6) as holder, Job(tmp_path) as job:
@@ -113,6 +115,7 @@ def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
     assert diagnose(job.logs).first == "port-in-use"
 
 
+@pytest.mark.thorough
 def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
     program = script(tmp_path, timeout=3)
     with Job(tmp_path) as job:

@@ -27,7 +27,7 @@ stages:
 """
 
 LEAF = 4
-TRIALS = 5
+TRIALS = 1
 
 Found = dict[str, set[str]]
 """The causes that are told of each node that failed."""

@@ -124,6 +124,7 @@ def test_labs_beside_each_other_have_users_of_their_own(lab: Lab, lab_of: Callab
     assert lab_of(1).uid != lab.uid
 
 
+@pytest.mark.thorough
 def test_nodes_have_a_python_with_torch_and_one_without(lab: Lab) -> None:
     pytest.importorskip("torch")
     host = lab["node-a"]
@@ -385,6 +386,7 @@ def test_a_failed_start_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPa
     assert not lab.tmp.exists()
 
 
+@pytest.mark.thorough
 def test_many_hosts_come_up() -> None:
     with Lab(32) as lab:
         assert reachable(lab, "node-001", "node-032")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from profiles import examples
+from profiles import examples, one_in
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, bat
@@ -111,7 +111,7 @@ def test_places_in_the_command(wine: Wine, folder: Path) -> None:
     assert got(folder).folder == here
 
 
-@pytest.mark.parametrize("code", [0, 1, 3, 42, 255, 2147483647, 3221225477])
+@pytest.mark.parametrize("code", one_in(3, [0, 1, 3, 42, 255, 2147483647, 3221225477]))
 def test_the_exit_code_is_passed_on(wine: Wine, folder: Path, code: int) -> None:
     """cmd ends with 32 bits of it, of which Linux shows eight."""
     path = written(folder, "bat", command=("./dump.exe",))
@@ -207,7 +207,9 @@ def test_the_working_folder(wine: Wine, folder: Path) -> None:
         assert f"node-a has no folder {workdir}: make it" in done.stderr
 
 
-@pytest.mark.parametrize("program", ["no-such", "no-such.exe", "./no such.exe", "C:/x y/no-such", "a&b", "100%"])
+@pytest.mark.parametrize(
+    "program", one_in(3, ["no-such", "no-such.exe", "./no such.exe", "C:/x y/no-such", "a&b", "100%"])
+)
 def test_a_program_that_is_not_there(wine: Wine, folder: Path, program: str) -> None:
     done = wine.run(written(folder, "bat", command=(program, "-u")))
     assert (done.code, done.stdout, done.stderr.count("\n")) == (92, "", 1)
@@ -231,7 +233,7 @@ def test_a_program_that_cmd_would_take_apart_is_refused(folder: Path, program: s
 
 
 @pytest.mark.parametrize(
-    "line", ["call no-such.bat", "no-such.bat", "fails.bat", "call fails.bat", "cd /d Q:\\nowhere"]
+    "line", one_in(2, ["call no-such.bat", "no-such.bat", "fails.bat", "call fails.bat", "cd /d Q:\\nowhere"])
 )
 def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line: str) -> None:
     (folder / "fails.bat").write_text("@echo off\r\nset HALF=done\r\nexit /b 3\r\n", newline="")
@@ -244,7 +246,18 @@ def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line:
 
 @pytest.mark.parametrize(
     "line",
-    ["act.bat", "call act.bat", "@call act.bat", "act", ".\\act.bat", 'set "COLOUR=deep blue"', "CALL act x & ver>nul"],
+    one_in(
+        4,
+        [
+            "act.bat",
+            "call act.bat",
+            "@call act.bat",
+            "act",
+            ".\\act.bat",
+            'set "COLOUR=deep blue"',
+            "CALL act x & ver>nul",
+        ],
+    ),
 )
 def test_an_activation_that_works_is_seen_by_the_rank(wine: Wine, folder: Path, line: str) -> None:
     (folder / "act.bat").write_text('@set "COLOUR=deep blue"\r\n', newline="")
@@ -254,6 +267,7 @@ def test_an_activation_that_works_is_seen_by_the_rank(wine: Wine, folder: Path, 
         assert {got(folder, rank=rank.environment["RANK"]).env["COLOUR"] for rank in processes} == {"deep blue"}
 
 
+@pytest.mark.thorough
 def test_conda_is_found_where_it_is_installed(wine: Wine, folder: Path) -> None:
     """It need not be in PATH: the folders that its installers choose are looked into."""
     guarded = {"guards": Guards("./python.exe", "127.0.0.1", None, False), "activate": "conda activate my-env"}
@@ -282,7 +296,7 @@ def guarded(folder: Path, **options: object) -> Path:
     return written(folder, "bat", command=("./dump.exe",), processes=ranks(2), guards=Guards(**{**told, **options}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("python", ["./python.exe", "./python", "./python.bat"])
+@pytest.mark.parametrize("python", one_in(3, ["./python.exe", "./python", "./python.bat"]))
 def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder: Path, python: str) -> None:
     """What the words do is shown with a real Python, on Linux: test_probe.py. Here a stand-in says which arrived."""
     wine.program(folder / "python.exe")
@@ -295,11 +309,14 @@ def test_the_guards_ask_python_in_words_that_cmd_leaves_alone(wine: Wine, folder
 
 @pytest.mark.parametrize(
     ("answer", "sentence"),
-    [
-        (94, "node-a cannot resolve MASTER_ADDR gpu-1: correct `rendezvous: {address: ...}`"),
-        (95, "MASTER_ADDR gpu-1 is node-a itself by its loopback address"),
-        (97, "port 29500 cannot be had on node-a: end the program that holds it (see `netstat -ano`)"),
-    ],
+    one_in(
+        3,
+        [
+            (94, "node-a cannot resolve MASTER_ADDR gpu-1: correct `rendezvous: {address: ...}`"),
+            (95, "MASTER_ADDR gpu-1 is node-a itself by its loopback address"),
+            (97, "port 29500 cannot be had on node-a: end the program that holds it (see `netstat -ano`)"),
+        ],
+    ),
 )
 def test_what_python_answers_stops_the_script(wine: Wine, folder: Path, answer: int, sentence: str) -> None:
     wine.program(folder / "python.exe")
@@ -309,7 +326,7 @@ def test_what_python_answers_stops_the_script(wine: Wine, folder: Path, answer: 
     assert not (folder / "dump0").exists()
 
 
-@pytest.mark.parametrize("answer", ["1", "9009", "3221225781"])
+@pytest.mark.parametrize("answer", one_in(3, ["1", "9009", "3221225781"]))
 @pytest.mark.parametrize("other", ["python.exe", "py.exe"])
 def test_another_python_looks_where_the_inventorys_does_not_run(
     wine: Wine, folder: Path, answer: str, other: str
@@ -325,13 +342,16 @@ def test_another_python_looks_where_the_inventorys_does_not_run(
 
 @pytest.mark.parametrize(
     ("told", "code"),
-    [
-        ({"address": "gpu-1.invalid"}, 94),
-        ({"address": "localhost"}, 95),
-        ({"address": "127.0.0.1"}, 95),
-        ({"address": "localhost", "several_nodes": False}, 0),
-        ({"address": "10.0.0.1"}, 0),
-    ],
+    one_in(
+        3,
+        [
+            ({"address": "gpu-1.invalid"}, 94),
+            ({"address": "localhost"}, 95),
+            ({"address": "127.0.0.1"}, 95),
+            ({"address": "localhost", "several_nodes": False}, 0),
+            ({"address": "10.0.0.1"}, 0),
+        ],
+    ),
 )
 def test_without_any_python_windows_itself_looks(wine: Wine, folder: Path, told: dict[str, object], code: int) -> None:
     """Wine's netstat lists nobody who listens, and so no port is taken here."""
@@ -346,6 +366,7 @@ def test_where_nobody_can_look_the_script_says_so_and_goes_on(wine: Wine, folder
     assert (done.code, done.stderr, (folder / "dump0").exists()) == (0, says, True)
 
 
+@pytest.mark.thorough
 def test_cmd_is_a_program_like_any_other(wine: Wine, folder: Path) -> None:
     env = {"SHOWN1": "a & b %PATH% !x! ^", "SHOWN2": " (x) "}
     for command in (("cmd", "/c", "set"), ("cmd.exe", "/d", "/c", "set SHOWN"), ("cmd", "/c", "set SHOWN& exit 7")):
@@ -355,6 +376,7 @@ def test_cmd_is_a_program_like_any_other(wine: Wine, folder: Path) -> None:
         assert shown == [f"{key}={value}" for key, value in env.items()]
 
 
+@pytest.mark.thorough
 def test_a_batch_file_is_the_program_where_there_is_no_other(wine: Wine, tmp_path: Path) -> None:
     """As pyenv-win's python.bat and npm's shims are: `call`, and all words handed on."""
     here = tmp_path / "it's (a) & folder"
@@ -385,7 +407,7 @@ def test_whatever_is_not_read_again_comes_through_a_batch_file(wine: Wine, texts
         assert got(folder, "real").argv == words
 
 
-@pytest.mark.parametrize("word", ["100%", "%PATH%", "a^b", "hi!", "/?", "x/?y", "./train.py"])
+@pytest.mark.parametrize("word", one_in(3, ["100%", "%PATH%", "a^b", "hi!", "/?", "x/?y", "./train.py"]))
 def test_a_batch_file_that_would_change_the_words_is_not_started(wine: Wine, folder: Path, word: str) -> None:
     """The last one is fine by itself: it is the folder that has a ^ and a ! in its name."""
     (folder / "shim.bat").write_text("@echo started\r\n", newline="")

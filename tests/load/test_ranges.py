@@ -42,10 +42,10 @@ def test_expansion(text: str, names: list[str]) -> None:
         ("gn[-1]", "not a range"),
         ("gn[1-2-3]", "not a range"),
         ("gn[1,]", "not a range"),
-        ("gn[1-100001]", "100,000"),
+        ("gn[1-20001]", "20,000"),
         ("gn[1-99999999999999999999]", "not a range"),
-        ("[1-1000][1-1000][1-1000]", "100,000"),
-        ("gn[0-999999999999999999]", "100,000"),
+        ("[1-1000][1-1000][1-1000]", "20,000"),
+        ("gn[0-999999999999999999]", "20,000"),
     ],
 )
 def test_what_is_no_range_is_refused(text: str, part: str) -> None:

@@ -25,15 +25,11 @@ class Index:
             for key in keys:
                 owners.setdefault(key.encode(), set()).add(at)
         # A line that holds a literal has a word that holds the literal's longest word.
-        by_word: dict[bytes, dict[bytes, frozenset[int]]] = {}
+        self._by_word: dict[bytes, _Keys] = {}
         for literal, sets in owners.items():
-            by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
-        # A match of the longest word at a place also holds all words inside it.
-        self._keys = {
-            word: {key: sets for other, them in by_word.items() if other in word for key, sets in them.items()}
-            for word in by_word
-        }
-        self._search = re.compile(_tree(list(by_word))).search
+            self._by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
+        self._held: dict[bytes, _Keys] = {}
+        self._search = re.compile(_tree(list(self._by_word))).search
         self._known: dict[bytes, _About] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
@@ -68,10 +64,17 @@ class Index:
             return NOTHING
         keys: _Keys = {}
         while match is not None:
-            keys |= self._keys[match[0]]
+            keys |= self._held_by(match[0])
             match = self._search(word, match.start() + 1)
         inside = frozenset[int]().union(*(sets for key, sets in keys.items() if key in word))
         return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
+
+    def _held_by(self, word: bytes) -> _Keys:
+        """The literals of a longest word and of all such words inside it: where it matched, they do as well."""
+        if word not in self._held:
+            inside = (keys for other, keys in self._by_word.items() if other in word)
+            self._held[word] = {key: sets for keys in inside for key, sets in keys.items()}
+        return self._held[word]
 
 
 def _tree(keys: list[bytes]) -> bytes:
