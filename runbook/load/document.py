@@ -26,7 +26,7 @@ Scalar = str | int | float | bool | None
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
-MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings; and what stops an alias bomb
+MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings
 MAX_ITEMS = 10_000  # of one list
 MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote it
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 
-LARGEST = 20_000  # names from one expression, nodes of one inventory; a typo such as [1-40000000] must not fill the memory
+LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
 
 _BRACKETS = re.compile(r"\[([0-9,\- ]*)\]")
 
