@@ -118,9 +118,10 @@ class AllReduce(Check):
             return wrong
         if held_up := stragglers(gang, f"during {at.stage}"):
             return held_up
+        stop = gang.members[0].steps["done"].get("stopped_before")  # before `_compare`, whose orders begin new steps
         if not rows:
-            return self._nothing(gang, at)
-        return self._judge(gang, at, rows, *self._compare(gang, at, rows))
+            return self._nothing(gang, at, stop)
+        return self._judge(gang, at, rows, stop, *self._compare(gang, at, rows))
 
     def _compare(self, gang: Gang, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
         """What is normal here, where that is asked for or the gate is missed; and where the time is lost, if it is slow."""
@@ -141,8 +142,7 @@ class AllReduce(Check):
             dismiss_gang(at.run)  # some rank may wait for ever; the next stage starts them anew
         return norm, blame(gang.members, found, wires, float(gate))
 
-    def _nothing(self, gang: Gang, at: Context) -> list[Outcome]:
-        stop = gang.members[0].steps["done"].get("stopped_before")
+    def _nothing(self, gang: Gang, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
         why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
         finding = Finding(
             "allreduce-slow",
@@ -157,11 +157,11 @@ class AllReduce(Check):
         gang: Gang,
         at: Context,
         rows: list[dict[str, Any]],
+        stop: Mapping[str, Any] | None,
         norm: Norm | None = None,
         blame: Blame | None = None,
     ) -> list[Outcome]:
-        """Pure. `blame` says where the time is lost, if it is slow."""
-        stop = gang.members[0].steps["done"].get("stopped_before")
+        """Pure. `stop` is the size before which the ranks stopped, and why; `blame` says where the time is lost, if it is slow."""
         last = rows[-1]
         metrics: dict[str, object] = {"rows": rows, "world_size": len(gang.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}

@@ -108,7 +108,8 @@ def judged(
     for member in gang.members:
         member.steps["done"] = {"event": "step", "step": "done", "stopped_before": stop}
     check = AllReduce(**arguments)
-    return check._judge(gang, context(inventory), rows) if rows else check._nothing(gang, context(inventory))
+    stop, at = gang.members[0].steps["done"].get("stopped_before"), context(inventory)
+    return check._judge(gang, at, rows, stop) if rows else check._nothing(gang, at, stop)
 
 
 def test_without_a_gate() -> None:
@@ -138,7 +139,7 @@ def normed(busbw: float, norm: Norm, *, size: int = 16 << 30, blame: Blame | Non
     gang = gang_of(inventory)
     for member in gang.members:
         member.steps["done"] = {"event": "step", "step": "done"}
-    return AllReduce(min_busbw_gbytes="auto")._judge(gang, context(inventory), [row(size, busbw)], norm, blame)
+    return AllReduce(min_busbw_gbytes="auto")._judge(gang, context(inventory), [row(size, busbw)], None, norm, blame)
 
 
 def test_auto_says_what_is_normal() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.engine.collect.scrub import GONE, Scrubber
+from runbook.engine.collect.vocabulary import is_word
 from runbook.model.views import View, plainest, views
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
@@ -204,6 +205,7 @@ names = st.from_regex(r"[a-z][a-z0-9]{5,10}", fullmatch=True).map(lambda name: f
 @examples(100)
 @given(name=names, form=st.sampled_from(sorted(WRITTEN)))
 def test_no_user_name_survives_as_a_word(name: str, form: str) -> None:
+    assume(not is_word(name))  # such as `qp00000`: found as a login only
     scrubber = Scrubber()
     scrubber.people.add(name)
     text = f"x {WRITTEN[form](name)} /home/{name}/y {name}@h \\n{name} uid=1({name})"

@@ -17,17 +17,17 @@ FAULTS = all_faults()
         for name, fault in FAULTS.items()
     ],
 )
-def test_a_fault_gets_its_name(fault: Fault, thorough: bool) -> None:
-    """`make test-all` has every check in every playbook, `make test` only those that the fault needs."""
+def test_a_fault_gets_its_name(fault: Fault) -> None:
+    """With only those checks in the playbook that the fault needs."""
     if lacking := missing(fault):
         pytest.skip(lacking)
     with Lab(fault.hosts) as lab:
-        told = run_fault(fault if thorough else fault.shortened(), lab)
+        told = run_fault(fault.shortened(), lab)
         wrong = complaint(fault, lab, told)
         assert wrong is None, f"{wrong}\n{told.text}"
         if fault.mends:
             mend(fault, lab, told)
-            again = run_every_check(fault if thorough else fault.shortened(mended=True), lab)
+            again = run_every_check(fault.shortened(mended=True), lab)
             assert again.done.returncode == 0, f"the remedy does not mend it\n{told.text}\n{again.text}"
         for host in lab:
             host.wait_empty(user=lab.user)
