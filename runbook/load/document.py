@@ -333,7 +333,7 @@ class _Reader:
             node = _Scalar(_packed(event), event.value, event.tag is None and not event.style)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._open(event)
-            items = []
+            items: list[Any] = []
             while not isinstance(inner := loader.get_event(), yaml.SequenceEndEvent):
                 if len(items) == MAX_ITEMS:
                     raise self._stop("yaml.too-many-values", f"this list has more than {MAX_ITEMS:,} items", event)
