@@ -154,7 +154,8 @@ class Worker:
                 json.dump(dict(told, flight=flight), file)
             os.replace(name + ".partial", name)
         except Exception as error:
-            sys.stderr.write("no flight record: %s: %s\n" % (type(error).__name__, error))
+            # Not as Python words an error: whoever reads this log would take it for the job's.
+            sys.stderr.write("runbook: this rank left no flight record (%s)\n" % type(error).__name__)
 
     # Steps.
 

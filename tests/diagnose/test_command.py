@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
+from runbook.node import __file__ as node_room
 
 from .read import causes_in, diagnose
 
@@ -169,6 +171,17 @@ def test_a_log_that_ends_after_its_setup_is_not_called_healthy(
     log.write_text(log.read_text() + "all done in 12 s\n")
     assert main(["diagnose", str(log)]) == 0
     assert capsys.readouterr().out.startswith("healthy: ")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, RuntimeError, MemoryError, BrokenPipeError])
+def test_what_a_rank_of_ours_says_of_its_flight_record_is_no_error_of_the_job(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    program = Path(node_room).with_name("rank.py").read_text()  # nobody but `runbook run` may start it
+    said = re.findall(r'sys\.stderr\.write\("(.*flight.*)\\n" %', program)
+    assert len(said) == 1
+    (tmp_path / "job.log").write_text(HEALTHY + said[0] % error.__name__ + "\n" + HEALTHY)
+    assert diagnose(tmp_path / "job.log").causes == []
 
 
 def test_bytes_that_are_no_text_are_not_healthy(tmp_path: Path) -> None:
