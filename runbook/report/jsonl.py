@@ -122,6 +122,7 @@ class _Told:
                     nodes=self.texts("nodes"),
                     stages=self.texts("stages"),
                     run_dir=self.text("run_dir"),
+                    plan=self.mapping("plan") if "plan" in self._fields else {},
                 )
             case "stage-started":
                 return StageStarted(self.number("time"), self.text("stage"), self.text("check"), self.texts("nodes"))
