@@ -66,7 +66,7 @@ def from_json(line: str) -> Event:
     try:
         told = _Told(json.loads(line))
         return told.event()
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {error!r}") from error
 
 

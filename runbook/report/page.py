@@ -27,9 +27,8 @@ from runbook.report.groups import (
     Said,
     blocks,
     dropped_groups,
-    outcome_groups,
+    stage_groups,
     warning_groups,
-    worst_first,
 )
 from runbook.report.never import assert_never
 from runbook.report.record import Record, StageRecord
@@ -125,12 +124,7 @@ class Page:
     def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[Line]:
         seconds = seconds_text(finished.seconds) if finished else ""
         name = one_line(stage.name)
-        groups = outcome_groups(stage.outcomes, None if self._verbose else self._gist())
-        if stage.silent or not groups:
-            says = "no answer" if finished else "no answer yet when the run ended"
-            groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
-        if groups[0].verdict is not stage.verdict:  # the engine's word stands first, whatever the outcomes say
-            groups.insert(0, Group(stage.verdict, "", stage.started.nodes))
+        groups = stage_groups(stage, None if self._verbose else self._gist())
         shown = _shown(groups, self._many)
         for group in shown:
             word, style = WORDS[group.verdict]
