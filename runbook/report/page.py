@@ -31,6 +31,7 @@ from runbook.report.groups import (
     warning_groups,
 )
 from runbook.report.never import assert_never
+from runbook.report.pictures import bandwidth_line, links_map
 from runbook.report.record import Record, StageRecord
 from runbook.report.remedies import placed
 from runbook.report.text import cells, lines, one_line, pad, wrap
@@ -80,6 +81,7 @@ class Page:
         self.stage_width = STAGE_WIDTH[0]
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
+        self._rows: list[Mapping[str, object]] = []  # of that table
         self._closed = False
         self._master: str | None = None
 
@@ -91,7 +93,8 @@ class Page:
             case Progress():
                 return [*self._table_row(event), *self._output(event)]
             case StageFinished():
-                return list(self._stage(self.record.stage(event.stage), event))
+                stage = self.record.stage(event.stage)
+                return [*self._stage(stage, event), *self._picture(stage)]
             case NodesDropped():
                 return list(self._dropped(event))
             case RunFinished():
@@ -185,11 +188,19 @@ class Page:
             return
         stage = self.record.stage(progress.stage, progress.time)
         if self._table_of is not stage:
-            self._table_of = stage
+            self._table_of, self._rows = stage, []
             yield ((f"# {one_line(stage.name)} on {one_line(fold(stage.started.nodes))}", "dim"),)
             yield from (((line, "dim"),) for line in table.header(self._width))
+        self._rows.append(values)
         wrong = values.get("wrong")
         yield ((table.row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
+
+    def _picture(self, stage: StageRecord) -> Iterator[Line]:
+        """What the stage measured, as far as characters can draw it."""
+        rows = self._rows if self._table_of is stage else []
+        for line in [bandwidth_line(rows), *links_map(stage.outcomes)]:
+            if line and (self._width is None or 3 + cells(line) <= self._width):
+                yield ((f"   {line}", "dim"),)
 
     def _output(self, progress: Progress) -> Iterator[Line]:
         """What a rank of a job wrote, line by line, behind its number and its node."""

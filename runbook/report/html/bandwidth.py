@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.units import bandwidth_text, bytes_text, significant
+from runbook.model.units import bytes_text, significant
 from runbook.report.html.recorded import Recorded, number
 from runbook.report.html.scales import Scale, Tick, around, decimal_ticks, percent, pixels
 from runbook.report.record import StageRecord
@@ -121,19 +121,19 @@ def _bandwidth(rows: Sequence[Row], gate: float | None, normal: tuple[float, flo
     band = None
     if normal:
         high, low = _y(up, normal[1]), _y(up, normal[0])
-        text = f"normal here: {bandwidth_text(normal[0])}"
-        text += f" to {bandwidth_text(normal[1])}" if normal[1] > normal[0] else ""
+        high_text = f" to {significant(normal[1])}" if normal[1] > normal[0] else ""
+        text = f"normal here: {significant(normal[0])}{high_text} GB/s"
         band = (pixels(high), pixels(max(2.0, low - high)), text)
     return Chart(
         "Bus bandwidth",
         "GB/s",
-        f"Bus bandwidth against message size: {len(points)} sizes, at most {bandwidth_text(top[1])} at {bytes_text(top[0])}; "
+        f"Bus bandwidth against message size: {len(points)} sizes, at most {significant(top[1])} GB/s at {bytes_text(top[0])}; "
         "the table has every number.",
         _ticks(across, [size for size, _ in points]),
         tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
-        (_series("busbw", "", points, across, up, bandwidth_text),),
+        (_series("busbw", "", points, across, up, _gigabytes),),
         band,
-        (pixels(_y(up, gate)), f"gate {bandwidth_text(gate)}") if gate and gate > 0 else None,
+        (pixels(_y(up, gate)), f"gate {significant(gate)} GB/s") if gate and gate > 0 else None,
     )
 
 
@@ -151,7 +151,7 @@ def overlay(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> Chart | None
         _ticks(across, [size for size, _ in every]),
         tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
         tuple(
-            _series(name, kind, of, across, up, bandwidth_text)
+            _series(name, kind, of, across, up, _gigabytes)
             for name, kind, of in zip(names, ("", "second"), points, strict=True)
         ),
     )
@@ -216,6 +216,10 @@ def _series(
             for (x, y), (size, value) in zip(places, points, strict=True)
         ),
     )
+
+
+def _gigabytes(busbw: float) -> str:
+    return f"{significant(busbw)} GB/s"
 
 
 def _micro(us: float, digits: int = 3) -> str:

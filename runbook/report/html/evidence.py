@@ -78,6 +78,7 @@ def calls(text: str) -> tuple[Call, ...]:
         record = json.loads(text or "null")
     except (ValueError, RecursionError):
         return ()
+    record = record.get("flight", record) if isinstance(record, dict) else None
     entries = record.get("entries") if isinstance(record, dict) else None
     if not isinstance(entries, list):
         return ()

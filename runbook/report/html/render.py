@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,7 +21,7 @@ from runbook.causes.shipped import cause_pages
 from runbook.model.fold import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
-from runbook.report.groups import blocks
+from runbook.report.groups import Block, blocks
 from runbook.report.html.bandwidth import sweeps
 from runbook.report.html.compare import Comparison, compare
 from runbook.report.html.evidence import dumps, tails
@@ -107,7 +107,7 @@ def _told(recorded: Recorded) -> dict[str, Any]:
         "finished": record.finished,
         "head": (head := _head(recorded)),
         "title": f"{head.word}{head.rest}: {record.started.playbook if record.started else 'a run'}",
-        "blocks": [block for block in found if not block.follows],
+        "blocks": _with_followers(found),
         "follows": [block for block in found if block.follows],
         "apart": blocks(record.stages, record.causes, apart=True) if shortened else [],
         "fixes_of": lambda said, block: fixes(said, block, known),
@@ -122,6 +122,19 @@ def _told(recorded: Recorded) -> dict[str, Any]:
         "files": files,
         "flaws": recorded.flaws,
     }
+
+
+def _with_followers(found: Sequence[Block]) -> list[tuple[Block, list[Block]]]:
+    """The blocks that follow from none, each with those that follow from it; under the first of two with one cause."""
+    told: set[str] = set()
+    pairs = []
+    for block in found:
+        if not block.follows:
+            pairs.append(
+                (block, [other for other in found if other.follows == block.cause and block.cause not in told])
+            )
+            told.add(block.cause)
+    return pairs
 
 
 def _head(recorded: Recorded) -> Head:
