@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from runbook.cli.main import main
+from runbook.cli.run import leave_report
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached
 from runbook.report.html.render import fragment, part, render, render_comparison
@@ -317,3 +318,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.
     folder = write_run(tmp_path / "run", STORIES["healthy"]())
     assert main(["report", str(folder), "--out", str(tmp_path / "no" / "report.html")]) == 2
     assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_report(tmp_path, "text")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "warning: the report cannot be written" in told.err
+    assert "no run's files are there" in told.err
+    leave_report(write_run(tmp_path, STORIES["healthy"]()), "json")
+    assert capsys.readouterr().err == f"report  {tmp_path / 'report.html'}\n"
