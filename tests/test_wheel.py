@@ -49,11 +49,14 @@ def test_it_is_the_wheels_own_code(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_shipped_playbook_runs_by_its_name(installed: Path, tmp_path: Path) -> None:
-    done = run(installed, tmp_path, "run", "two_node_allreduce", "-o", "json", "-t", "untagged", timeout=120)
+    done = run(
+        installed, tmp_path, "run", "two_node_allreduce", "-o", "json", "-t", "untagged", "--report", timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert document["verdict"] == "pass"
     assert str(installed) in document["playbook"]
+    assert "PASS" in (tmp_path / document["run_dir"] / "report.html").read_text()
 
 
 def test_plan_explain_and_completion_need_only_the_wheel(installed: Path, tmp_path: Path) -> None:
