@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from browser.browser import Browser, Shown, chromium
 from lab.needs import browser_missing
+from ports import free_port
 
+from runbook.serve.people import csrf_of
 from serve.running import Running, running
 
 pytestmark = [
@@ -149,6 +151,36 @@ def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browse
         assert tab.url == server.url + "/login?next=%2Fadmin"
         assert shown.said == []
         assert [address for address in shown.asked if not address.startswith(server.url + "/")] == []
+
+
+@pytest.mark.thorough
+def test_a_tab_shows_what_others_change_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+
+    def add(server: Running, cookie: str, name: str) -> None:
+        headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_of(cookie.partition("=")[2])}
+        headers["Content-Type"] = "application/json"
+        status, said = server.ask("POST", "/api/v1/people", headers, f'{{"name": "{name}", "role": "viewer"}}')
+        assert status == 201, said
+
+    with running(tmp_path, listen=f"127.0.0.1:{port}") as server:
+        cookie = server.log_in()
+        with Shown(browser, server.url + "/login") as shown:
+            tab = shown.page
+            name, _, value = cookie.partition("=")
+            tab.context.add_cookies([{"name": name, "value": value, "url": server.url}])
+            tab.goto(server.url + "/admin")
+            tab.get_by_label("Name").fill("half a na")
+            add(server, cookie, "eve")
+            tab.get_by_role("rowheader", name="eve", exact=True).wait_for(timeout=60_000)
+            assert tab.get_by_label("Name").input_value() == "half a na"
+            server.stop()
+            tab.get_by_text("Admin").first.wait_for()
+            tab.wait_for_function("document.documentElement.hasAttribute('data-away')", timeout=60_000)
+            with running(tmp_path, listen=f"127.0.0.1:{port}") as again:
+                add(again, cookie, "bob")
+                tab.get_by_role("rowheader", name="bob", exact=True).wait_for(timeout=60_000)
+                assert not tab.evaluate("document.documentElement.hasAttribute('data-away')")
 
 
 @pytest.mark.thorough
