@@ -109,9 +109,10 @@ class GracefulServer(Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError."""
+    """A socket that listens there, `::` for IPv4 as well. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 def server_of(app: Starlette, settings: Settings) -> GracefulServer:
