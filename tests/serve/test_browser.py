@@ -14,15 +14,17 @@ from browser.browser import Browser, Shown, chromium
 from lab.needs import browser_missing
 from ports import free_port
 
+from runbook.serve.app import all_pages
 from runbook.serve.people import csrf_of
 from serve.running import Running, running
+from serve.world import filled
 
 pytestmark = [
     pytest.mark.skipif(bool(browser_missing()), reason="; ".join(browser_missing()) or "no browser"),
     pytest.mark.xdist_group("browser"),
 ]
 ATTACK = """
-async (url) => {
+async ([url, sockets]) => {
   const tried = {};
   const attempt = async (name, deed) => {
     try { tried[name] = String(await deed()); } catch (error) { tried[name] = "refused: " + error.name; }
@@ -40,6 +42,10 @@ async (url) => {
     const script = document.createElement("script");
     script.src = url + "/api/v1/me"; script.onload = () => done("loaded"); script.onerror = () => failed(new Error("no"));
     document.head.append(script);
+  }));
+  for (const path of sockets) await attempt("socket", () => new Promise((done, failed) => {
+    const socket = new WebSocket(url.replace(/^http/, "ws") + path);
+    socket.onopen = () => done("opened " + path); socket.onerror = () => failed(new Error("no"));
   }));
   await attempt("frame", () => new Promise((done) => {
     const frame = document.createElement("iframe");
@@ -103,6 +109,7 @@ def foreign_site() -> Iterator[int]:
 def test_other_pages_of_this_machine_get_nothing(browser: Browser, tmp_path: Path) -> None:
     with running(tmp_path) as server, foreign_site() as port, logged_in(browser, server) as shown:
         tab = shown.page
+        sockets = [filled(page) for page in all_pages() if page.kind == "socket"]
 
         def is_admin() -> bool:
             tab.goto(server.url + "/admin")
@@ -111,10 +118,11 @@ def test_other_pages_of_this_machine_get_nothing(browser: Browser, tmp_path: Pat
         assert is_admin()
         for foreign in (f"http://127.0.0.1:{port}", f"http://evil.test:{port}"):
             tab.goto(foreign)
-            tried = tab.evaluate(ATTACK, server.url)
+            tried = tab.evaluate(ATTACK, [server.url, sockets])
             assert tried["read"].startswith("refused"), tried
             assert tried["stream"].startswith("refused"), tried
             assert tried["script"].startswith("refused"), tried
+            assert tried.get("socket", "refused").startswith("refused"), tried
             assert tried["frame"] == "opaque, 0", tried
         tab.goto(f"http://evil.test:{server.port}/admin")  # the name is rebound to this server
         assert "does not answer to that name" in tab.content()
