@@ -118,6 +118,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.jobs import jobs
 
         return jobs(arguments)
+    if arguments.command == "agent":
+        from runbook.cli.agent import agent
+
+        return agent(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 
