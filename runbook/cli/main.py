@@ -122,6 +122,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.agent import agent
 
         return agent(arguments)
+    if arguments.command == "serve":
+        from runbook.cli.serve import serve
+
+        return serve(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

@@ -23,8 +23,8 @@ from runbook.transport.bootstrap import command
 
 SOCKET = "agents.sock"
 
-ASK, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"+", b"d", b"e", b".", b"k", b"!"
-"""A question; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and why."""
+ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
+"""A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and why."""
 
 HEADER = struct.Struct(">cI")
 LONGEST = 1 << 20
@@ -49,6 +49,13 @@ class Question(msgspec.Struct, frozen=True):
     workdir: str = ""
     person: str = ""
     looks: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A string is wanted by which a host can be enrolled. `name`: only as this node."""
+
+    by: str
+    name: str | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -175,6 +182,20 @@ def ask(path: Path, node: str) -> Told:
             return _told(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise gone(node, path, f"it does not answer: {error}") from None
+
+
+def enrolment(path: Path, by: str, name: str | None) -> str:
+    """A string of the running server by which a host can be enrolled. Raises Unreachable where none answers, or it will not."""
+    with _connected(path, name or "a new node") as asking:
+        try:
+            asking.settimeout(ASKED_S)
+            asking.sendall(framed(ENROL, msgspec.json.encode(Wanted(by, name))))
+            told = _told(_read(asking)[1])
+        except (OSError, ValueError) as error:
+            raise gone(name or "a new node", path, f"it does not answer: {error}") from None
+    if (refused := told.unreachable()) is not None:
+        raise refused
+    return told.says
 
 
 def socket_path(inventory: str) -> Path:

@@ -23,6 +23,7 @@ from runbook.transport.agent import (
     ASK,
     DATA,
     END,
+    ENROL,
     HEADER,
     KILL,
     LONGEST,
@@ -32,6 +33,7 @@ from runbook.transport.agent import (
     STDERR,
     Question,
     Told,
+    Wanted,
     framed,
     reachable,
 )
@@ -45,6 +47,7 @@ ENDING_S = 15.0
 
 log = logging.getLogger("runbook.serve")
 _QUESTION = msgspec.json.Decoder(Question)
+_WANTED = msgspec.json.Decoder(Wanted)
 
 
 class Door:
@@ -93,6 +96,8 @@ class Door:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kind, data = await asyncio.wait_for(_frame(reader), ASKED_S)
+        if kind == ENROL:
+            await _send(writer, OVER, msgspec.json.encode(await self._enrol(_WANTED.decode(data))))
         if kind != ASK:
             return
         question = _QUESTION.decode(data)
@@ -109,6 +114,12 @@ class Door:
             await _pump(channel, reader, writer)
         finally:
             self._fleet.forget(channel)
+
+    async def _enrol(self, wanted: Wanted) -> Told:
+        try:
+            return Told(says=await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name))
+        except ValueError as error:
+            return Told("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
 
 
 async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
