@@ -16,6 +16,7 @@ from pathlib import Path
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from runbook.agent.gate import Gate, NotAllowed
 from runbook.agent.protocol import CHUNK, END, KILL, STDERR, STDOUT, Ended, said
 
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
@@ -29,11 +30,12 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in OURS}
 
 
-async def carry(socket: ClientConnection, command: str, prefix: Sequence[str] = ()) -> None:
-    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell."""
+async def carry(socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: Gate | None = None) -> None:
+    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate` has its own
+    command, and says what of the bytes gets through."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *(*prefix, "/bin/sh", "-c", command),
+            *(*prefix, "/bin/sh", "-c", gate.command if gate else command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -48,7 +50,7 @@ async def carry(socket: ClientConnection, command: str, prefix: Sequence[str] = 
         return
     assert process.stdout is not None
     assert process.stderr is not None
-    feeding = asyncio.create_task(_feed(socket, process))
+    feeding = asyncio.create_task(_feed(socket, process, gate))
     pumps = [
         asyncio.create_task(_pump(socket, STDOUT, process.stdout)),
         asyncio.create_task(_pump(socket, STDERR, process.stderr)),
@@ -75,12 +77,12 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
                 heard = False
 
 
-async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process) -> None:
+async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: Gate | None) -> None:
     assert process.stdin is not None
     try:
         async for message in socket:
             if isinstance(message, bytes):
-                process.stdin.write(message)
+                process.stdin.write(gate.feed(message) if gate else message)
                 await process.stdin.drain()
             elif message == KILL:
                 with contextlib.suppress(ProcessLookupError):
@@ -89,5 +91,8 @@ async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process) -
                 break
     except (ConnectionClosed, OSError):
         pass
+    except NotAllowed as error:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(STDERR + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
     finally:
         process.stdin.close()

@@ -23,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 import runbook
 from runbook.agent.channel import carry
 from runbook.agent.facts import facts
+from runbook.agent.gate import Gate
 from runbook.agent.home import Home, Identity, State, hostname, machine
 from runbook.agent.protocol import (
     BEAT_S,
@@ -232,7 +233,8 @@ class Agent:
         self._sockets.add(socket)
         try:
             async with socket:
-                await carry(socket, order.command, self._scope)
+                gate = Gate(self.rules) if self.rules.looks_only else None
+                await carry(socket, order.command, self._scope, gate)
         finally:
             self._sockets.discard(socket)
 

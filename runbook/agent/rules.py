@@ -2,7 +2,7 @@
 
 users: [ann, ops]          # people of the server, by name, who may run anything here at all
 workdirs: [/scratch/rb]    # a run's workdir has to be one of these, or below one
-commands: checks           # all | checks: the programs of this runbook's checks, and nothing that the server sends along
+commands: look             # all | look: this host's own programs that look, `ps` and `stop`; no shell, no launch, no other program
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runbook.agent.protocol import Open
 from runbook.load.document import read_document
 from runbook.model.errors import FilesWrong, Problem
 
-ALL, CHECKS = "all", "checks"
+ALL, LOOK = "all", "look"
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class Rules:
 
     users: frozenset[str] | None = None
     workdirs: tuple[str, ...] = ()
-    checks_only: bool = False
+    looks_only: bool = False
 
     def against(self, order: Open) -> str | None:
         """Why a channel is not opened; None where nothing speaks against it."""
@@ -55,10 +55,10 @@ def read_rules(path: Path) -> Rules:
     if not problems:
         try:
             given = msgspec.convert(document.data, _Given)
-            if given.commands in (ALL, CHECKS):
+            if given.commands in (ALL, LOOK):
                 users = None if given.users is None else frozenset(given.users)
-                return Rules(users, tuple(given.workdirs), given.commands == CHECKS)
-            problems = [Problem("agent.rules", f"`commands` is {ALL} or {CHECKS}", document.span("commands"))]
+                return Rules(users, tuple(given.workdirs), given.commands == LOOK)
+            problems = [Problem("agent.rules", f"`commands` is {ALL} or {LOOK}", document.span("commands"))]
         except msgspec.ValidationError as error:
             problems = [Problem("agent.rules", str(error), document.span(), "keys are users, workdirs and commands")]
     raise FilesWrong(problems)
