@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from runbook.serve import admin, agents, events, health, login, static
+from runbook.serve import admin, agents, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
 from runbook.serve.guards import Gate, Guarded, refusal
@@ -31,7 +31,7 @@ GUESS_EVERY_S = 6.0
 
 def all_pages() -> list[Page]:
     """Every page of the server. A room adds its own here."""
-    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES, *agents.PAGES]
+    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES, *agents.PAGES, *description.PAGES]
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -75,7 +75,10 @@ def create_app(settings: Settings) -> Starlette:
 def _route(page: Page, guarded: Guarded) -> BaseRoute:
     if page.kind == "socket":
         return WebSocketRoute(page.path, guarded)
-    return Route(page.path, guarded, methods=list(page.methods))
+    route = Route(page.path, guarded, methods=list(page.methods))
+    if page.kind == "events" and route.methods:
+        route.methods.discard("HEAD")  # which would wait for a stream's end
+    return route
 
 
 def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
