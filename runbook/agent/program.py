@@ -126,7 +126,7 @@ class Agent:
         while True:
             began = time.monotonic()
             try:
-                async with await self._dial("/agent/control", LONGEST_MESSAGE) as socket:
+                async with self._dial("/agent/control", LONGEST_MESSAGE) as socket:
                     await self._converse(socket)
                 why = "the server closed the connection"
             except Turned as turned:
@@ -144,10 +144,10 @@ class Agent:
                 self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
             await asyncio.sleep(pause)
 
-    async def _dial(self, path: str, most: int) -> ClientConnection:
-        """A WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
+    def _dial(self, path: str, most: int) -> connect:
+        """Entered, a WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
         url = "ws" + self.identity.url.removeprefix("http") + path
-        return await connect(
+        return connect(
             url,
             ssl=self.identity.context(),
             additional_headers={"Authorization": f"Bearer {self.identity.token}"},
@@ -226,17 +226,15 @@ class Agent:
 
     async def _channel(self, order: Open) -> None:
         try:
-            socket = await self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE)
+            async with self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE) as socket:
+                self._sockets.add(socket)
+                try:
+                    gate = Gate(self.rules) if self.rules.looks_only else None
+                    await carry(socket, order.command, self._scope, gate)
+                finally:
+                    self._sockets.discard(socket)
         except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError) as error:
-            self.tell(f"a channel could not be opened: {type(error).__name__}: {error}")
-            return
-        self._sockets.add(socket)
-        try:
-            async with socket:
-                gate = Gate(self.rules) if self.rules.looks_only else None
-                await carry(socket, order.command, self._scope, gate)
-        finally:
-            self._sockets.discard(socket)
+            self.tell(f"a channel ended: {type(error).__name__}: {error}")
 
     def _says(self, text: str, *, connected: bool) -> None:
         self.tell(text)

@@ -10,6 +10,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, NotSaid, ended
 
 CLOSE_S = 3.0
+GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
+"""What Starlette and the server below it raise of a socket whose other end is gone, or takes nothing."""
 
 
 class Channel:
@@ -30,7 +32,7 @@ class Channel:
         if not self.arrived.done():
             self.arrived.set_result(None)
         await self.over.wait()
-        with contextlib.suppress(RuntimeError, ConnectionError, OSError, asyncio.TimeoutError):
+        with contextlib.suppress(*GONE):
             await asyncio.wait_for(socket.close(), CLOSE_S)
 
     def refuse(self, why: str) -> None:
@@ -61,7 +63,7 @@ class Channel:
                 await self._socket.send_text(message)
             else:
                 await self._socket.send_bytes(message)
-        except (RuntimeError, WebSocketDisconnect) as error:  # Starlette's words for a socket that has ended
+        except GONE as error:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
@@ -70,7 +72,7 @@ class Channel:
             return None
         try:
             message = await self._socket.receive()
-        except RuntimeError:
+        except GONE:
             return None
         if message["type"] != "websocket.receive":
             return None

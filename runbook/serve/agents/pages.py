@@ -9,7 +9,7 @@ import time
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 import runbook
 from runbook.agent.protocol import (
@@ -25,6 +25,7 @@ from runbook.agent.protocol import (
     from_agent,
     said,
 )
+from runbook.serve.agents.channel import GONE
 from runbook.serve.agents.fleet import Fleet, Link, Member, NotEnrolled
 from runbook.serve.guards import address_of, header
 from runbook.serve.page import Page
@@ -73,7 +74,7 @@ async def _control(socket: WebSocket) -> None:
         await _listen(fleet, member, link, socket)
     except (NotSaid, KeyError):  # KeyError: bytes, where text is wanted
         await _closed(socket, BROKEN)
-    except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError, WebSocketDisconnect):
+    except GONE:
         await _closed(socket, GOING_AWAY)
     finally:
         fleet.left(member, link)
@@ -130,12 +131,12 @@ def _link(socket: WebSocket) -> Link:
         async with turn:
             try:
                 await asyncio.wait_for(socket.send_text(said(message)), SEND_S)
-            except (RuntimeError, WebSocketDisconnect) as error:  # Starlette's words for a socket that has ended
+            except GONE as error:
                 raise ConnectionError(str(error)) from None
 
     async def close(denied: Denied | None) -> None:
         if denied is not None:
-            with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
+            with contextlib.suppress(ConnectionError):
                 await send(denied)
         await _closed(socket, GOING_AWAY if denied is None else denied.code)
 
@@ -143,7 +144,7 @@ def _link(socket: WebSocket) -> Link:
 
 
 async def _closed(socket: WebSocket, code: int) -> None:
-    with contextlib.suppress(RuntimeError, ConnectionError, OSError, asyncio.TimeoutError):
+    with contextlib.suppress(*GONE):
         await asyncio.wait_for(socket.close(code), SEND_S)
 
 
