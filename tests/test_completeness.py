@@ -19,11 +19,11 @@ import pytest
 import runbook
 from runbook.causes.catalogue import CAUSES, CONSEQUENCES
 from runbook.causes.logs.rules import RULES, SIGNS
+from runbook.causes.shipped import cause_pages
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.launch import Launch
 from runbook.checks.shell import Shell
-from runbook.cli.causepages import cause_pages
 from runbook.cli.explain import explain, where_found
 from runbook.engine.plan import Choice, make_plan
 from runbook.lint.catalogue import rules
