@@ -100,6 +100,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
         self._scope = await scope()
+        if "INVOCATION_ID" in os.environ and not self._scope:
+            self.tell(
+                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then restart it"
+            )
         looking = asyncio.create_task(self._look())
         staying = asyncio.create_task(self._stay())
         stopped = asyncio.create_task(self._stopping.wait())
