@@ -36,7 +36,6 @@ NAMES = (
     "rank_never_calls",
     "rank_stopped",
     "rank_wrong_data",
-    "slow_link_one_node",
 )
 
 

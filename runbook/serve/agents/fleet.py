@@ -36,7 +36,7 @@ from runbook.agent.protocol import (
 )
 from runbook.load.inventory import natural
 from runbook.serve.agents.channel import Channel
-from runbook.serve.agents.states import AgentState, Awake, State, spoken, state_of
+from runbook.serve.agents.states import AgentState, Awake, State, ranks_of, spoken, state_of
 from runbook.serve.agents.told import drained, not_connected, not_opened, state_told, unknown
 from runbook.serve.changed import Changed
 from runbook.serve.settings import Settings
@@ -439,8 +439,8 @@ class Fleet:
             member.hostname,
             member.address,
             tuple(beat.gpus),
-            tuple(beat.load),
-            tuple(beat.jobs),
+            beat.load[0] if beat.load else None,
+            ranks_of(beat.jobs),
             member.incarnation,
             member.link is not None,
         )

@@ -5,6 +5,7 @@ No state does anything to what runs on a node: a job is ended by whoever runs it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,9 +15,25 @@ State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 
 @dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank of a job, as its node's agent told it last. `pid` is that of the process kept for it, which may be a launcher of
+    several. `state`: waiting, running, stopping, ended (well), failed, or gone, which is known only by its absence.
+    `step_age_s`: since it wrote its last step."""
+
+    job: str
+    attempt: int
+    rank: int
+    pid: int | None
+    state: str
+    code: int | None
+    step: str | None
+    step_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class AgentState:
     """One node as its agent told it last. `since`: of this state, in seconds since 1970. `beat_age_s` is None where nothing
-    was heard since the server began. `load`: of 1, 5 and 15 minutes."""
+    was heard since the server began. `load`: of the last minute. `address`: where its agent dialled from."""
 
     name: str
     state: State
@@ -26,10 +43,20 @@ class AgentState:
     hostname: str
     address: str
     gpus: tuple[Gpu, ...]
-    load: tuple[float, ...]
-    jobs: tuple[Job, ...]
+    load: float | None
+    jobs: tuple[RankState, ...]
     incarnation: str
     connected: bool
+
+
+def ranks_of(jobs: Iterable[Job]) -> tuple[RankState, ...]:
+    """The ranks of kept processes, one by one."""
+    found = []
+    for job in jobs:
+        state = "failed" if job.state == "ended" and job.code != 0 else job.state
+        for rank in job.ranks:
+            found.append(RankState(job.job, job.attempt, rank, job.pid, state, job.code, job.step, job.step_age_s))
+    return tuple(found)
 
 
 def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:
