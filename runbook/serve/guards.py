@@ -37,7 +37,7 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with `no-referrer` a form of ours is sent with `Origin: null`
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -171,6 +171,7 @@ class Guarded:
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
         self._audit.note(who, address_of(request.scope), self.page.says, path, status)
+        request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
         request.state.passed = False

@@ -3,6 +3,7 @@ server."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from lab import Host, runbook_cli, runbook_finish, runbook_start
-from lab.agents import AgentLab
+from lab.agents import SITE, AgentLab
 from lab.proc import wait_until
 
 pytestmark = [pytest.mark.lab]
@@ -28,7 +29,12 @@ stages:
     launch:
       launcher: direct
       detach: true
-      command: [/bin/sh, -c, 'n=0; while :; do n=$((n+1)); echo "rank $RANK line $n"; sleep 0.1; done']
+      command: [/bin/sh, -c, 'n=0; while :; do n=$((n+1)); echo "rank $RANK line $n"; echo $n >$RUNBOOK_PROGRESS; sleep 0.1; done']
+"""
+LOOK = """\
+import json, sys, msgspec
+from runbook.agent.facts import jobs
+print(json.dumps([msgspec.to_builtins(one) for one in jobs(sys.argv[1], ["~/.runbook", "~/nowhere"])]))
 """
 
 
@@ -102,6 +108,12 @@ def test_ranks_live_on_without_agent_and_server_and_no_line_is_lost(lab: AgentLa
     assert launched.returncode == 0, launched
     ranks = {host.name: pids(lab, host) for host in lab}
     assert all(ranks.values()), launched
+    for rank, host in enumerate(lab):
+        told = json.loads(host.run([lab.python, "-c", LOOK, host.name], env={"PYTHONPATH": SITE}).stdout)
+        assert [(one["ranks"], one["state"]) for one in told] == [([rank], "running")]
+        assert int(told[0]["step"]) > 0
+        assert told[0]["step_age_s"] < 60
+        assert told[0]["pid"] in ranks[host.name]
     lab.kill_server()
     lab.signal_agent(lab["node-b"], signal.SIGKILL)
     lab.agents["node-b"].wait(30)

@@ -17,10 +17,10 @@ LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """Without its own sandbox, which wants rights that root in a container has not: it shows only files of these tests."""
+def chromium(*flags: str) -> Iterator[Browser]:
+    """Without its own sandbox, which wants rights that root in a container has not: it shows only pages of these tests."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_program("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_program("chromium"), args=["--no-sandbox", *flags])
         try:
             yield browser
         finally:
@@ -28,9 +28,11 @@ def chromium() -> Iterator[Browser]:
 
 
 class Shown:
-    """A file shown in a window. `said` is what its console wrote, `asked` every address that it wanted."""
+    """A file or an address shown in a window. `said` is what its console wrote, `asked` every address that it wanted."""
 
-    def __init__(self, browser: Browser, file: Path, *, width: int = 1280, scheme: Any = "light", script: bool = True):
+    def __init__(
+        self, browser: Browser, shown: Path | str, *, width: int = 1280, scheme: Any = "light", script: bool = True
+    ):
         self._context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
         )
@@ -41,8 +43,9 @@ class Shown:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}"))
-        self.page.goto(file.as_uri())
-        self.asked.remove(file.as_uri())
+        address = shown.as_uri() if isinstance(shown, Path) else shown
+        self.page.goto(address)
+        self.asked.remove(address)
 
     def __enter__(self) -> Shown:
         return self
