@@ -8,17 +8,24 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runbook.agent.home import Home, hostname
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import complain, stderr, stdout
 from runbook.report.text import one_line
+
+if TYPE_CHECKING:
+    from runbook.agent.home import Home
 
 DONE, FAILED, WRONG = 0, 1, 2
 
 
 def agent(arguments: argparse.Namespace) -> int:
     """0 done (run: told to end), 1 the server will not have this agent, or none runs (status), 2 not enrolled, wrong files."""
+    if os.name == "nt":
+        raise FilesWrong([Problem("agent.windows", "an agent runs on Linux and macOS, and this is Windows")])
+    from runbook.agent.home import Home
+
     home = Home(arguments.dir)
     commands = {
         "enrol": _enrol,
@@ -33,6 +40,7 @@ def agent(arguments: argparse.Namespace) -> int:
 
 def _enrol(home: Home, arguments: argparse.Namespace) -> int:
     from runbook.agent.enrol import enrol
+    from runbook.agent.home import hostname
 
     if (known := home.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"
@@ -51,7 +59,13 @@ def _run(home: Home, arguments: argparse.Namespace) -> int:
     if identity is None:
         fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
         raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled", None, fix)])
-    from runbook.agent.program import Agent
+    try:
+        from runbook.agent.program import Agent
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "websockets":
+            raise
+        missing = Problem("agent.not-installed", "an agent needs websockets", None, "pip install 'runbook[agent]'")
+        raise FilesWrong([missing]) from None
     from runbook.agent.rules import read_rules
 
     rules = read_rules(home.rules)

@@ -70,6 +70,7 @@ def test_checks_run_on_hosts_that_have_no_sshd(lab: AgentLab) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.thorough
 def test_two_nodes_reduce_over_agents(lab: AgentLab) -> None:
     done = runbook_cli(lab, "run", "two_node_allreduce", "-i", lab.inventory(), timeout=300)
     assert done.returncode == 0, f"{done}\n{lab.log.read_text()}"
@@ -140,11 +141,12 @@ def test_ranks_live_on_without_agent_and_server_and_no_line_is_lost(lab: AgentLa
 
 
 @pytest.mark.thorough
-def test_an_agent_that_dies_is_named_and_its_node_is_cleaned_up(lab: AgentLab) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+def test_an_agent_that_ends_is_named_and_its_node_is_cleaned_up(lab: AgentLab, number: int) -> None:
     short = WAIT.replace("300s", "15s")
     process = runbook_start(lab, "run", playbook(lab, short), "-i", lab.inventory(), "-o", "json")
     running(lab, "sleep 1235")
-    lab.signal_agent(lab["node-b"], signal.SIGKILL)
+    lab.signal_agent(lab["node-b"], number)
     done = runbook_finish(process)
     assert done.returncode == 3, done
     outcomes = {one["node"]: one for one in done.json()["stages"][-1]["outcomes"]}
