@@ -44,8 +44,6 @@ HEADERS = {
 }
 BODY_S = 30.0
 """For a whole request body."""
-SEND_S = 60.0
-"""For one piece of an answer: a client that takes none for so long is gone."""
 MOST_FIELDS = 5000
 log = logging.getLogger("runbook.serve")
 
@@ -78,7 +76,7 @@ class Gate:
                 given = {name.lower() for name, _ in message.get("headers", ())}
                 more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in given]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
-            await asyncio.wait_for(send(message), SEND_S)
+            await send(message)
 
         refusal = self._refusal(scope)
         if refusal is not None:
@@ -88,9 +86,6 @@ class Gate:
         state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page")
         try:
             await self._app(scope, receive, guarded_send)
-        except (TimeoutError, asyncio.TimeoutError):
-            log.info("a client took nothing for %g s and was left", SEND_S)
-            raise ConnectionError("the client takes nothing") from None
         except Exception:
             page: Page | None = state.get("page")
             log.exception("%s %s", scope.get("method", "socket"), page.path if page else "an unknown path")

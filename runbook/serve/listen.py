@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import struct
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,8 @@ HEAD_S = 15.0
 """From the first byte, or the connection, to the end of a request's headers."""
 HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
+TAKE_S = 60.0
+"""For a client to take what was written to it (at most 64 KiB): one that does not is gone."""
 STOP_S = 5
 MOST_CONNECTIONS = 8000
 OPEN_FILES = 16384
@@ -27,9 +30,10 @@ log = logging.getLogger("runbook.serve")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection: the head of every request comes within its time and its size, or the connection ends."""
+    """One connection: the head of every request comes within its time and its size, and answers are taken; or it ends."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
 
@@ -42,6 +46,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._no_deadline()
+        if self._untaken is not None:
+            self._untaken.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -64,6 +70,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._no_deadline()
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(TAKE_S, self._drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+
+    def _drop(self) -> None:
+        """With what the kernel still holds for it: it would try to deliver that for as long as the client lets it."""
+        with contextlib.suppress(OSError):
+            own = self.transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _no_deadline(self) -> None:
         if self._deadline is not None:

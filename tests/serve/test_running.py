@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import select
 import signal
 import socket
 import ssl
@@ -86,7 +87,7 @@ def test_a_link_a_login_a_page_and_an_end(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_slow_and_endless_heads_and_bodies_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import runbook.serve.listen as listen, runbook.serve.guards as guards\nlisten.HEAD_S = guards.BODY_S = 1.0\n"
+        "import runbook.serve.listen as listen, runbook.serve.guards as guards\nlisten.HEAD_S = guards.BODY_S = listen.TAKE_S = 1.0\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with running(tmp_path) as server:
@@ -116,6 +117,14 @@ def test_slow_and_endless_heads_and_bodies_are_cut_off(tmp_path: Path, monkeypat
             large.sendall(b"POST /login HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\n" % (host, server.url.encode()))
             large.sendall(b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 10000000000\r\n\r\n")
             assert closed(large).startswith(b"HTTP/1.1 413 ")
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect(at)
+            asked = b"GET /static/style.css HTTP/1.1\r\nHost: %s\r\n\r\n" % host
+            lazy.sendall(asked * 2000)  # 30 MB of answers, of which it takes none
+            cut_off = select.poll()
+            cut_off.register(lazy, select.POLLERR)
+            assert cut_off.poll(60_000), "the server waits for them to be taken"
         with socket.create_connection(at) as malformed:
             malformed.sendall(
                 b"GET / HTTP/1.1\r\nHost: %s\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" % host
