@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from runbook.serve import admin, description, events, health, login, static
+from runbook.serve import admin, agents, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
 from runbook.serve.guards import Gate, Guarded, refusal
@@ -31,7 +31,7 @@ GUESS_EVERY_S = 6.0
 
 def all_pages() -> list[Page]:
     """Every page of the server. A room adds its own here."""
-    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES, *description.PAGES]
+    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES, *agents.PAGES, *description.PAGES]
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -40,13 +40,14 @@ def create_app(settings: Settings) -> Starlette:
     pages = all_pages()
     store = Store(settings.data / DATABASE)
     changed, people, audit = Changed(), People(store), Audit(store)
-    metrics = Metrics(changed)
+    metrics, fleet = Metrics(changed), agents.Fleet(store, settings, changed)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
-            yield
+            async with fleet.running(), agents.Door(fleet, settings.data).open():
+                yield
         finally:
             changed.close()
             store.close()
@@ -65,6 +66,7 @@ def create_app(settings: Settings) -> Starlette:
     app.router.redirect_slashes = False
     app.state.settings, app.state.store, app.state.people = settings, store, people
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
+    app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
     return app
