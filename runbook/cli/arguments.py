@@ -83,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
     _collect(commands)
     _jobs(commands)
+    _serve(commands)
     explain = commands.add_parser("explain", help="what a cause, a check, a lint rule or a variable is about")
     explain.add_argument(
         "id",
@@ -366,6 +367,31 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     about = "remove a job's files from the nodes, its logs too, once no rank of it lives"
     clean = command("clean", [which, one], about, CLEAN)
     clean.add_argument("--all", action="store_true", help="every job of which no rank lives")
+
+
+def _serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "a page and a JSON API for the cluster: nodes, groups, runs (pip install 'runbook[serve]')"
+    serve = commands.add_parser("serve", help=about, description=f"{about[0].upper()}{about[1:]}.")
+    serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")
+    serve.add_argument("--data", metavar="DIR", help="where it keeps everything (default: $RUNBOOK_DATA or .runbook)")
+    serve.add_argument("--config", metavar="FILE", help="a serve.yml; what the command line says wins")
+    serve.add_argument(
+        "--insecure-http", action="store_true", help="no TLS on an address that others reach: they read passwords"
+    )
+    below = serve.add_subparsers(dest="action", metavar="ACTION")
+    user = below.add_parser("user", help="the people who may log in")
+    deeds = user.add_subparsers(dest="deed", metavar="DEED", required=True)
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="that of the server")
+    add = deeds.add_parser("add", parents=[where], help="add a person; the password is asked for, or read from stdin")
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--role", choices=["viewer", "operator", "admin"], required=True)
+    deeds.add_parser("list", parents=[where], help="everybody and their roles")
+    remove = deeds.add_parser("remove", parents=[where], help="remove a person, with sessions and tokens")
+    remove.add_argument("name", metavar="NAME")
+    link = deeds.add_parser("link", parents=[where], help="print a link that logs somebody in once, for five minutes")
+    link.add_argument("name", metavar="NAME")
+    link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")
 
 
 def _port(text: str) -> int:

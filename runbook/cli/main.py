@@ -118,6 +118,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.jobs import jobs
 
         return jobs(arguments)
+    if arguments.command == "serve":
+        from runbook.cli.serve import serve
+
+        return serve(arguments)
     if arguments.command == "explain":
         from runbook.cli.explain import explain
 

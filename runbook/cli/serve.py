@@ -1,0 +1,168 @@
+"""`runbook serve`: the page of a cluster, and what its first people are made with."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.visible import visible
+from runbook.report.output import complain, stderr, stdout
+
+if TYPE_CHECKING:
+    from runbook.serve.configure import Wanted
+    from runbook.serve.people import People
+    from runbook.serve.store import Store
+
+EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
+"""What `pip install 'runbook[serve]'` brings."""
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Run the server until SIGINT or SIGTERM, or do what the word behind `serve` says."""
+    try:
+        from runbook.serve import configure, listen
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA:
+            raise
+        raise FilesWrong(
+            [
+                Problem(
+                    "serve.not-installed", f"`runbook serve` needs {error.name}", None, "pip install 'runbook[serve]'"
+                )
+            ]
+        ) from None
+    asked = configure.wanted(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
+    data = configure.prepared(asked.data)
+    if arguments.action == "user":
+        return user(arguments, data)
+    listen.raise_open_files()
+    with only_one(data), logged():
+        return run(asked)
+
+
+def run(asked: Wanted) -> int:
+    from runbook.serve.app import create_app
+    from runbook.serve.configure import settled
+    from runbook.serve.listen import listening, server_of
+
+    try:
+        listener = listening(asked.host, asked.port)
+    except OSError as error:
+        message = f"cannot listen on {asked.host}, port {asked.port}: {error.strerror}"
+        raise FilesWrong([Problem("serve.listen", message, None, "name another --listen ADDR:PORT")]) from None
+    with contextlib.closing(listener):
+        with people_of(asked.data) as (_, people):
+            settings = settled(asked, listener.getsockname()[1], people=bool(people.all()))
+            first = None
+            if asked.loopback:
+                first = f"{settings.url}/login/{people.link(the_one_who_starts(people))}"
+        stderr.line(f"runbook serves {settings.data} at {settings.url}")
+        if settings.tls is not None:
+            stderr.line(f"its certificate's SHA-256 is {settings.tls.fingerprint}")
+        if first is not None:
+            stderr.line(f"log in, once, within five minutes: {first}")
+        app = create_app(settings)
+        server_of(app, settings).run(sockets=[listener])
+    stderr.line("stopped")
+    return 0
+
+
+def the_one_who_starts(people: People) -> str:
+    """The name of the account that runs this, who is an admin of a server that has nobody yet."""
+    from runbook.serve.people import NAME
+
+    name = getpass.getuser()
+    name = name if NAME.match(name) else "admin"
+    known = {one.name: one for one in people.all()}
+    if name not in known:
+        people.add(name, "admin")
+    return name
+
+
+@contextlib.contextmanager
+def people_of(data: Path) -> Iterator[tuple[Store, People]]:
+    from runbook.serve.app import DATABASE
+    from runbook.serve.people import People
+    from runbook.serve.store import Store
+
+    with contextlib.closing(Store(data / DATABASE)) as store:
+        yield store, People(store)
+
+
+def user(arguments: argparse.Namespace, data: Path) -> int:
+    """`serve user add | list | remove | link`: also while the server runs."""
+    from runbook.serve.audit import Audit
+    from runbook.serve.people import role_named
+
+    with people_of(data) as (store, people):
+        if arguments.deed == "list":
+            for one in people.all():
+                stdout.line(f"{one.role:<9} {one.name}")
+            return 0
+        if arguments.deed == "add":
+            people.add(arguments.name, role_named(arguments.role), new_password())
+            stderr.line(f"{arguments.name} is {arguments.role}")
+        elif arguments.deed == "remove":
+            people.remove(arguments.name)
+            stderr.line(f"{arguments.name} is removed")
+        elif arguments.deed == "link":
+            stdout.line(f"{arguments.url.rstrip('/')}/login/{people.link(arguments.name)}")
+            stderr.line("it logs in once, within five minutes")
+        Audit(store).note(f"{getpass.getuser()}", "command line", f"serve user {arguments.deed} {arguments.name}", "")
+    return 0
+
+
+def new_password() -> str:
+    """Asked for twice on a terminal; else the first line of standard input."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline(2000).rstrip("\r\n")
+    first = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != first:
+        raise FilesWrong([Problem("serve.password", "the two passwords differ")])
+    return first
+
+
+@contextlib.contextmanager
+def only_one(data: Path) -> Iterator[None]:
+    """Two servers of one folder would not know of each other's agents and runs."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (data / "serve.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            message = f"a server of {data} runs already"
+            raise FilesWrong([Problem("serve.runs-already", message, None, "end it, or name another --data")]) from None
+        yield
+
+
+class Told(logging.Handler):
+    """What the server has to say, on stderr, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        complain("".join(f"{visible(line)}\n" for line in text.splitlines()))
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[None]:
+    handler = Told(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    names = ("runbook.serve", "uvicorn.error")
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in names:
+            logging.getLogger(name).removeHandler(handler)

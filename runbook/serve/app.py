@@ -1,0 +1,94 @@
+"""The server as an ASGI application: the table of its pages, and what they share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from runbook.serve import admin, events, health, login, static
+from runbook.serve.audit import Audit
+from runbook.serve.changed import Changed
+from runbook.serve.guards import Gate, Guarded, refusal
+from runbook.serve.metrics import Metrics
+from runbook.serve.page import Page, allows
+from runbook.serve.people import People, Person
+from runbook.serve.rate import Rate
+from runbook.serve.settings import Settings
+from runbook.serve.store import Store
+
+DATABASE = "serve.db"
+GUESSES = 10
+GUESS_EVERY_S = 6.0
+"""Logins that may be tried at once, by an address or for a name, and how soon one more."""
+
+
+def all_pages() -> list[Page]:
+    """Every page of the server. A room adds its own here."""
+    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES]
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The application; `settings.data` must be a folder. Its `state` has what handlers share: `settings`, `store`, `people`,
+    `audit`, `changed` and `pages`. It is closed by its lifespan."""
+    pages = all_pages()
+    store = Store(settings.data / DATABASE)
+    changed, people, audit = Changed(), People(store), Audit(store)
+    metrics = Metrics(changed)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        changed.start()
+        try:
+            yield
+        finally:
+            changed.close()
+            store.close()
+
+    async def wrong(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(request, error, _NOWHERE)
+
+    routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, settings=settings)],
+        exception_handlers={HTTPException: wrong},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.settings, app.state.store, app.state.people = settings, store, people
+    app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
+    app.state.metrics, app.state.nav = metrics, _navigation(pages)
+    app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
+    return app
+
+
+def _route(page: Page, guarded: Guarded) -> BaseRoute:
+    if page.kind == "socket":
+        return WebSocketRoute(page.path, guarded)
+    return Route(page.path, guarded, methods=list(page.methods))
+
+
+def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
+    named = [page for page in pages if page.nav]
+
+    def of(person: Person | None) -> list[tuple[str, str]]:
+        """Path and word of what this person may open."""
+        return [(page.path, page.nav) for page in named if person is not None and allows(person.role, page.role)]
+
+    return of
+
+
+async def _nowhere(_request: Request) -> Response:
+    raise HTTPException(404)
+
+
+_NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
+"""Stands for a path that there is not."""

@@ -1,0 +1,131 @@
+"""What has changed, told to every open tab: a topic and a number, never the data itself.
+
+A stream that lost its connection says the last number it saw and gets what it missed; where that is too long ago, or was
+another server's, it is told that everything (`*`) has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+EVERYTHING = "*"
+KEPT = 1000
+MOST_PENDING = 200
+MOST_OF_ONE = 50
+"""Streams of one person: a tab has one while it is looked at."""
+_TOPIC = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}\Z")
+_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})\Z")
+
+
+class Subscriber:
+    """One event stream: what it has not been told yet, each topic once."""
+
+    def __init__(self, topics: Iterable[str], owner: str) -> None:
+        self.topics = frozenset(topics)
+        self.owner = owner
+        self.pending: dict[str, int] = {}
+        self.woken = asyncio.Event()
+        self.closed = False
+        self.gone = False
+
+    def tell(self, topic: str, number: int) -> None:
+        if topic != EVERYTHING and self.topics and topic not in self.topics:
+            return
+        if len(self.pending) >= MOST_PENDING:
+            self.pending = {}
+            topic = EVERYTHING
+        self.pending.pop(topic, None)  # so that the last one has the highest number
+        self.pending[topic] = number
+        self.woken.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.woken.set()
+
+
+class Changed:
+    """`publish` may be called from any thread once the server runs; all else belongs to its event loop."""
+
+    def __init__(self) -> None:
+        self.boot = secrets.token_hex(4)
+        self._number = 0
+        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._subscribers: dict[Subscriber, None] = {}  # the oldest first
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+
+    def start(self) -> None:
+        """Called in the event loop that streams will run in."""
+        self._loop = asyncio.get_running_loop()
+
+    def publish(self, topic: str) -> None:
+        """Say that what this topic stands for has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200 characters."""
+        if not _TOPIC.match(topic):
+            raise ValueError(f"not a topic: {topic!r}")
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile: nobody listens
+                self._loop.call_soon_threadsafe(self._tell, topic)
+
+    def close(self) -> None:
+        """End every stream and let no new one begin: the server stops."""
+        self.closed = True
+        for subscriber in self._subscribers:
+            subscriber.close()
+
+    @contextlib.contextmanager
+    def subscribed(self, topics: Iterable[str], last_id: str, owner: str) -> Iterator[Subscriber]:
+        """A stream of these topics (none: all), beginning after the event with that id (empty: from now on).
+
+        Where its owner has MOST_OF_ONE others already, the oldest of them ends.
+        """
+        subscriber = Subscriber(topics, owner)
+        for number, topic in self._missed(last_id):
+            subscriber.tell(topic, number)
+        own = [other for other in self._subscribers if other.owner == owner and not other.closed]
+        for oldest in own[: len(own) - MOST_OF_ONE + 1]:
+            oldest.close()
+        self._subscribers[subscriber] = None
+        if self.closed:
+            subscriber.close()
+        try:
+            yield subscriber
+        finally:
+            del self._subscribers[subscriber]
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def _tell(self, topic: str) -> None:
+        self._number += 1
+        self._kept.append((self._number, topic))
+        for subscriber in self._subscribers:
+            subscriber.tell(topic, self._number)
+
+    def _missed(self, last_id: str) -> list[tuple[int, str]]:
+        if not last_id:
+            return []
+        known = _ID.match(last_id)
+        seen = int(known[2]) if known and known[1] == self.boot else -1
+        oldest = self._kept[0][0] if self._kept else self._number + 1
+        if not oldest - 1 <= seen <= self._number:
+            return [(self._number, EVERYTHING)]
+        return [(number, topic) for number, topic in self._kept if number > seen]
+
+
+async def messages(changed: Changed, subscriber: Subscriber, ping_s: float) -> AsyncIterator[bytes]:
+    """The stream as it goes over the wire, until the subscriber is closed; a comment where nothing happens for `ping_s`."""
+    yield b"retry: 2000\n: %s\n\n" % changed.boot.encode()
+    while not subscriber.closed:
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(subscriber.woken.wait(), ping_s)
+        subscriber.woken.clear()
+        told, subscriber.pending = subscriber.pending, {}
+        for topic, number in told.items():
+            yield f"id: {changed.boot}-{number}\nevent: changed\ndata: {topic}\n\n".encode()
+        if not told and not subscriber.closed:
+            yield b": still here\n\n"

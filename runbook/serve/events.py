@@ -1,0 +1,67 @@
+"""The event stream of a tab: what has changed, so that the page fetches itself anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from runbook.serve.changed import Changed, Subscriber, messages
+from runbook.serve.guards import Refused
+from runbook.serve.page import Page
+
+PING_S = 15.0
+MOST_TOPICS = 20
+MOST = 2000
+
+
+async def events(request: Request) -> Response:
+    """`topic=` any number of times, none for all. A client that was cut off says `Last-Event-ID`, as browsers do."""
+    changed: Changed = request.app.state.changed
+    topics = request.query_params.getlist("topic")
+    if len(topics) > MOST_TOPICS:
+        raise Refused(400, f"at most {MOST_TOPICS} topics")
+    if changed.closed or len(changed) >= MOST:
+        raise Refused(503, "there is no room for one more event stream", headers={"retry-after": "10"})
+    return EventStream(request, topics)
+
+
+class EventStream(Response):
+    """Goes on until the client goes, the server stops, the login ends, or the same person opens too many others."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, request: Request, topics: list[str]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._request = request
+        self._topics = topics
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        state = self._request.state
+        changed: Changed = self._request.app.state.changed
+        last = self._request.headers.get("last-event-id", "")
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with changed.subscribed(self._topics, last, owner=state.person.name) as subscriber:
+            watch = asyncio.create_task(_close_when_gone(receive, subscriber))
+            try:
+                async for message in messages(changed, subscriber, PING_S):
+                    if state.still() != state.person:
+                        break
+                    await send({"type": "http.response.body", "body": message, "more_body": True})
+            finally:
+                watch.cancel()
+        if not subscriber.gone:
+            await send({"type": "http.response.body", "body": b""})
+
+
+async def _close_when_gone(receive: Receive, subscriber: Subscriber) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    subscriber.gone = True
+    subscriber.close()
+
+
+PAGES = [Page("/events", ("GET",), events, "viewer", kind="events", says="What changes, as it does")]

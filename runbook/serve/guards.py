@@ -1,0 +1,331 @@
+"""Who is let through to a page, and what every answer carries.
+
+`Gate` stands before everything, unknown paths among it: the Host must be one that this server answers to (what keeps a
+rebound name from reading anything), and every answer gets the headers below. `Guarded` stands before each handler: body
+and time are bounded, the client is known and may, and a change comes from a page of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import parse_qsl, quote
+
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from runbook.model.errors import FilesWrong
+from runbook.serve.audit import Audit
+from runbook.serve.metrics import Metrics
+from runbook.serve.page import READS, Page, allows
+from runbook.serve.people import People, Person, csrf_of
+from runbook.serve.render import failure
+from runbook.serve.settings import Settings
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+BODY_S = 30.0
+"""For a whole request body."""
+SEND_S = 60.0
+"""For one piece of an answer: a client that takes none for so long is gone."""
+MOST_FIELDS = 5000
+log = logging.getLogger("runbook.serve")
+
+
+class Refused(HTTPException):
+    """`says` and `help` are shown; they hold nothing of the request."""
+
+    def __init__(self, status: int, says: str, help: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, says, dict(headers or {}))
+        self.help = help
+
+
+class Gate:
+    """The outermost layer: Host, headers, and a plain word for whatever goes wrong inside."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._hosts = settings.hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                given = {name.lower() for name, _ in message.get("headers", ())}
+                more = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in given]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await asyncio.wait_for(send(message), SEND_S)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _answer(refusal, scope, receive, guarded_send)
+            return
+        state = scope.setdefault("state", {})
+        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page")
+        try:
+            await self._app(scope, receive, guarded_send)
+        except (TimeoutError, asyncio.TimeoutError):
+            log.info("a client took nothing for %g s and was left", SEND_S)
+            raise ConnectionError("the client takes nothing") from None
+        except Exception:
+            page: Page | None = state.get("page")
+            log.exception("%s %s", scope.get("method", "socket"), page.path if page else "an unknown path")
+            if begun:
+                raise ConnectionError("the answer ends here") from None
+            await _answer(
+                PlainTextResponse("a bug of runbook: its log tells more\n", 500), scope, receive, guarded_send
+            )
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        host = host_of(scope)
+        if host is None:
+            return PlainTextResponse("exactly one Host header is needed\n", 400)
+        if host not in self._hosts:
+            says = "this server does not answer to that name; `origins:` of its serve.yml lists those that it does\n"
+            return PlainTextResponse(says, 421)
+        return None
+
+
+async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Also to a client that wants a socket, which servers without that extension close instead."""
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await response(scope, receive, send)
+
+
+def header(scope: Scope, name: str) -> str | None:
+    """The one value of a header; None where there is none, or more than one, or it is not ASCII."""
+    values = [value for key, value in scope["headers"] if key.lower() == name.encode()]
+    if len(values) != 1 or not values[0].isascii():
+        return None
+    text: str = values[0].decode("ascii")
+    return text
+
+
+def has(scope: Scope, name: str) -> bool:
+    return any(key.lower() == name.encode() for key, _ in scope["headers"])
+
+
+def host_of(scope: Scope) -> str | None:
+    host = header(scope, "host")
+    return None if host is None else host.lower()
+
+
+class Guarded:
+    """A page behind its guards, as the ASGI application of its route."""
+
+    def __init__(self, page: Page, settings: Settings, people: People, audit: Audit, metrics: Metrics) -> None:
+        self.page = page
+        self._settings = settings
+        self._people = people
+        self._audit = audit
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["kind"] = self.page.kind
+        scope["state"]["page"] = self.page
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        began = time.perf_counter()
+        response: Response | None = None
+        try:
+            response = await self._respond(request)
+        finally:
+            status = 500 if response is None else response.status_code
+            self._metrics.measure(self.page, request.method, status, time.perf_counter() - began)
+            self._remember(request, status)
+        await response(scope, receive, send)
+
+    def _remember(self, request: Request, status: int) -> None:
+        """Every change that somebody we know made or tried. Others leave no trace there, or they could fill it."""
+        person, agent = request.state.person, self.page.role == "agent" and status < 400
+        if request.method in READS or not request.state.passed or not (person or agent):
+            return
+        who = person.name if person else "an agent"
+        path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
+        self._audit.note(who, address_of(request.scope), self.page.says, path, status)
+
+    async def _respond(self, request: Request) -> Response:
+        request.state.passed = False
+        try:
+            try:
+                await asyncio.wait_for(self._let_through(request), BODY_S)
+            except (TimeoutError, asyncio.TimeoutError):
+                raise Refused(408, "the request took too long", headers={"connection": "close"}) from None
+            request.state.passed = True
+            answer: Response = await self.page.handler(request)
+            return answer
+        except FilesWrong as wrong:
+            problems = wrong.problems
+            return failure(request, 422, problems[0].message, problems[0].help or "")
+        except HTTPException as refused:
+            return refusal(request, refused, self.page)
+
+    async def _let_through(self, request: Request) -> None:
+        """Raises Refused where the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
+        scope, page = request.scope, self.page
+        refuse_foreign_context(scope, page)
+        changing = request.method not in READS
+        self._identify(scope)
+        body = await bounded_body(request, page.most_bytes)
+        self._refuse_role(scope)
+        if changing:
+            request.state.form = form_of(request, page, body)
+            self._refuse_forged(scope, request.state.form.get("csrf"))
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = WebSocket(scope, receive, send)
+        try:
+            refuse_foreign_context(scope, self.page)
+            self._identify(scope)
+            self._refuse_role(scope)
+            self._refuse_forged(scope, socket.query_params.get("csrf"))
+        except Refused as refused:
+            await _answer(PlainTextResponse(f"{refused.detail}\n", refused.status_code), scope, receive, send)
+            return
+        await self.page.handler(socket)
+
+    def _identify(self, scope: Scope) -> None:
+        """Who asks: by a token, or else by the cookie of a session that was made for this origin. `still` asks again."""
+        state = scope["state"]
+        state["bearer"] = False
+        if self.page.role == "agent":
+            return
+        if has(scope, "authorization"):
+            kind, _, secret = (header(scope, "authorization") or "").partition(" ")
+            ask = partial(self._people.by_token, secret.strip())
+            state["person"], state["bearer"], state["still"] = ask() if kind.lower() == "bearer" else None, True, ask
+            if state["person"] is None:
+                raise Refused(401, "this token is not known here", headers={"www-authenticate": "Bearer"})
+            return
+        secret = cookie_of(scope, self._settings.cookie(state["origin"]))
+        ask = partial(self._people.by_session, secret, state["origin"])
+        state["person"], state["still"] = ask() if secret else None, ask
+        if state["person"] is not None:
+            state["csrf"] = csrf_of(secret)
+
+    def _refuse_role(self, scope: Scope) -> None:
+        person: Person | None = scope["state"]["person"]
+        if self.page.role in ("anyone", "agent"):
+            return
+        if person is None:
+            raise Refused(401, "log in first", headers={"www-authenticate": "Bearer"})
+        if not allows(person.role, self.page.role):
+            raise Refused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+
+    def _refuse_forged(self, scope: Scope, field: object) -> None:
+        """A change must come from a page of ours, or from no browser at all."""
+        state = scope["state"]
+        if self.page.role == "agent":
+            return
+        if state["bearer"] and not has(scope, "origin"):
+            return
+        if header(scope, "origin") != state["origin"]:
+            raise Refused(403, "this did not come from a page of this server")
+        if state["person"] is not None and not state["bearer"]:
+            given = header(scope, "x-csrf-token") or (field if isinstance(field, str) else "")
+            if not hmac.compare_digest(given.encode("utf-8", "replace"), state["csrf"].encode()):
+                raise Refused(403, "this form is too old: load the page again")
+
+
+def refuse_foreign_context(scope: Scope, page: Page) -> None:
+    """What a browser says of the page that asks. Agents are no browsers; else only a click on a link may come from elsewhere."""
+    if page.role == "agent":
+        if has(scope, "origin") or has(scope, "sec-fetch-site"):
+            raise Refused(403, "this is for agents, not for browsers")
+        return
+    if not has(scope, "sec-fetch-site") or header(scope, "sec-fetch-site") in ("same-origin", "none"):
+        return
+    clicked = header(scope, "sec-fetch-mode") == "navigate" and header(scope, "sec-fetch-dest") == "document"
+    if not (clicked and scope.get("method") == "GET" and page.kind == "page"):
+        raise Refused(403, "this did not come from a page of this server")
+
+
+async def bounded_body(request: Request, most: int) -> bytes:
+    """The whole body. Raises Refused where it is longer than `most` bytes, at once where its header says so."""
+    long = Refused(413, f"at most {most} bytes", headers={"connection": "close"})
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length[:20]) > most:
+        raise long
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise long
+        parts.append(part)
+    body = b"".join(parts)
+    request._body = body  # so that the handler's `request.json()` finds it
+    return body
+
+
+def form_of(request: Request, page: Page, body: bytes) -> FormData:
+    """The fields of a form that a page of ours sent; of JSON none. Raises Refused for any other type of content."""
+    kind = (header(request.scope, "content-type") or "").partition(";")[0].strip().lower()
+    if not body:
+        return FormData()
+    wanted = "application/json" if page.kind == "api" or page.role == "agent" else "application/x-www-form-urlencoded"
+    if kind != wanted:
+        raise Refused(415, f"the body must be {wanted}")
+    if kind == "application/json":
+        return FormData()
+    try:
+        text = body.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Refused(400, "the form cannot be read") from None
+    return FormData([*pairs])
+
+
+def cookie_of(scope: Scope, name: str) -> str:
+    """The value of our cookie, empty where there is none or more than one of that name."""
+    values = []
+    for key, raw in scope["headers"]:
+        if key.lower() == b"cookie":
+            for part in raw.decode("latin-1").split(";"):
+                word, _, value = part.strip().partition("=")
+                values += [value] if word == name else []
+    return values[0] if len(values) == 1 and values[0].isascii() else ""
+
+
+def address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "?"
+
+
+def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
+    """As a page, as JSON, or as the way to the login."""
+    if refused.status_code == 401 and page.kind == "page" and request.method in READS:
+        where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        response: Response = RedirectResponse(f"/login?next={quote(where, safe='')}", 303)
+    else:
+        response = failure(request, refused.status_code, refused.detail, getattr(refused, "help", ""))
+    for name, value in (refused.headers or {}).items():
+        response.headers[name] = value
+    return response

@@ -1,0 +1,122 @@
+"""The HTTP server: uvicorn, with bounds for clients that never finish what they begin, and a stop that takes seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from types import FrameType
+from typing import Any
+
+from starlette.applications import Starlette
+from uvicorn import Config, Server
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runbook.serve.settings import Settings
+
+HEAD_S = 15.0
+"""From the first byte, or the connection, to the end of a request's headers."""
+HEAD_BYTES = 64 * 1024
+KEEP_ALIVE_S = 30
+STOP_S = 5
+MOST_CONNECTIONS = 8000
+log = logging.getLogger("runbook.serve")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection: the head of every request comes within its time and its size, or the connection ends."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            log.warning("more than %d connections: one is refused", MOST_CONNECTIONS)
+            transport.abort()
+        self._deadline = self.loop.call_later(HEAD_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._no_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data) if self._in_head else 0
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes after a body in pieces may be without end, and nobody reads it
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._no_deadline()
+        super().on_headers_complete()
+
+    def _no_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class GracefulServer(Server):
+    """Ends its event streams when it is told to stop, and then waits for what is being answered."""
+
+    def __init__(self, config: Config, app: Starlette) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.force_exit = self.should_exit  # the second signal
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.changed.close()
+        await super().shutdown(sockets)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def server_of(app: Starlette, settings: Settings) -> GracefulServer:
+    """Run it with `.run(sockets=[listening(…)])`; SIGINT and SIGTERM end it, and so does `should_exit = True`."""
+    tls: dict[str, Any] = {}
+    if settings.tls is not None:
+        tls = {"ssl_certfile": settings.tls.certificate, "ssl_keyfile": settings.tls.key}
+    config = Config(
+        app,
+        http=BoundedProtocol,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        **tls,
+    )
+    return GracefulServer(config, app)
+
+
+def raise_open_files() -> None:
+    """As many connections as the machine allows: a shell's usual limit of 1024 is soon too few."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

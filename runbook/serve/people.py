@@ -1,0 +1,219 @@
+"""People and what proves that a client is one of them: passwords, sessions, login links, tokens.
+
+Nothing here is kept that would let its reader in: passwords as scrypt, and what we drew ourselves (32 random bytes) as
+SHA-256. Every secret is compared by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+
+from runbook.model.errors import FilesWrong, Problem
+from runbook.serve.page import ROLES, Role
+from runbook.serve.store import Store
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}\Z")
+SESSION_S = 7 * 24 * 3600.0
+LINK_S = 300.0
+SHORTEST_PASSWORD = 10
+LONGEST_PASSWORD = 1000
+TOKEN = "rbk_"
+_SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}
+_AT_ONCE = threading.BoundedSemaphore(2)
+"""Each scrypt takes 32 MiB and 0.1 s of a core: many logins at once must not take the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks. `session`: the id of the browser's session, empty where a token is the proof."""
+
+    name: str
+    role: Role
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    id: str
+    person: str
+    role: Role
+    purpose: str
+    created_at: float
+
+
+class People:
+    """Everything of the tables `people`, `sessions`, `login_links` and `tokens`; safe in any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, name: str, role: Role, password: str | None = None) -> None:
+        """Add a person. Raises FilesWrong where there is one of that name, or the name or the password will not do."""
+        _check_name(name)
+        kept = None if password is None else scrypt(password)
+        with self._store.write() as db:
+            if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone():
+                raise _wrong("person-exists", f"there is a person `{name}` already")
+            db.execute("INSERT INTO people VALUES (?, ?, ?, ?)", (name, role, kept, time.time()))
+
+    def change(self, name: str, *, role: Role | None = None, password: str | None = None) -> None:
+        """Another role, or another password: both end the person's sessions. The last admin stays one."""
+        kept = None if password is None else scrypt(password)
+        with self._store.write() as db:
+            self._known(name)
+            if role is not None:
+                db.execute("UPDATE people SET role = ? WHERE name = ?", (role, name))
+                _refuse_without_admin(db.execute("SELECT count(*) FROM people WHERE role = 'admin'").fetchone()[0])
+            if kept is not None:
+                db.execute("UPDATE people SET password = ? WHERE name = ?", (kept, name))
+            db.execute("DELETE FROM sessions WHERE person = ?", (name,))
+            db.execute("DELETE FROM login_links WHERE person = ?", (name,))
+
+    def remove(self, name: str) -> None:
+        """With their sessions, links and tokens. The last admin stays."""
+        with self._store.write() as db:
+            self._known(name)
+            db.execute("DELETE FROM people WHERE name = ?", (name,))
+            _refuse_without_admin(db.execute("SELECT count(*) FROM people WHERE role = 'admin'").fetchone()[0])
+
+    def all(self) -> list[Person]:
+        return [Person(row["name"], row["role"]) for row in self._store.read("SELECT * FROM people ORDER BY name")]
+
+    def by_password(self, name: str, password: str) -> Person | None:
+        """The person, where both are right. Takes as long for a name that nobody has."""
+        rows = self._store.read("SELECT role, password FROM people WHERE name = ?", name)
+        kept = rows[0]["password"] if rows else None
+        right = _is_password(password, kept or _NOBODY)
+        return Person(name, rows[0]["role"]) if right and kept else None
+
+    def link(self, name: str) -> str:
+        """A secret that logs this person in once, within five minutes."""
+        secret = secrets.token_urlsafe(32)
+        with self._store.write() as db:
+            self._known(name)
+            db.execute("DELETE FROM login_links WHERE expires_at < ?", (time.time(),))
+            db.execute("INSERT INTO login_links VALUES (?, ?, ?)", (hashed(secret), name, time.time() + LINK_S))
+        return secret
+
+    def by_link(self, secret: str) -> Person | None:
+        """Whom the link is for, where it was not used before and is not too old; it is used up by that."""
+        with self._store.write() as db:
+            row = db.execute("DELETE FROM login_links WHERE hash = ? RETURNING *", (hashed(secret),)).fetchone()
+            if row is None or row["expires_at"] < time.time():
+                return None
+            person = db.execute("SELECT * FROM people WHERE name = ?", (row["person"],)).fetchone()
+            return Person(person["name"], person["role"])
+
+    def begin_session(self, person: Person, origin: str) -> str:
+        """The secret of a new session, for the browser's cookie."""
+        secret, now = secrets.token_urlsafe(32), time.time()
+        with self._store.write() as db:
+            db.execute("DELETE FROM sessions WHERE expires_at < ?", (now,))
+            row = (hashed(secret), person.name, origin, now, now + SESSION_S)
+            db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
+        return secret
+
+    def by_session(self, secret: str, origin: str) -> Person | None:
+        """Who it is, where the session was made for this very origin."""
+        return self.of_session(hashed(secret), origin)
+
+    def of_session(self, session: str, origin: str) -> Person | None:
+        sql = "SELECT name, role, hash FROM sessions JOIN people ON name = person WHERE hash = ? AND origin = ? AND expires_at > ?"
+        rows = self._store.read(sql, session, origin, time.time())
+        return Person(rows[0]["name"], rows[0]["role"], rows[0]["hash"]) if rows else None
+
+    def end_session(self, session: str) -> None:
+        with self._store.write() as db:
+            db.execute("DELETE FROM sessions WHERE hash = ?", (session,))
+
+    def make_token(self, name: str, role: Role, purpose: str) -> tuple[str, str]:
+        """Its id and the token itself, which nobody can read again. It allows what `role` and the person's role both do."""
+        identity, secret = secrets.token_hex(4), TOKEN + secrets.token_urlsafe(32)
+        if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
+            raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
+        with self._store.write() as db:
+            self._known(name)
+            row = (identity, hashed(secret), name, role, purpose.strip(), time.time())
+            db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)", row)
+        return identity, secret
+
+    def by_token(self, secret: str) -> Person | None:
+        sql = "SELECT name, people.role, tokens.role AS most FROM tokens JOIN people ON name = person WHERE hash = ?"
+        rows = self._store.read(sql, hashed(secret))
+        return Person(rows[0]["name"], min(rows[0]["role"], rows[0]["most"], key=ROLES.index)) if rows else None
+
+    def tokens(self) -> list[Token]:
+        rows = self._store.read("SELECT id, person, role, purpose, created_at FROM tokens ORDER BY created_at")
+        return [Token(*row) for row in rows]
+
+    def revoke_token(self, identity: str) -> None:
+        with self._store.write() as db:
+            if db.execute("DELETE FROM tokens WHERE id = ?", (identity,)).rowcount == 0:
+                raise _wrong("no-such-token", "there is no such token")
+
+    def _known(self, name: str) -> None:
+        if not self._store.read("SELECT 1 FROM people WHERE name = ?", name):
+            raise _wrong("no-such-person", f"there is no person `{name[:64]}`")
+
+
+def role_named(word: str) -> Role:
+    """Raises FilesWrong."""
+    if word not in ROLES:
+        raise _wrong("role", f"a role is one of {', '.join(ROLES)}")
+    return word
+
+
+def hashed(secret: str) -> str:
+    """Of a secret that we drew: it has 256 bits, so one fast hash is enough."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def csrf_of(session_secret: str) -> str:
+    """The token that forms of this session carry. Another site cannot read it, and it does not give the cookie away."""
+    return hmac.new(session_secret.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def scrypt(password: str) -> str:
+    """Salt and hash, for `password` of the table. Raises FilesWrong where it is too short or too long."""
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise _wrong("password", f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
+    salt = secrets.token_bytes(16)
+    return f"{salt.hex()}:{_scrypt(password, salt).hex()}"
+
+
+def _is_password(password: str, kept: str) -> bool:
+    salt, _, wanted = kept.partition(":")
+    return len(password) <= LONGEST_PASSWORD and hmac.compare_digest(
+        _scrypt(password, bytes.fromhex(salt)), bytes.fromhex(wanted)
+    )
+
+
+def _scrypt(password: str, salt: bytes) -> bytes:
+    with _AT_ONCE:
+        return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **_SCRYPT)
+
+
+_NOBODY = f"{secrets.token_hex(16)}:{secrets.token_hex(32)}"
+
+
+def _check_name(name: str) -> None:
+    if not NAME.match(name):
+        raise _wrong(
+            "person-name",
+            "a person's name has letters, digits and `_.@-`, 64 at most, and begins with one of the first two",
+        )
+
+
+def _refuse_without_admin(admins: int) -> None:
+    if admins == 0:
+        raise _wrong("last-admin", "this is the last admin: make somebody else one first")
+
+
+def _wrong(id: str, message: str) -> FilesWrong:
+    return FilesWrong([Problem(f"serve.{id}", message)])

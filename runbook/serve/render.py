@@ -1,0 +1,59 @@
+"""Answers: HTML from templates, JSON, and errors in the form of whatever was asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Templates of `templates/`: everything escaped, and a name that nobody gave is an error."""
+    loaded = jinja2.Environment(
+        loader=jinja2.PackageLoader("runbook.serve", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
+    return loaded
+
+
+@cache
+def static_files() -> dict[str, tuple[bytes, str, str]]:
+    """Every file of `static/`: its bytes, a hash of them, its type."""
+    found = {}
+    for file in (resources.files("runbook.serve") / "static").iterdir():
+        ending = file.name[file.name.rfind(".") :]
+        if ending in STATIC:
+            data = file.read_bytes()
+            found[file.name] = (data, hashlib.sha256(data).hexdigest()[:16], STATIC[ending])
+    return found
+
+
+def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page. Templates are given `person`, `csrf` (for `<input name="csrf">` of every form) and `nav` beside `values`."""
+    given = {
+        "person": request.state.person,
+        "csrf": request.state.csrf,
+        "nav": request.app.state.nav(request.state.person),
+        "here": request.url.path,
+        **values,
+    }
+    return HTMLResponse(environment().get_template(template).render(given), status)
+
+
+def failure(request: Request, status: int, says: str, help: str = "") -> Response:
+    """An error as a page, or as JSON where the client speaks that."""
+    if request.state.kind != "page":
+        return JSONResponse({"error": {"status": status, "says": says, "help": help}}, status)
+    return html(request, "error.html", status=status, code=status, says=says, help=help)
