@@ -150,11 +150,12 @@ class Text:
         before = self._document, self._newline, self._line_starts
         try:
             self._take(text)
-            if not _same(self._document.data, wanted):
-                raise Uneditable("the file says this in several places at once (an alias, or a merge)")
         except Uneditable:
             self._document, self._newline, self._line_starts = before
             raise
+        if not _same(self._document.data, wanted):
+            self._document, self._newline, self._line_starts = before
+            raise Uneditable("the file says this in several places at once (an alias, or a merge)")
 
     def _copy(self) -> dict[str, Any]:
         return copy.deepcopy(self.data)

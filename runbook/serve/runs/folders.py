@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.serve.store import Store
-
 from runbook.model.events import RunStarted
 from runbook.report.jsonl import from_json, read
 from runbook.report.result import Result
+from runbook.serve.store import Store
 
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MOST_BYTES = 64 << 20
