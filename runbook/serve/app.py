@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from runbook.serve import admin, events, health, login, static
+from runbook.serve import admin, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
 from runbook.serve.desk import Desk
@@ -44,6 +44,7 @@ def all_pages() -> list[Page]:
         *login.PAGES,
         *events.PAGES,
         *admin.PAGES,
+        *description.PAGES,
     ]
 
 
@@ -87,7 +88,10 @@ def create_app(settings: Settings) -> Starlette:
 def _route(page: Page, guarded: Guarded) -> BaseRoute:
     if page.kind == "socket":
         return WebSocketRoute(page.path, guarded)
-    return Route(page.path, guarded, methods=list(page.methods))
+    route = Route(page.path, guarded, methods=list(page.methods))
+    if page.kind == "events" and route.methods:
+        route.methods.discard("HEAD")  # which would wait for a stream's end
+    return route
 
 
 def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:

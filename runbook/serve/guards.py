@@ -37,7 +37,7 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with `no-referrer` a form of ours is sent with `Origin: null`
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -321,7 +321,8 @@ def address_of(scope: Scope) -> str:
 
 def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
     """As a page, as JSON, or as the way to the login."""
-    if refused.status_code == 401 and page.kind == "page" and request.method in READS:
+    stranger = refused.status_code == 401 and not has(request.scope, "authorization")
+    if stranger and page.kind == "page" and request.method in READS:
         where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         response: Response = RedirectResponse(f"/login?next={quote(where, safe='')}", 303)
     else:

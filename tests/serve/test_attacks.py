@@ -1,0 +1,343 @@
+"""What an attacker tries, tried on every row of the route table: a new page cannot be forgotten here.
+
+Every attack carries the session and the token of an admin where a browser would send them, and each has a counterpart that
+is let through, so that nothing here passes because of something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket
+
+from runbook.serve.guards import HEADERS, Guarded
+from runbook.serve.page import READS, ROLES, Page, allows
+from runbook.serve.people import Person, csrf_of
+from serve.world import HOST, ORIGIN, Answer, Headers, World, filled, world_of
+
+FOREIGN_HOSTS = [
+    "evil.test:8400",
+    "127.0.0.1",
+    "127.0.0.1:8401",
+    "127.0.0.1:8400.evil.test",
+    "127.0.0.1:8400@evil.test",
+    "127.0.0.1:8400/",
+    "127.0.0.1:8400 ",
+    "127.0.0.1:8400,evil.test",
+    "localhost:8400.",
+    "0.0.0.0:8400",
+    "[::1]:8400",
+    "",
+    "\x00",
+    b"\xff127.0.0.1:8400",
+]
+FOREIGN_ORIGINS = [
+    "null",
+    "",
+    "http://evil.test",
+    "http://127.0.0.1:8401",
+    "http://127.0.0.1",
+    "https://127.0.0.1:8400",
+    "http://localhost:8400",
+    "http://127.0.0.1:8400.evil.test",
+    "http://127.0.0.1:8400/",
+    "HTTP://127.0.0.1:8400",
+]
+
+
+@dataclasses.dataclass
+class Attacked:
+    """A world whose handlers only note that they were reached."""
+
+    world: World
+    reached: list[str]
+    pages: list[Page]
+
+    async def let_through(self, page: Page, method: str, headers: Headers, **more: Any) -> Answer | None:
+        """The answer where the handler was reached; None, and a sound refusal, where it was not."""
+        del self.reached[:]
+        kind = "websocket" if page.kind == "socket" else "http"
+        answer = await self.world.ask(method, more.pop("path", filled(page)), headers, kind=kind, **more)
+        for name, value in HEADERS.items():
+            assert answer.header(name) == value or answer.status in (101, 403), (page.path, name)
+        if self.reached:
+            return answer
+        assert answer.status in (303, 400, 401, 403, 405, 408, 413, 415, 421), (page.path, method, answer.status)
+        return None
+
+    def cases(self) -> Iterator[tuple[Page, str]]:
+        for page in self.pages:
+            if page.kind == "socket":
+                yield page, "GET"
+            for method in page.methods:
+                yield page, method
+                if method == "GET" and page.kind != "events":
+                    yield page, "HEAD"
+
+    def changes(self) -> Iterator[tuple[Page, str]]:
+        """What a page of ours may change, sockets among it."""
+        for page, method in self.cases():
+            if page.role != "agent" and (method not in READS or page.kind == "socket"):
+                yield page, method
+
+    def proper(self, page: Page) -> list[tuple[str, str | bytes]]:
+        """The headers of a request that is let through."""
+        if page.role == "agent":
+            return [("host", HOST)]
+        return self.world.as_page("admin")
+
+
+def attack(folder: Path, tried: Callable[[Attacked], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with world_of(folder) as world:
+            reached: list[str] = []
+
+            async def handler(request: Any) -> Any:
+                reached.append(request.url.path)
+                if isinstance(request, WebSocket):
+                    await request.accept()
+                    return None
+                return PlainTextResponse("reached")
+
+            for route in world.app.routes:
+                guarded = getattr(route, "app", None)
+                assert isinstance(guarded, Guarded), f"{route} is not behind the guards"
+                guarded.page = dataclasses.replace(guarded.page, handler=handler)
+            await tried(Attacked(world, reached, world.app.state.pages))
+
+    asyncio.run(run())
+
+
+def path_of(page: Page, query: str = "") -> str:
+    return filled(page) + (f"?{query}" if query else "")
+
+
+def with_csrf(attacked: Attacked, page: Page) -> str:
+    """A socket's token is in its address: scripts cannot set headers there."""
+    return path_of(page, f"csrf={csrf_of(attacked.world.sessions['admin'])}" if page.kind == "socket" else "")
+
+
+def without(headers: Headers, *names: str) -> list[tuple[str, str | bytes]]:
+    return [(name, value) for name, value in headers if name not in names]
+
+
+def test_every_page_is_reached_by_whom_it_is_for(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            headers = attacked.proper(page)
+            assert await attacked.let_through(page, method, headers, path=with_csrf(attacked, page)), (page, method)
+            if page.role != "agent":
+                headers = attacked.world.as_program("admin")
+                assert await attacked.let_through(page, method, headers, path=with_csrf(attacked, page)), (page, method)
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS, ids=ascii)
+def test_no_page_answers_to_a_host_that_is_not_ours(host: str | bytes, tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            headers = [("host", host), *without(attacked.proper(page), "host")]
+            path = with_csrf(attacked, page)
+            assert await attacked.let_through(page, method, headers, path=path) is None, (page, method)
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize("hosts", [(), (HOST, HOST), (HOST, "evil.test"), ("evil.test", HOST)], ids=str)
+def test_no_page_answers_without_exactly_one_host(hosts: tuple[str, ...], tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            headers = [*(("host", host) for host in hosts), *without(attacked.proper(page), "host")]
+            assert await attacked.let_through(page, method, headers, path=with_csrf(attacked, page)) is None
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize("origins", [(), (ORIGIN, ORIGIN), *((origin,) for origin in FOREIGN_ORIGINS)], ids=str)
+def test_nothing_is_changed_from_another_origin(origins: tuple[str, ...], tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.changes():
+            for proof in (attacked.world.as_page("admin"), attacked.world.as_program("admin")):
+                if not origins and proof[1][0] == "authorization":
+                    continue  # a program that has a token, and is no browser
+                headers = [*without(proof, "origin"), *(("origin", origin) for origin in origins)]
+                assert await attacked.let_through(page, method, headers, path=with_csrf(attacked, page)) is None
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize("token", [None, "", "x", "0" * 64], ids=str)
+def test_nothing_is_changed_without_the_token_of_the_session(token: str | None, tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        other = csrf_of(attacked.world.sessions["viewer"])
+        for page, method in attacked.changes():
+            for wrong in (token, other):
+                headers = without(attacked.world.as_page("admin"), "x-csrf-token")
+                headers += [("x-csrf-token", wrong)] if wrong is not None else []
+                assert await attacked.let_through(page, method, headers) is None, (page, method)
+
+    attack(tmp_path, tried)
+
+
+def test_the_token_may_also_be_in_the_form(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        kind = ("content-type", "application/x-www-form-urlencoded")
+        headers = [*without(attacked.world.as_page("admin"), "x-csrf-token"), kind]
+        right = f"a=1&csrf={csrf_of(attacked.world.sessions['admin'])}".encode()
+        for page, method in attacked.changes():
+            if page.kind == "page":
+                assert await attacked.let_through(page, method, headers, body=right)
+                assert await attacked.let_through(page, method, headers, body=b"csrf=x") is None
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "multipart/form-data; boundary=x", "application/xml", "", "application/json, text/plain"]
+)
+def test_only_the_one_type_of_content_is_read(kind: str, tmp_path: Path) -> None:
+    """Forms and text/plain are what a foreign page can send without being asked whether it may."""
+
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            if method in READS or page.kind == "socket":
+                continue
+            json, form = "application/json", "application/x-www-form-urlencoded"
+            right, swapped = (json, form) if page.kind == "api" or page.role == "agent" else (form, json)
+            for wrong in (kind, swapped):
+                headers = [*attacked.proper(page), ("content-type", wrong)]
+                assert await attacked.let_through(page, method, headers, body=b'{"a": 1}') is None
+            assert await attacked.let_through(
+                page, method, [*attacked.proper(page), ("content-type", right)], body=b"{}"
+            )
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site", "odd"])
+@pytest.mark.parametrize(("mode", "dest"), [("cors", "empty"), ("no-cors", "script"), ("navigate", "iframe")])
+def test_a_browser_that_tells_of_another_page_gets_nothing(site: str, mode: str, dest: str, tmp_path: Path) -> None:
+    """Another port of this host is `same-site`, and cookies are sent along: shared head nodes are that case."""
+
+    async def tried(attacked: Attacked) -> None:
+        told = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)]
+        for page, method in attacked.cases():
+            headers = [*attacked.proper(page), *told]
+            assert await attacked.let_through(page, method, headers, path=with_csrf(attacked, page)) is None
+
+    attack(tmp_path, tried)
+
+
+def test_a_link_from_elsewhere_opens_a_page_and_nothing_else(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        told = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")]
+        for page, method in attacked.cases():
+            through = await attacked.let_through(
+                page, method, [*attacked.proper(page), *told], path=with_csrf(attacked, page)
+            )
+            assert bool(through) == (page.kind == "page" and method == "GET" and page.role != "agent"), (page, method)
+
+    attack(tmp_path, tried)
+
+
+def test_nobody_does_what_the_role_does_not_allow(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            if page.role == "agent":
+                continue
+            stranger: Headers = [("host", HOST), ("origin", ORIGIN)]
+            path = with_csrf(attacked, page)
+            assert bool(await attacked.let_through(page, method, stranger, path=path)) == (page.role == "anyone")
+            for role in ROLES:
+                csrf = f"csrf={csrf_of(attacked.world.sessions[role])}" if page.kind == "socket" else ""
+                for headers in (attacked.world.as_page(role), attacked.world.as_program(role)):
+                    through = await attacked.let_through(page, method, headers, path=path_of(page, csrf))
+                    assert bool(through) == allows(role, page.role), (page, method, role)
+
+    attack(tmp_path, tried)
+
+
+def test_a_session_holds_for_no_other_origin_and_a_token_must_be_whole(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        people = attacked.world.app.state.people
+        elsewhere = people.begin_session(Person("admin", "admin"), "http://127.0.0.1:9000")
+        right = attacked.world.sessions["admin"]
+        cookies = [f"runbook-8400={elsewhere}", f"runbook-8400={right}x", f"runbook-8401={right}"]
+        cookies += [f"runbook-8400={right}; runbook-8400={elsewhere}", f"__Host-runbook-8400={right}"]
+        token = attacked.world.tokens["admin"]
+        proofs = [("cookie", cookie) for cookie in cookies]
+        words = [token, f"Basic {token}", "Bearer", f"Bearer {token}x", f"Bearer {token[4:]}", f"Bearer {right}"]
+        proofs += [("authorization", word) for word in words]
+        for page, method in attacked.cases():
+            if page.role in ("anyone", "agent") or page.kind == "socket":
+                continue
+            for proof in proofs:
+                csrf = ("x-csrf-token", csrf_of(elsewhere))
+                headers: Headers = [("host", HOST), ("origin", ORIGIN), csrf, proof]
+                assert await attacked.let_through(page, method, headers) is None, (page, method, proof)
+
+    attack(tmp_path, tried)
+
+
+def test_a_browser_does_not_speak_as_an_agent_and_an_agents_secret_opens_no_page(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            if page.role == "agent":
+                for origin in (ORIGIN, "null", "http://evil.test"):
+                    headers = [("host", HOST), ("origin", origin)]
+                    assert await attacked.let_through(page, method, headers) is None, (page, method)
+
+    attack(tmp_path, tried)
+
+
+def test_a_method_that_is_not_in_the_table_reaches_nothing(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        known: dict[str, set[str]] = {}
+        for page, method in attacked.cases():
+            known.setdefault(page.path, set()).add(method)
+        for page in attacked.pages:
+            methods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "X"}
+            for method in methods - known[page.path] if page.kind != "socket" else ():
+                assert await attacked.let_through(page, method, attacked.world.as_page("admin")) is None
+
+    attack(tmp_path, tried)
+
+
+def test_no_body_is_longer_than_its_page_takes(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            if page.kind == "socket":
+                continue
+            kind = (
+                "application/json"
+                if page.kind == "api" or page.role == "agent"
+                else "application/x-www-form-urlencoded"
+            )
+            headers = [*attacked.proper(page), ("content-type", kind)]
+            for length in (str(page.most_bytes + 1), "9" * 30, "-1", "1e3", ""):
+                assert await attacked.let_through(page, method, [*headers, ("content-length", length)]) is None
+            pieces = [b"a" * 65536] * (page.most_bytes // 65536 + 1)
+            assert await attacked.let_through(page, method, headers, body=pieces) is None
+
+    attack(tmp_path, tried)
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "//evil.test/", "/static/../store.py", "/static/%2e%2e/x", "/api/v1/", "/" + "a" * 5000]
+)
+def test_what_is_not_in_the_table_is_not_there_and_says_so_under_the_same_headers(path: str, tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        answer = await attacked.world.ask("GET", path, attacked.world.as_page("admin"))
+        assert answer.status == 404
+        assert all(answer.header(name) == value for name, value in HEADERS.items())
+        assert (await attacked.world.ask("GET", path, [("host", "evil.test")])).status == 421
+        assert not attacked.reached
+
+    attack(tmp_path, tried)
