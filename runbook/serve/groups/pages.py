@@ -229,14 +229,21 @@ async def delete(request: Request) -> Response:
 
 
 async def restore(request: Request) -> Response:
-    name, version = request.path_params["name"], int(request.path_params["version"])
+    name, version = request.path_params["name"], _version(request)
     await _done(work.restore, desk_of(request), name, version, given_hash(request), _person(request))
     return _to(name)
 
 
+def _version(request: Request) -> int:
+    text = str(request.path_params["version"])
+    if not text.isdecimal() or len(text) > 15:
+        raise Refused(404, "there is no such version")
+    return int(text)
+
+
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
-    name, number = request.path_params["name"], int(request.path_params["version"])
+    name, number = request.path_params["name"], _version(request)
     history = await run_in_threadpool(desk_of(request).groups.history, name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
     if at is None:
@@ -461,8 +468,8 @@ PAGES = [
     Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a group"),
     Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a group"),
     Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a group"),
-    Page(f"{_ONE}/history/{{version:int}}", ("GET",), version, "viewer", says="A state of a group"),
-    Page(f"{_ONE}/history/{{version:int}}", ("POST",), restore, "operator", says="Restore a state of a group"),
+    Page(f"{_ONE}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
+    Page(f"{_ONE}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
     Page(f"{_ONE}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),
     Page(f"{_ONE}/scripts/{{shell}}/{{node}}", ("GET",), download, "viewer", says="The script of a node"),
     Page(_API, ("GET",), api_listed, "viewer", "api", "Groups"),
