@@ -84,7 +84,7 @@ class Text:
                 start, end = self._start(keys[:-1]) + 1, self._end(keys[:-1]) - 1
                 self._accept(text[:start] + text[end:], wanted)
                 return
-            self._accept(text[:start] + ("{}" if keys[:-1] else "") + text[end:], wanted)
+            self._accept(text[:start] + "{}" + text[end:], wanted)
             return
         if self._is_flow(keys[:-1]):
             place = siblings.index(keys[-1])
@@ -182,7 +182,7 @@ class Text:
         _at(wanted, keys[:-1])[keys[-1]] = copy.deepcopy(_plain(value))
         siblings = list(self.get(*keys[:-1]))
         words = f"{scalar(str(keys[-1]))}: {flow(value)}"
-        if len(keys) == 1 and isinstance(value, Mapping) and value:
+        if len(keys) == 1 and siblings and isinstance(value, Mapping) and value and not self._is_flow(()):
             inner = [f"{self._newline}  {scalar(str(key))}: {flow(one)}" for key, one in value.items()]
             words = f"{scalar(str(keys[0]))}:{''.join(inner)}"
         text = self.text
@@ -214,7 +214,7 @@ class Text:
         return next((key for key in reversed(siblings) if key in earlier), None)
 
     def _is_flow(self, keys: Keys) -> bool:
-        return bool(keys) and self.text[self._start(keys) :][:1] == "{"
+        return self.text[self._start(keys) :][:1] == "{"
 
     def _start(self, keys: Keys) -> int:
         place = self._document.extent(*keys)

@@ -75,6 +75,8 @@ def propose(desk: Desk, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
     after = linted(file.name, text)
     if after.closed:
         raise Refused(after.closed)
+    if any(secret in after.shown for secret in look.linted.hidden.values()):
+        raise Refused("a secret would stand where everybody sees it: leave hidden-secret-… where it is, or take it out")
     means = meaning(file.path, text)
     said = fields.get("world_size", "").strip()
     if said and said != str(means.world_size):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
 from runbook.report.jsonl import from_json, read
 from runbook.report.result import Result
@@ -117,10 +118,10 @@ class Runs:
         """As `result.json`, of a run that is under way or was killed as far as its events tell. Raises NoRun."""
         path = self.path(id)
         whole = _json(path / "result.json")
-        if whole is not None:
-            return whole
         result = Result()
-        with contextlib.suppress(OSError, ValueError):
+        if whole is not None and _is_result(whole):
+            return result.document() | whole
+        with contextlib.suppress(OSError, ValueError, FilesWrong):
             if (path / "events.jsonl").lstat().st_size <= MOST_BYTES:
                 for event in read(path / "events.jsonl"):
                     result(event)
@@ -220,6 +221,27 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_result(found: dict[str, Any]) -> bool:
+    """Whether pages can be made of it: a file that somebody else wrote may hold anything."""
+    stages = found.get("stages")
+    return isinstance(found.get("nodes", {}), dict) and isinstance(stages, list) and all(map(_is_stage, stages))
+
+
+def _is_stage(stage: Any) -> bool:
+    if not isinstance(stage, dict) or not {"name", "verdict", "seconds"} <= stage.keys():
+        return False
+    outcomes = stage.get("outcomes")
+    return isinstance(stage["seconds"], int | float) and isinstance(outcomes, list) and all(map(_is_outcome, outcomes))
+
+
+def _is_outcome(outcome: Any) -> bool:
+    if not isinstance(outcome, dict) or not {"node", "verdict", "proof"} <= outcome.keys():
+        return False
+    findings = outcome.get("findings")
+    keys = {"cause", "says", "remedy", "evidence"}
+    return isinstance(findings, list) and all(isinstance(one, dict) and keys <= one.keys() for one in findings)
 
 
 def _seen(path: Path) -> str:
