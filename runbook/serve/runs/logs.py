@@ -185,7 +185,9 @@ def search(stream: BinaryIO, text: str, *, any_case: bool = False, skip: int = 0
         data = held + chunk
         last = data.rfind(b"\n") + 1
         if not last:  # inside of a very long line: keep what a match could begin with
-            last = max(0, len(data) - len(needle) + 1)
+            lower = data.lower() if any_case else data
+            ends = [match.end() for match in re.finditer(re.escape(needle), lower)]
+            last = max(0, len(data) - len(needle) + 1, *ends[-1:])
         if at + len(data) >= size:
             last = len(data)
         part, held = data[:last], data[last:]
