@@ -76,7 +76,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve,dev,browser]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

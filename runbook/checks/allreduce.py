@@ -173,6 +173,8 @@ class AllReduce(Check):
             metrics["stopped_before"] = stop["size"]
         reached = f"busbw {last['busbw']:.3g} GB/s at {bytes_text(last['size'])}"
         gate = self.min_busbw_gbytes
+        if isinstance(gate, float) and len(gang.members) > 1:
+            metrics["gate_busbw_gbytes"] = gate
         compared = norm.compare(last["busbw"], last["size"]) if norm else None
         if norm:
             metrics |= norm.metrics

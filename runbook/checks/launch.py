@@ -55,7 +55,9 @@ class Launch(Check):
         while True:
             at.run.attempts += 1
             attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
-            outcomes = _Try(at, attempt).run()
+            tried = _Try(at, attempt)
+            outcomes = tried.run()
+            tried.say_ends()
             guilty = _guilty(outcomes)
             if guilty is None or at.stopping.is_set():
                 return outcomes
@@ -120,7 +122,10 @@ class _Try:
     def run(self) -> list[Outcome]:
         crew, at = self._crew, self._at
         at.say(
-            f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}"
+            f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}",
+            None,
+            None,
+            {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
         )
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
@@ -157,6 +162,22 @@ class _Try:
         if end.kind == "stalled":
             return outcomes_of_stall(crew, stall.findings, stall.seconds)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def say_ends(self) -> None:
+        """How long each process ran and how it ended, for reports; `ended` null: nobody saw its end."""
+        ends = [
+            {
+                "node": member.place.node,
+                "ranks": list(member.place.ranks),
+                "started": member.started,
+                "ended": member.ended,
+                "code": member.code,
+                "state": "lost" if member.lost else member.state,
+                "why": str(member.journal.get("why") or ""),
+            }
+            for member in self._crew.members
+        ]
+        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": ends}})
 
     def _watch(self, deadline: float) -> tuple[End, Stall]:
         """How the attempt ended; where a stall ended it, with its findings by guilty node."""

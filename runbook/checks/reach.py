@@ -115,6 +115,7 @@ class Reach(Check):
         said = f"Python {session.hello['python']}"
         metrics: dict[str, object] = {
             "hostname": facts["hostname"],
+            "python": session.hello["python"],
             "clock_offset_s": round(clocks.offsets.get(node.name, 0.0), 4),
         }
         if judged.driver:

@@ -27,6 +27,17 @@ examples:
 
 """
 
+REPORT = """\
+examples:
+  runbook report                                        # the latest run
+  runbook report .runbook/runs/20261121-174159-976c38 --out failed.html
+  runbook report 20261121-174159-976c38 20261121-174203-3bb94a
+
+exit codes:
+  0    the file was written
+  2    there is no such run, or the file cannot be written
+"""
+
 JOB_EXITS = """\
 exit codes:
   0    done; logs -f, attach: the job ended well
@@ -81,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     )
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
     diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    _report(commands)
     _collect(commands)
     _jobs(commands)
     _serve(commands)
@@ -151,6 +163,7 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="of a launch: show only what this rank writes",
     )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
+    run.add_argument("--report", action="store_true", help="leave a page of it all in the run's folder: report.html")
     run.add_argument(
         "--without-bad",
         action="store_true",
@@ -291,6 +304,22 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made.add_argument("--port", type=_port, metavar="N", help="port of sshd (default: as ssh would)")
     made.add_argument("--jump", metavar="NODE", help="jump host, as ssh -J takes it")
     made.add_argument("--accept-new", action="store_true", help="trust a host's key the first time")
+
+
+def _report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    report = commands.add_parser(
+        "report",
+        help="a run as one HTML file, or two side by side: verdict, fix, timeline, charts, links, ranks",
+        description="Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what differs. "
+        "Its path goes to stdout.",
+        epilog=REPORT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    report.add_argument(
+        "run_dir", nargs="?", metavar="RUN_DIR", help="a run's folder, or its id (default: the latest run)"
+    )
+    report.add_argument("other", nargs="?", metavar="OTHER_RUN_DIR", help="a run to compare it with")
+    report.add_argument("--out", metavar="FILE.html", help="where it goes (default: report.html in the run's folder)")
 
 
 def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

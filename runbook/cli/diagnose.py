@@ -14,9 +14,9 @@ from runbook.causes.logs.reached import Reached
 from runbook.causes.logs.rules import scanner
 from runbook.causes.logs.scan import Scanner
 from runbook.causes.logs.sign import Tier
+from runbook.causes.shipped import cause_pages
 from runbook.causes.tools.paste import Paste, read_paste
 from runbook.causes.tools.verdict import UNREAD, Source, with_tools
-from runbook.cli.causepages import cause_pages
 from runbook.cli.decoding import Account
 from runbook.cli.logfiles import LogFile, chunks, find_logs
 from runbook.cli.ownruns import RESULT, OwnRun, latest_run, read_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
+from runbook.causes.shipped import page_text
 from runbook.checks import CHECKS
 from runbook.checks.launch import Launch
-from runbook.cli.causepages import page_text
 from runbook.cli.variablepages import variable_page
 from runbook.lint.catalogue import Rule, rules
 from runbook.lint.variables.table import known

@@ -19,7 +19,7 @@ from runbook.report.output import complain, standard_streams, stdout
 COULD_NOT_TELL = 3
 CRASHED = 70
 LOST = 2
-TELLERS = ("explain", "inventory", "completion", "ps", "logs")
+TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and called done."""
 
 
@@ -110,6 +110,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.diagnose import diagnose
 
         return diagnose(arguments.logs, output=arguments.output)
+    if arguments.command == "report":
+        from runbook.cli.report import report
+
+        return report(arguments)
     if arguments.command == "collect":
         from runbook.cli.collect import collect
 

@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         verdicts = Verdicts()
         with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
             code = execute(plan, settings, emit)
+        if arguments.report:
+            leave_report(run_dir, arguments.output)
         if arguments.drain:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
@@ -97,6 +99,18 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
     document = source if isinstance(source, Document) else read_document(source)
     inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
+
+
+def leave_report(run_dir: Path, output: str) -> None:
+    """Write the page and say where it is; with a machine's format on stdout, on stderr. The exit code is that of the run."""
+    from runbook.cli.report import write_report
+
+    with warned():
+        line = f"report  {write_report(run_dir)}"
+        if output == "text":
+            stdout.line(line)
+        else:
+            stderr.line(line)
 
 
 def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:

@@ -63,12 +63,12 @@ def run(asked: Wanted) -> int:
             first = None
             if asked.loopback:
                 first = f"{settings.url}/login/{people.link(the_one_who_starts(people))}"
-        stderr.line(f"runbook serves {settings.data} at {settings.url}")
         if settings.tls is not None:
             stderr.line(f"its certificate's SHA-256 is {settings.tls.fingerprint}")
         if first is not None:
             stderr.line(f"log in, once, within five minutes: {first}")
         app = create_app(settings)
+        stderr.line(f"runbook serves {settings.data} at {settings.url}")
         server_of(app, settings).run(sockets=[listener])
     stderr.line("stopped")
     return 0

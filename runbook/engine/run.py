@@ -20,6 +20,7 @@ from runbook.checks.context import Context, Run
 from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.job_over import told_by_their_job
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.launch.described import described
 from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.events import (
@@ -82,6 +83,7 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
             tuple(node.name for node in plan.inventory.nodes),
             tuple(stage.name for stage in plan.stages),
             str(settings.run_dir),
+            described(plan.inventory),
         )
     )
     course = _Course(plan, run, emit)

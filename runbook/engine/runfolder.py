@@ -15,7 +15,7 @@ from pathlib import Path
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.surroundings import lack_behind
 
-FILES = ("events.jsonl", "result.json", "crash.txt", "logs", "hang")
+FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """What a run puts into its folder."""
 
 

@@ -21,6 +21,7 @@ class RunStarted:
     nodes: tuple[str, ...]  # in rank order: the master first
     stages: tuple[str, ...]  # names, `reach` first
     run_dir: str
+    plan: Mapping[str, object] = field(default_factory=dict)  # ranks and environment, as `launch.described` tells them
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,16 +78,32 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
                 os.unlink(at(partial), dir_fd=holder)
 
 
+def open_below(folder: Path, *names: str) -> BinaryIO:
+    """The file of these names below `folder`, open for reading: a plain file, reached over no link. Nothing is made. Raises
+    BadName, OSError."""
+    *folders, name = names
+    path = folder.joinpath(*names)
+    with _opened(folder, folders, make=False) as holder:
+        file = os.fdopen(
+            _open(holder, path, file_name(name), os.O_RDONLY | getattr(os, "O_BINARY", 0) | _NO_LINK), "rb"
+        )
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EPERM, "what lies there is no plain file", str(path))
+    return file
+
+
 @contextlib.contextmanager
-def _opened(folder: Path, names: tuple[str, ...] | list[str]) -> Iterator[int | None]:
+def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
     """A descriptor of the folder of these names, so that nobody can swap it meanwhile; None where the system has none."""
     for name in names:
         file_name(name)
     if not _BY_DESCRIPTOR:
         for name in names:
             folder = folder / name
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
             if folder.is_symlink() or not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         yield None
@@ -96,8 +112,9 @@ def _opened(folder: Path, names: tuple[str, ...] | list[str]) -> Iterator[int | 
     try:
         for name in names:
             folder = folder / name
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=holder)
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=holder)
             try:
                 inner = os.open(name, _FOLDER | _NO_LINK, dir_fd=holder)
             except OSError as error:

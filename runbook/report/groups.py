@@ -100,6 +100,17 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
     )
 
 
+def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[Group]:
+    """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes say."""
+    groups = outcome_groups(stage.outcomes, gist)
+    if stage.silent or not groups:
+        says = "no answer" if stage.finished else "no answer yet when the run ended"
+        groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
+    if groups[0].verdict is not stage.verdict:
+        groups.insert(0, Group(stage.verdict, "", stage.started.nodes))
+    return groups
+
+
 def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
     kinds: dict[str, list[Worded]] = {}
     for says, nodes in said:

@@ -66,7 +66,7 @@ def from_json(line: str) -> Event:
     try:
         told = _Told(json.loads(line))
         return told.event()
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {error!r}") from error
 
 
@@ -122,6 +122,7 @@ class _Told:
                     nodes=self.texts("nodes"),
                     stages=self.texts("stages"),
                     run_dir=self.text("run_dir"),
+                    plan=self.mapping("plan") if "plan" in self._fields else {},
                 )
             case "stage-started":
                 return StageStarted(self.number("time"), self.text("stage"), self.text("check"), self.texts("nodes"))

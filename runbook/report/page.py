@@ -27,11 +27,11 @@ from runbook.report.groups import (
     Said,
     blocks,
     dropped_groups,
-    outcome_groups,
+    stage_groups,
     warning_groups,
-    worst_first,
 )
 from runbook.report.never import assert_never
+from runbook.report.pictures import bandwidth_line, links_map
 from runbook.report.record import Record, StageRecord
 from runbook.report.remedies import placed
 from runbook.report.text import cells, lines, one_line, pad, wrap
@@ -81,6 +81,7 @@ class Page:
         self.stage_width = STAGE_WIDTH[0]
         self._node_width = 0
         self._table_of: StageRecord | None = None  # the stage whose table has its header
+        self._rows: list[Mapping[str, object]] = []  # of that table
         self._closed = False
         self._master: str | None = None
 
@@ -92,7 +93,8 @@ class Page:
             case Progress():
                 return [*self._table_row(event), *self._output(event)]
             case StageFinished():
-                return list(self._stage(self.record.stage(event.stage), event))
+                stage = self.record.stage(event.stage)
+                return [*self._stage(stage, event), *self._picture(stage)]
             case NodesDropped():
                 return list(self._dropped(event))
             case RunFinished():
@@ -125,12 +127,7 @@ class Page:
     def _stage(self, stage: StageRecord, finished: StageFinished | None) -> Iterator[Line]:
         seconds = seconds_text(finished.seconds) if finished else ""
         name = one_line(stage.name)
-        groups = outcome_groups(stage.outcomes, None if self._verbose else self._gist())
-        if stage.silent or not groups:
-            says = "no answer" if finished else "no answer yet when the run ended"
-            groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
-        if groups[0].verdict is not stage.verdict:  # the engine's word stands first, whatever the outcomes say
-            groups.insert(0, Group(stage.verdict, "", stage.started.nodes))
+        groups = stage_groups(stage, None if self._verbose else self._gist())
         shown = _shown(groups, self._many)
         for group in shown:
             word, style = WORDS[group.verdict]
@@ -191,11 +188,19 @@ class Page:
             return
         stage = self.record.stage(progress.stage, progress.time)
         if self._table_of is not stage:
-            self._table_of = stage
+            self._table_of, self._rows = stage, []
             yield ((f"# {one_line(stage.name)} on {one_line(fold(stage.started.nodes))}", "dim"),)
             yield from (((line, "dim"),) for line in table.header(self._width))
+        self._rows.append(values)
         wrong = values.get("wrong")
         yield ((table.row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
+
+    def _picture(self, stage: StageRecord) -> Iterator[Line]:
+        """What the stage measured, as far as characters can draw it."""
+        rows = self._rows if self._table_of is stage else []
+        for line in [bandwidth_line(rows), *links_map(stage.outcomes)]:
+            if line and (self._width is None or 3 + cells(line) <= self._width):
+                yield ((f"   {line}", "dim"),)
 
     def _output(self, progress: Progress) -> Iterator[Line]:
         """What a rank of a job wrote, line by line, behind its number and its node."""

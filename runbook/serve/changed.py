@@ -87,7 +87,7 @@ class Changed:
         for number, topic in self._missed(last_id):
             subscriber.tell(topic, number)
         own = [other for other in self._subscribers if other.owner == owner and not other.closed]
-        for oldest in own[: len(own) - MOST_OF_ONE + 1]:
+        for oldest in own[: max(0, len(own) - MOST_OF_ONE + 1)]:
             oldest.close()
         self._subscribers[subscriber] = None
         if self.closed:

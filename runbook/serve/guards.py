@@ -171,6 +171,7 @@ class Guarded:
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
         self._audit.note(who, address_of(request.scope), self.page.says, path, status)
+        request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
         request.state.passed = False

@@ -21,6 +21,7 @@ HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
 STOP_S = 5
 MOST_CONNECTIONS = 8000
+OPEN_FILES = 16384
 log = logging.getLogger("runbook.serve")
 
 
@@ -119,4 +120,4 @@ def raise_open_files() -> None:
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, OPEN_FILES) if most > 0 else OPEN_FILES, most))

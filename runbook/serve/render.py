@@ -30,9 +30,10 @@ def environment() -> jinja2.Environment:
 
 @cache
 def static_files() -> dict[str, tuple[bytes, str, str]]:
-    """Every file of `static/`: its bytes, a hash of them, its type."""
+    """Every file of `static/`, and the look of reports: its bytes, a hash of them, its type."""
     found = {}
-    for file in (resources.files("runbook.serve") / "static").iterdir():
+    look = resources.files("runbook.report.html") / "style.css"
+    for file in (look, *(resources.files("runbook.serve") / "static").iterdir()):
         ending = file.name[file.name.rfind(".") :]
         if ending in STATIC:
             data = file.read_bytes()

@@ -51,6 +51,8 @@ CONTAINER_PROGRAMS: dict[str, str] = {
     "podman": "podman",
     "crun": "crun",
 }
+# Of the tests that look at pages in a real browser alone.
+BROWSER_PROGRAMS: dict[str, str] = {"chromium": "chromium"}
 LIBRARIES: dict[str, tuple[str, str]] = {
     "libumad2sim.so": ("ibsim-utils", "/usr/lib/*/umad2sim/libumad2sim.so"),
     "libfaketimeMT.so.1": ("faketime", "/usr/lib/*/faketime/libfaketimeMT.so.1"),
@@ -75,7 +77,7 @@ def find_program(name: str) -> str:
     """The full path of a program the lab needs; `lab_missing` has said already if it is not there."""
     path = shutil.which(name, path=SEARCH_PATH)
     if path is None:
-        package = {**PROGRAMS, **SLURM_PROGRAMS, **CONTAINER_PROGRAMS}.get(name, "?")
+        package = {**PROGRAMS, **SLURM_PROGRAMS, **CONTAINER_PROGRAMS, **BROWSER_PROGRAMS}.get(name, "?")
         raise FileNotFoundError(f"{name} is not installed (Debian package {package})")
     return path
 
@@ -112,6 +114,12 @@ def containers_missing() -> list[str]:
     return [f"containers in the lab need these Debian packages: {' '.join(packages)}"] if packages else []
 
 
+def browser_missing() -> list[str]:
+    """Why no browser can be had for tests; empty when one can."""
+    packages = sorted(_absent(BROWSER_PROGRAMS))
+    return [f"tests in a browser need these Debian packages: {' '.join(packages)}"] if packages else []
+
+
 def lab_missing() -> list[str]:
     """Why the lab cannot be had here; empty when it can. Looked at once."""
     return list(_missing())
@@ -145,4 +153,6 @@ def _missing() -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    print("\n".join([*missing_packages(), *sorted(_absent({**SLURM_PROGRAMS, **CONTAINER_PROGRAMS}))]))
+    print(
+        "\n".join([*missing_packages(), *sorted(_absent({**SLURM_PROGRAMS, **CONTAINER_PROGRAMS, **BROWSER_PROGRAMS}))])
+    )

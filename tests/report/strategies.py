@@ -42,7 +42,7 @@ OUTCOMES = st.builds(Outcome, TEXT, GOOD, SAID, st.lists(FINDINGS, max_size=2).m
 VERDICTS = st.sampled_from(Verdict)
 
 RUN_STARTED = st.builds(
-    RunStarted, SECONDS, TEXT, TEXT, TEXT, TEXT, TEXTS, st.lists(STAGES, max_size=4).map(tuple), TEXT
+    RunStarted, SECONDS, TEXT, TEXT, TEXT, TEXT, TEXTS, st.lists(STAGES, max_size=4).map(tuple), TEXT, DATA
 )
 RUN_FINISHED = st.builds(
     RunFinished,

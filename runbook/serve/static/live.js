@@ -10,6 +10,7 @@
 "use strict";
 (() => {
   const WAIT_MS = 250;
+  const AGAIN_MS = 10000;
   const parse = (text) => new DOMParser().parseFromString(text, "text/html");
 
   const debounced = (action) => {
@@ -68,7 +69,12 @@
     stream = new EventSource("/events?" + [...topics].map((topic) => "topic=" + encodeURIComponent(topic)).join("&"));
     stream.addEventListener("changed", (event) => { stale.add(event.data); refreshSoon(); });
     stream.addEventListener("open", () => document.documentElement.removeAttribute("data-away"));
-    stream.addEventListener("error", () => document.documentElement.setAttribute("data-away", ""));
+    stream.addEventListener("error", () => {
+      document.documentElement.setAttribute("data-away", "");
+      if (stream?.readyState !== EventSource.CLOSED) return;  // the browser tries again by itself
+      stream = null;
+      setTimeout(() => { stale.add("*"); refresh(); listen(); }, AGAIN_MS);
+    });
   };
   // Browsers allow six connections to a server: a tab that nobody looks at keeps none.
   document.addEventListener("visibilitychange", () => {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib import resources
 
 from runbook.causes.page import CausePage, parse_pages
 
 
+@functools.cache
 def cause_pages() -> Mapping[str, CausePage]:
     """Every cause's page by its id."""
     pages: dict[str, CausePage] = {}

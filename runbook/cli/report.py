@@ -1,0 +1,74 @@
+"""`runbook report`: a run, or the difference of two, as one HTML file; and the file that `run --report` leaves."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from runbook.cli.ownruns import latest_run
+from runbook.engine.runfolder import homes
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.folder import BadName, file_name, write_below
+from runbook.model.surroundings import lack_behind
+from runbook.report.output import stdout
+
+REPORT = "report.html"
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the report and say where it is. Raises FilesWrong where there is no such run, or no file can be made."""
+    from runbook.report.html.render import render, render_comparison  # Jinja takes a while to load
+
+    one = folder_of(arguments.run_dir)
+    if arguments.other is None:
+        document, default = render(one), one / REPORT
+    else:
+        other = folder_of(arguments.other)
+        document, default = render_comparison(one, other), one / f"compared-with-{other.resolve().name}.html"
+    stdout.line(str(write(document, Path(arguments.out) if arguments.out else default)))
+    return 0
+
+
+def write_report(run_dir: Path) -> Path:
+    """The report of a run that has just ended, in its folder. Raises OSError, FilesWrong."""
+    from runbook.report.html.render import render
+
+    document = render(run_dir)
+    write_below(run_dir, REPORT, data=document)
+    return run_dir / REPORT
+
+
+def folder_of(named: str | None) -> Path:
+    """The run's folder of this path or id, of several in it the latest; without a name the latest run of all."""
+    if named is None:
+        places = homes()
+        found = [run for home in places if (run := latest_run(home))]
+        if not found:
+            raise _wrong(f"no run is in {' or '.join(map(str, places))}", "name the folder of one")
+        return max(found, key=lambda run: run.name)
+    places = [Path(named), *(home / named for home in homes())]
+    for place in places:
+        if (place / "result.json").is_file() and not (place / "events.jsonl").exists():
+            return place
+        if run := latest_run(place):
+            return run
+    raise _wrong(f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`")
+
+
+def write(document: str, path: Path) -> Path:
+    """Write the file whole or not at all, for us alone to read, in the place of what lies there."""
+    try:
+        file_name(path.name)
+        write_below(path.parent, path.name, data=document)
+    except BadName as error:
+        raise _wrong(f"--out {path}: {error}", "name it as in report.html") from None
+    except OSError as error:
+        if lack_behind(error):
+            raise
+        raise _wrong(f"{path}: {error.strerror or os.strerror(error.errno or 0)}", "name another file: --out") from None
+    return path
+
+
+def _wrong(message: str, help: str) -> FilesWrong:
+    return FilesWrong([Problem("arguments.report", message, help=help)])

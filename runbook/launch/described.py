@@ -1,0 +1,62 @@
+"""What a run was started with, as plain data for those who read its events later: ranks, environment, how nodes are reached."""
+
+from __future__ import annotations
+
+from runbook.launch.environment import node_environment
+from runbook.launch.ranks import seating
+from runbook.model.inventory import Inventory, Node
+
+
+def described(inventory: Inventory) -> dict[str, object]:
+    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are `***`.
+
+    A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
+    """
+    seats = seating(inventory)
+    told = {
+        name: {variable: str(value) for variable, value in node_environment(seats, seat).items()}
+        for name, seat in seats.seats.items()
+    }
+    first = next(iter(told.values()), {})
+    common = {
+        variable: value
+        for variable, value in first.items()
+        if all(environment.get(variable) == value for environment in told.values())
+    }
+    return {
+        "name": inventory.name,
+        "master": inventory.rendezvous.master,
+        "address": seats.address,
+        "port": inventory.rendezvous.port,
+        "backend": inventory.rendezvous.backend,
+        "world_size": seats.world_size,
+        "ports": [list(range_) for range_ in inventory.network.ports],
+        "env": common,
+        "nodes": [
+            {
+                "name": name,
+                **_facts(seat.node),
+                "first_rank": seat.ranks[0].rank,
+                "ranks": len(seat.ranks),
+                "devices": sorted(seat.node.gpus),
+                "env": {key: value for key, value in told[name].items() if key not in common},
+            }
+            for name, seat in seats.seats.items()
+        ],
+    }
+
+
+def _facts(node: Node) -> dict[str, str]:
+    facts = {
+        "address": node.address,
+        "connection": node.connection,
+        "user": node.ssh.user,
+        "python": node.interpreter,
+        "activate": node.activate,
+        "workdir": node.workdir,
+        "shell": node.shell,
+        "container": node.place if node.entry else None,
+        "rack": node.rack,
+        "leaf": node.leaf,
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -1,0 +1,220 @@
+"""Two runs side by side: what differs between them, and nothing else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runbook.model.fold import fold
+from runbook.model.verdict import Verdict
+from runbook.report.html import nodes as of_nodes
+from runbook.report.html.bandwidth import Chart, Row, overlay, rows_of
+from runbook.report.html.links import links_of
+from runbook.report.html.recorded import Recorded
+from runbook.report.record import StageRecord
+
+NOTICED = 0.1
+"""A time, a bandwidth or a link that changed by less of itself is not told as a difference."""
+
+MOMENT_S = 0.5
+"""Nor is a time that changed by less than this."""
+
+MOST_LINKS = 40
+NONE = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    title: str
+    verdict: Verdict
+    recorded: Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact with its two values; `where`: the nodes that it holds for, empty where it is the run's."""
+
+    name: str
+    one: str
+    other: str
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Two numbers of one thing, None where a run has not measured it; `part`: the second by the first."""
+
+    name: str
+    one: float | None
+    other: float | None
+    one_verdict: Verdict | None = None
+    other_verdict: Verdict | None = None
+
+    @property
+    def part(self) -> float | None:
+        return self.other / self.one if self.one and self.other else None
+
+    @property
+    def differs(self) -> bool:
+        return self.part is None or abs(self.part - 1) >= NOTICED
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPair:
+    """One AllReduce stage in both runs, size by size."""
+
+    stage: str
+    sizes: tuple[tuple[float, Ratio], ...]
+    chart: Chart | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    one: Side
+    other: Side
+    run: tuple[Difference, ...]
+    nodes: tuple[Difference, ...]
+    versions: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    stages: tuple[Ratio, ...]
+    sweeps: tuple[SweepPair, ...]
+    links: tuple[Ratio, ...]
+    more_links: int
+    unrecorded: tuple[str, ...]  # runs that did not record ranks and environment
+
+    @property
+    def alike(self) -> bool:
+        return not (
+            self.run or self.nodes or self.versions or self.environment or self.stages or self.links
+        ) and not any(ratio.differs for pair in self.sweeps for _, ratio in pair.sizes)
+
+
+def compare(one: Recorded, other: Recorded) -> Comparison:
+    links, more = _links(one, other)
+    known = of_nodes.planned(one), of_nodes.planned(other)
+    seen = of_nodes.seen_by_reach(one), of_nodes.seen_by_reach(other)
+    versions = [{name: of_nodes.versions(metrics) for name, metrics in of.items()} for of in seen]
+    recorded = all(known)
+    return Comparison(
+        _side(one),
+        _side(other),
+        tuple(_told([(_run(one), _run(other), "")])),
+        _by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
+        _by_node(*versions),
+        _by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
+        tuple(_stages(one, other)),
+        tuple(_sweeps(one, other)),
+        tuple(links),
+        more,
+        tuple(_side(run).title for run, of in zip((one, other), known, strict=True) if not of),
+    )
+
+
+def _side(recorded: Recorded) -> Side:
+    record = recorded.record
+    name = record.started.run_id if record.started else ""
+    verdict = record.finished.verdict if record.finished else Verdict.UNKNOWN
+    return Side(name or recorded.folder.name, verdict, recorded)
+
+
+def _run(recorded: Recorded) -> dict[str, str]:
+    record = recorded.record
+    started, ended = record.started, record.finished
+    return {
+        "verdict": str(ended.verdict) if ended else "none: it did not come to its end",
+        "stopped at": record.stopped_at or "",
+        "causes": ", ".join(record.causes),
+        "playbook": started.playbook if started else "",
+        "inventory": started.inventory if started else "",
+        "runbook": started.version if started else "",
+        "nodes": fold(started.nodes) if started else "",
+        "dropped": fold(record.dropped),
+        **{name: value for name, value in of_nodes.rendezvous(recorded) if name != "inventory"},
+    }
+
+
+def _node(entry: Mapping[str, object]) -> dict[str, str]:
+    told = {
+        "address": of_nodes.text(entry.get("address")),
+        "ranks": of_nodes.ranks_text(entry),
+        "devices": of_nodes.devices_text(entry),
+        "rack": of_nodes.text(entry.get("rack")),
+        "leaf": of_nodes.text(entry.get("leaf")),
+        **of_nodes.reached(entry),
+    }
+    return {name: value for name, value in told.items() if value and name != "ranks on it"}
+
+
+def _by_node(one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
+    """Of the nodes that both runs have; the same change on several is told once."""
+    both = [name for name in one if name in other]
+    return tuple(_told([(one[name], other[name], name) for name in both]))
+
+
+def _told(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> list[Difference]:
+    changes: dict[tuple[str, str, str], list[str]] = {}
+    for one, other, where in sides:
+        for name in sorted({*one, *other}):
+            values = one.get(name) or NONE, other.get(name) or NONE
+            if values[0] != values[1]:
+                changes.setdefault((name, *values), []).append(where)
+    return [Difference(*change, fold(filter(None, where))) for change, where in changes.items()]
+
+
+def _last(recorded: Recorded) -> dict[str, StageRecord]:
+    return {stage.name: stage for stage in recorded.record.stages}
+
+
+def _stages(one: Recorded, other: Recorded) -> list[Ratio]:
+    """Stages of which the verdict or the time differs, or that only one run has."""
+    first, second = _last(one), _last(other)
+    found = []
+    for name in dict.fromkeys([*first, *second]):
+        a, b = first.get(name), second.get(name)
+        ratio = Ratio(name, _seconds(a), _seconds(b), a.verdict if a else None, b.verdict if b else None)
+        moment = abs((ratio.one or 0) - (ratio.other or 0)) < MOMENT_S
+        if ratio.one_verdict is not ratio.other_verdict or (ratio.differs and not moment):
+            found.append(ratio)
+    return found
+
+
+def _seconds(stage: StageRecord | None) -> float | None:
+    return stage.finished.seconds if stage and stage.finished else None
+
+
+def _sweeps(one: Recorded, other: Recorded) -> list[SweepPair]:
+    first, second = _last(one), _last(other)
+    found = []
+    for name in first:
+        if name not in second:
+            continue
+        rows = rows_of(one, first[name]), rows_of(other, second[name])
+        if not all(rows):
+            continue
+        by_size = [{row.size: row for row in of} for of in rows]
+        sizes = sorted({*by_size[0], *by_size[1]})
+        pairs = tuple(
+            (size, Ratio("busbw", _busbw(by_size[0].get(size)), _busbw(by_size[1].get(size)))) for size in sizes
+        )
+        found.append(SweepPair(name, pairs, overlay(rows, (_side(one).title, _side(other).title))))
+    return found
+
+
+def _busbw(row: Row | None) -> float | None:
+    return row.busbw if row else None
+
+
+def _links(one: Recorded, other: Recorded) -> tuple[list[Ratio], int]:
+    """Links that both runs measured and that changed, the largest change first, and how many more there are."""
+    measured = []
+    for recorded in (one, other):
+        found = [links_of(stage) for stage in recorded.record.stages if stage.started.check == "links"]
+        measured.append(found[-1] if found else {})
+    first, second = measured
+    changed = [
+        ratio
+        for pair in first
+        if pair in second and (ratio := Ratio(" → ".join(pair), first[pair].gbps, second[pair].gbps)).differs
+    ]
+    changed.sort(key=lambda ratio: ratio.part or 0.0)
+    return changed[:MOST_LINKS], max(0, len(changed) - MOST_LINKS)

@@ -1,0 +1,178 @@
+"""What is known of each node: ranks, how it is reached, environment and versions, and where nodes differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.model.verdict import Verdict
+from runbook.report.html.recorded import Recorded
+
+BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
+"""Variables that must differ between nodes."""
+
+OF_ONE_NODE = ("hostname", "clock_offset_s")
+"""What `reach` measures of each node, and nobody expects to be alike."""
+
+Spread = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
+"""A name, and each of its values with the nodes that have it, the commonest first. `None` as text: not set there."""
+
+NOT_SET = "(not set)"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node: `ranks` as text (`0-7`), `verdicts` of every stage it took part in, None where it did not."""
+
+    name: str
+    address: str
+    ranks: str
+    devices: str
+    hostname: str
+    verdicts: tuple[Verdict | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """`same` are facts that all nodes share, `different` those that they do not; likewise the environment."""
+
+    stages: tuple[str, ...]
+    rows: tuple[NodeRow, ...]
+    rendezvous: tuple[tuple[str, str], ...]
+    same: tuple[tuple[str, str], ...]
+    different: tuple[Spread, ...]
+    env_same: tuple[tuple[str, str], ...]
+    env_different: tuple[Spread, ...]
+    planned: bool  # whether the run recorded its ranks and environment
+
+
+def nodes(recorded: Recorded) -> Nodes:
+    names = list(recorded.record.started.nodes) if recorded.record.started else []
+    plan = planned(recorded)
+    seen = seen_by_reach(recorded)
+    facts = {name: {**reached(plan.get(name, {})), **versions(seen.get(name, {}))} for name in names}
+    same, different = split(facts)
+    env_same, env_different = split(environment(recorded), by_design=BY_DESIGN)
+    stages = list(dict.fromkeys(stage.name for stage in recorded.record.stages))
+    verdicts: dict[str, dict[str, Verdict]] = {}
+    for stage in recorded.record.stages:
+        for outcome in stage.outcomes:
+            verdicts.setdefault(outcome.node, {})[stage.name] = outcome.verdict
+    rows = tuple(
+        NodeRow(
+            name,
+            text(plan.get(name, {}).get("address")),
+            ranks_text(plan.get(name, {})),
+            devices_text(plan.get(name, {})),
+            text(seen.get(name, {}).get("hostname")),
+            tuple(verdicts.get(name, {}).get(stage) for stage in stages),
+        )
+        for name in names
+    )
+    return Nodes(tuple(stages), rows, rendezvous(recorded), same, different, env_same, env_different, bool(plan))
+
+
+def planned(recorded: Recorded) -> dict[str, Mapping[str, object]]:
+    """The plan's entry of each node, by name."""
+    listed = recorded.plan.get("nodes")
+    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    return {name: one for one in found if isinstance(name := one.get("name"), str)}
+
+
+def seen_by_reach(recorded: Recorded) -> dict[str, Mapping[str, object]]:
+    """What `reach` measured of each node."""
+    return {
+        outcome.node: outcome.metrics
+        for stage in recorded.record.stages
+        if stage.started.check == "reach"
+        for outcome in stage.outcomes
+    }
+
+
+def rendezvous(recorded: Recorded) -> tuple[tuple[str, str], ...]:
+    plan = recorded.plan
+    if not plan:
+        return ()
+    facts = {
+        "inventory": text(plan.get("name")),
+        "master": text(plan.get("master")),
+        "rendezvous": f"{text(plan.get('address'))}:{text(plan.get('port'))}",
+        "backend": text(plan.get("backend")),
+        "world size": text(plan.get("world_size")),
+    }
+    return tuple((name, value) for name, value in facts.items() if value)
+
+
+def reached(entry: Mapping[str, object]) -> dict[str, str]:
+    """How the node is reached and what runs there, without what is its own in every cluster."""
+    kept = ("connection", "user", "python", "activate", "workdir", "shell", "container")
+    facts = {name: text(entry.get(name)) for name in kept}
+    if entry:
+        facts["ranks on it"] = text(entry.get("ranks"))
+    return {("interpreter" if name == "python" else name): value for name, value in facts.items() if value}
+
+
+def versions(metrics: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name.replace("_", " "): text(value)
+        for name, value in metrics.items()
+        if name not in OF_ONE_NODE and isinstance(value, str | int) and not isinstance(value, bool)
+    }
+
+
+def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
+    """Variables of each node's ranks."""
+    common = _texts(recorded.plan.get("env"))
+    return {name: {**common, **_texts(entry.get("env"))} for name, entry in planned(recorded).items()}
+
+
+def split(
+    facts: Mapping[str, Mapping[str, str]], by_design: Iterable[str] = ()
+) -> tuple[tuple[tuple[str, str], ...], tuple[Spread, ...]]:
+    """What all nodes have alike, and what they do not, each by name. What must differ is left out of both."""
+    names = sorted({name for of in facts.values() for name in of} - set(by_design if len(facts) > 1 else ()))
+    same: list[tuple[str, str]] = []
+    different: list[Spread] = []
+    for name in names:
+        values: dict[str, list[str]] = {}
+        for node, of in facts.items():
+            values.setdefault(of.get(name, NOT_SET), []).append(node)
+        if len(values) == 1:
+            same.append((name, next(iter(values))))
+        else:
+            ordered = sorted(values.items(), key=lambda value: -len(value[1]))
+            different.append((name, tuple((value, tuple(of)) for value, of in ordered)))
+    return tuple(same), tuple(different)
+
+
+def ranks_text(entry: Mapping[str, object]) -> str:
+    first, count = entry.get("first_rank"), entry.get("ranks")
+    if not isinstance(first, int) or not isinstance(count, int) or count < 1:
+        return ""
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def devices_text(entry: Mapping[str, object]) -> str:
+    devices = entry.get("devices")
+    if not entry or not isinstance(devices, list):
+        return ""
+    return "CPU" if not devices else "GPU " + _runs([one for one in devices if isinstance(one, int)])
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """`0-3,6`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): text(one) for name, one in value.items()} if isinstance(value, Mapping) else {}
+
+
+def text(value: object) -> str:
+    return "" if value is None else str(value)

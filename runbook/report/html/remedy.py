@@ -1,0 +1,45 @@
+"""A remedy as a page shows it: the sentence, and each command in it by itself, ready to be copied. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from runbook.model.fold import fold
+from runbook.report.groups import Block, Said
+from runbook.report.remedies import QUOTED, is_sentence, placed
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """`where`: on which nodes, as text, empty where it says so itself; `sentence` empty where it is only a command."""
+
+    where: str
+    sentence: str
+    commands: tuple[str, ...]
+
+
+def fixes(said: Iterable[Said], block: Block, known: Collection[str]) -> list[Fix]:
+    """`known`: every node of the run."""
+    found: list[Fix] = []
+    for nodes, remedy in said:
+        for where, what in placed(remedy, () if block.unreached else nodes, known):
+            if not is_sentence(what) and (where or not is_sentence(remedy)) and _typed(what, where):
+                before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
+                found.append(Fix(where, "", (*before, what)))
+                continue
+            quoted = [text[1:-1] for text in QUOTED.findall(what)]
+            commands = tuple(dict.fromkeys(text for text in quoted if _typed(text, "")))
+            found.append(Fix(where or _whose(nodes, block), what, commands))
+    return found
+
+
+def _whose(nodes: Collection[str], block: Block) -> str:
+    return fold(nodes) if len(block.fixes) > 1 else ""
+
+
+def _typed(text: str, where: str) -> bool:
+    """Whether this is typed into a shell, and no key of a file or a plain word."""
+    if where:
+        return True
+    return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text

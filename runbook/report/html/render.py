@@ -1,0 +1,201 @@
+"""From a run's folder to a page. `render` gives a document that needs nothing else, `fragment` what goes into another page."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+import runbook
+from runbook.causes.shipped import cause_pages
+from runbook.model.fold import fold
+from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
+from runbook.model.verdict import Verdict
+from runbook.report.groups import Block, blocks
+from runbook.report.html.bandwidth import sweeps
+from runbook.report.html.compare import Comparison, compare
+from runbook.report.html.evidence import dumps, tails
+from runbook.report.html.launches import launches
+from runbook.report.html.links import LEVELS, heat_maps
+from runbook.report.html.nodes import nodes
+from runbook.report.html.recorded import Recorded
+from runbook.report.html.remedy import fixes
+from runbook.report.html.stages import timeline
+from runbook.report.page import BUG, ENDS, INTERRUPTED, WORDS
+from runbook.report.text import lines
+
+QUOTED = re.compile(r"`([^`]*)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How the run ended: a word, the kind of its colour, and the rest of the sentence."""
+
+    word: str
+    kind: str
+    rest: str
+    note: str = ""
+
+
+def render(run_dir: Path) -> str:
+    """The report of the run in `run_dir` as one HTML document. Raises FilesWrong where no run is there."""
+    recorded = Recorded(run_dir)
+    return _document("document.html", _told(recorded))
+
+
+def fragment(run_dir: Path) -> str:
+    """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script (`copy.js`).
+    It has no inline style and no script, so a strict Content-Security-Policy bears it."""
+    recorded = Recorded(run_dir)
+    return _templates().get_template("report.html").render(**_told(recorded))
+
+
+def render_comparison(one: Path, other: Path) -> str:
+    """What differs between two runs as one HTML document. Raises FilesWrong where one is no run's folder."""
+    told = comparison(one, other)
+    return _document("document.html", {"comparison": told, "title": f"{told.one.title} against {told.other.title}"})
+
+
+def comparison_fragment(one: Path, other: Path) -> str:
+    """The same without the document around it."""
+    return _templates().get_template("compare.html").render(comparison=comparison(one, other))
+
+
+def comparison(one: Path, other: Path) -> Comparison:
+    return compare(Recorded(one), Recorded(other))
+
+
+def part(name: str) -> str:
+    """A file beside this module: `style.css`, `copy.js`."""
+    return resources.files("runbook.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _document(template: str, told: Mapping[str, Any]) -> str:
+    style, script = part("style.css"), part("copy.js")
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    # Both are ours, and end no element of HTML.
+    given = {"style": Markup(style), "script": Markup(script), "policy": policy}
+    return _templates().get_template(template).render(**told, **given)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _told(recorded: Recorded) -> dict[str, Any]:
+    """Everything that the templates show."""
+    record = recorded.record
+    known = record.started.nodes if record.started else ()
+    found = blocks(record.stages, record.causes)
+    shortened = any(entry.others or entry.like for block in found for entry in block.entries)
+    files = recorded.files()
+    hangs, more_hangs = dumps(recorded, files)
+    return {
+        "recorded": recorded,
+        "record": record,
+        "started": record.started,
+        "finished": record.finished,
+        "head": (head := _head(recorded)),
+        "title": f"{head.word}{head.rest}: {record.started.playbook if record.started else 'a run'}",
+        "blocks": _with_followers(found),
+        "follows": [block for block in found if block.follows],
+        "apart": blocks(record.stages, record.causes, apart=True) if shortened else [],
+        "fixes_of": lambda said, block: fixes(said, block, known),
+        "timeline": timeline(recorded),
+        "sweeps": sweeps(recorded),
+        "heat_maps": heat_maps(recorded),
+        "launches": launches(recorded),
+        "nodes": nodes(recorded),
+        "hangs": hangs,
+        "more_hangs": more_hangs,
+        "tails": tails(recorded, files),
+        "files": files,
+        "flaws": recorded.flaws,
+    }
+
+
+def _with_followers(found: Sequence[Block]) -> list[tuple[Block, list[Block]]]:
+    """The blocks that follow from none, each with those that follow from it; under the first of two with one cause."""
+    told: set[str] = set()
+    pairs = []
+    for block in found:
+        if not block.follows:
+            pairs.append(
+                (block, [other for other in found if other.follows == block.cause and block.cause not in told])
+            )
+            told.add(block.cause)
+    return pairs
+
+
+def _head(recorded: Recorded) -> Head:
+    record, ended = recorded.record, recorded.record.finished
+    at = f" at {record.stopped_at}" if record.stopped_at else ""
+    if ended is None:
+        after = f" after {seconds_text(record.seconds)}" if recorded.timed else ""
+        note = "The events end here and no verdict was given: runbook was killed, or the run goes on."
+        failed = any(outcome.verdict is Verdict.FAIL for stage in record.stages for outcome in stage.outcomes)
+        return Head("UNFINISHED", "fail" if failed else "unknown", f"{at}{after}", note)
+    word, kind = ENDS[ended.verdict]
+    if ended.exit_code == INTERRUPTED:
+        word, kind = "INTERRUPTED", "unknown"
+    note = "This is a bug of runbook." if ended.exit_code == BUG else ""
+    return Head(word, kind, f"{at} after {seconds_text(ended.seconds)}", note)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("runbook.report.html"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        fold=fold,
+        prose=_prose,
+        seconds=seconds_text,
+        bytes=bytes_text,
+        gbytes=bandwidth_text,
+        gbits=link_text,
+        digits=significant,
+        when=_when,
+    )
+    environment.globals.update(
+        WORDS={verdict.value: word for verdict, word in WORDS.items()},
+        LEVELS=LEVELS,
+        pages=cause_pages(),
+        version=runbook.__version__,
+    )
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Whatever a template prints: foreign text is made visible, so that nothing in it acts, and escaped afterwards."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return value if value.isascii() and value.isprintable() else "\n".join(lines(value))
+
+
+def _prose(text: str) -> Markup:
+    """A sentence in which what stands in backticks is code."""
+    parts = QUOTED.split(" ".join(lines(text)))
+    return Markup().join(
+        Markup("<code>{}</code>").format(piece) if at % 2 else escape(piece) for at, piece in enumerate(parts)
+    )
+
+
+def _when(time_s: float) -> str:
+    """Seconds since the epoch as a date and time of day, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))

@@ -1,0 +1,199 @@
+"""What a real browser makes of it: a rebound name, another port, a frame, a socket get nothing; a person gets everything."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser.browser import Browser, Shown, chromium
+from lab.needs import browser_missing
+from ports import free_port
+
+from runbook.serve.people import csrf_of
+from serve.running import Running, running
+
+pytestmark = [
+    pytest.mark.skipif(bool(browser_missing()), reason="; ".join(browser_missing()) or "no browser"),
+    pytest.mark.xdist_group("browser"),
+]
+ATTACK = """
+async (url) => {
+  const tried = {};
+  const attempt = async (name, deed) => {
+    try { tried[name] = String(await deed()); } catch (error) { tried[name] = "refused: " + error.name; }
+  };
+  const body = (response) => response.text().then((text) => response.status + " " + text);
+  await attempt("read", () => fetch(url + "/admin", {credentials: "include"}).then(body));
+  await attempt("blind", () => fetch(url + "/logout", {method: "POST", mode: "no-cors", credentials: "include"}).then((r) => r.type));
+  await attempt("json", () => fetch(url + "/api/v1/people", {method: "POST", mode: "no-cors", credentials: "include",
+    headers: {"content-type": "text/plain"}, body: JSON.stringify({name: "mallory", role: "admin"})}).then((r) => r.type));
+  await attempt("stream", () => new Promise((done, failed) => {
+    const stream = new EventSource(url + "/events", {withCredentials: true});
+    stream.onopen = () => done("opened"); stream.onerror = () => { stream.close(); failed(new Error("closed")); };
+  }));
+  await attempt("script", () => new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = url + "/api/v1/me"; script.onload = () => done("loaded"); script.onerror = () => failed(new Error("no"));
+    document.head.append(script);
+  }));
+  await attempt("frame", () => new Promise((done) => {
+    const frame = document.createElement("iframe");
+    frame.src = url + "/admin"; frame.onload = () => done(frame.contentDocument ? "readable" : "opaque, " + frame.contentWindow.length);
+    document.body.append(frame);
+  }));
+  return tried;
+}
+"""
+
+
+REBOUND = """
+async () => ({
+  read: await fetch("/admin").then((response) => response.status, () => 0),
+  stream: await new Promise((done) => {
+    const stream = new EventSource("/events");
+    stream.onopen = () => done("opened"); stream.onerror = () => { stream.close(); done("refused"); };
+  }),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One that finds every name below `.test` on this machine."""
+    with chromium("--host-resolver-rules=MAP *.test 127.0.0.1") as started:
+        yield started
+
+
+@contextmanager
+def logged_in(browser: Browser, server: Running, **look: Any) -> Iterator[Shown]:
+    with Shown(browser, server.login, **look) as shown:
+        shown.page.set_default_timeout(60_000)
+        shown.page.get_by_role("button", name="Log in").click()
+        shown.page.wait_for_url(lambda url: "/login" not in url)
+        del shown.said[:], shown.asked[:]
+        yield shown
+
+
+@contextmanager
+def foreign_site() -> Iterator[int]:
+    """Somebody else's web server on this machine: its port."""
+
+    class Plain(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>x</title>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_other_pages_of_this_machine_get_nothing(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path) as server, foreign_site() as port, logged_in(browser, server) as shown:
+        tab = shown.page
+
+        def is_admin() -> bool:
+            tab.goto(server.url + "/admin")
+            return tab.get_by_role("heading", name="People").is_visible()
+
+        assert is_admin()
+        for foreign in (f"http://127.0.0.1:{port}", f"http://evil.test:{port}"):
+            tab.goto(foreign)
+            tried = tab.evaluate(ATTACK, server.url)
+            assert tried["read"].startswith("refused"), tried
+            assert tried["stream"].startswith("refused"), tried
+            assert tried["script"].startswith("refused"), tried
+            assert tried["frame"] == "opaque, 0", tried
+        tab.goto(f"http://evil.test:{server.port}/admin")  # the name is rebound to this server
+        assert "does not answer to that name" in tab.content()
+        tried = tab.evaluate(REBOUND)
+        assert tried["read"] == 421, tried
+        assert tried["stream"] == "refused", tried
+        assert is_admin()  # still logged in, with nobody added
+        assert "mallory" not in tab.content()
+
+
+@pytest.mark.thorough
+def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path) as server, logged_in(browser, server) as shown:
+        tab = shown.page
+        tab.goto(server.url + "/admin")
+        people = tab.locator("section", has=tab.get_by_role("heading", name="People"))
+        people.get_by_label("Name").fill("eve")
+        people.get_by_role("button", name="Add a person").click()
+        link = tab.locator(".made code").inner_text()
+        assert link.startswith(server.url + "/login/")
+        tokens = tab.locator("section", has=tab.get_by_role("heading", name="Tokens"))
+        tokens.get_by_label("What for").fill("<img src=x onerror=document.title='owned'>")
+        tokens.get_by_role("button", name="Make a token").click()
+        token = tab.locator(".made code").inner_text()
+        assert server.ask("GET", "/api/v1/me", {"Authorization": f"Bearer {token}"})[0] == 200
+        assert tab.title() == "Admin · runbook"
+        assert tab.locator("main img").count() == 0
+        tab.get_by_role("button", name="Remove eve").click()
+        tab.wait_for_url(server.url + "/admin")
+        assert "eve" not in people.inner_text()
+        tab.get_by_role("button", name="Log out").click()
+        assert tab.get_by_role("heading", name="Log in").is_visible()
+        tab.goto(server.url + "/admin")
+        assert tab.url == server.url + "/login?next=%2Fadmin"
+        assert shown.said == []
+        assert [address for address in shown.asked if not address.startswith(server.url + "/")] == []
+
+
+@pytest.mark.thorough
+def test_a_tab_shows_what_others_change_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+
+    def add(server: Running, cookie: str, name: str) -> None:
+        headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_of(cookie.partition("=")[2])}
+        headers["Content-Type"] = "application/json"
+        status, said = server.ask("POST", "/api/v1/people", headers, f'{{"name": "{name}", "role": "viewer"}}')
+        assert status == 201, said
+
+    with running(tmp_path, listen=f"127.0.0.1:{port}") as server:
+        cookie = server.log_in()
+        with Shown(browser, server.url + "/login") as shown:
+            tab = shown.page
+            name, _, value = cookie.partition("=")
+            tab.context.add_cookies([{"name": name, "value": value, "url": server.url}])
+            tab.goto(server.url + "/admin")
+            tab.get_by_label("Name").fill("half a na")
+            add(server, cookie, "eve")
+            tab.get_by_role("rowheader", name="eve", exact=True).wait_for(timeout=60_000)
+            assert tab.get_by_label("Name").input_value() == "half a na"
+            server.stop()
+            tab.get_by_text("Admin").first.wait_for()
+            tab.wait_for_function("document.documentElement.hasAttribute('data-away')", timeout=60_000)
+            with running(tmp_path, listen=f"127.0.0.1:{port}") as again:
+                add(again, cookie, "bob")
+                tab.get_by_role("rowheader", name="bob", exact=True).wait_for(timeout=60_000)
+                assert not tab.evaluate("document.documentElement.hasAttribute('data-away')")
+
+
+@pytest.mark.thorough
+def test_every_page_fits_its_window_and_everybody_can_use_it(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        for width, scheme in ((360, "light"), (1920, "dark")):
+            with Shown(browser, server.url + "/login", width=width, scheme=scheme) as shown:
+                assert (shown.sideways(), shown.violations()) == (0, [])
+        cookie = server.log_in()
+        for width, scheme in ((360, "light"), (360, "dark"), (1920, "light"), (1920, "dark")):
+            with Shown(browser, server.url + "/login", width=width, scheme=scheme) as shown:
+                name, _, value = cookie.partition("=")
+                shown.page.context.add_cookies([{"name": name, "value": value, "url": server.url}])
+                for path in ("/admin", "/account", "/nowhere"):
+                    shown.page.goto(server.url + path)
+                    assert (shown.sideways(), shown.violations()) == (0, []), (path, width, scheme)
