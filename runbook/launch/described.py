@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from runbook.launch.environment import node_environment
 from runbook.launch.ranks import seating
-from runbook.model.inventory import Inventory, Node
+from runbook.model.inventory import EnvValue, Inventory, Node
+from runbook.model.redact import GONE
+from runbook.model.secret import Secret
+from runbook.model.secret_formats import names_secret
 
 
 def described(inventory: Inventory) -> dict[str, object]:
@@ -14,7 +17,7 @@ def described(inventory: Inventory) -> dict[str, object]:
     """
     seats = seating(inventory)
     told = {
-        name: {variable: str(value) for variable, value in node_environment(seats, seat).items()}
+        name: {variable: _shown(variable, value) for variable, value in node_environment(seats, seat).items()}
         for name, seat in seats.seats.items()
     }
     first = next(iter(told.values()), {})
@@ -44,6 +47,11 @@ def described(inventory: Inventory) -> dict[str, object]:
             for name, seat in seats.seats.items()
         ],
     }
+
+
+def _shown(variable: str, value: EnvValue) -> str:
+    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that does."""
+    return GONE if isinstance(value, Secret) or names_secret(variable) else value
 
 
 def _facts(node: Node) -> dict[str, str]:

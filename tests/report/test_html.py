@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -184,6 +185,15 @@ def test_hang_evidence_is_there_by_rank(tmp_path: Path) -> None:
     assert "rank 1 on node-b" in told
     assert "gloo:all_reduce scheduled [[256]]" in told
     assert "in hold" in told
+
+
+def test_states_of_processes_are_lines_and_what_is_no_such_document_stays_as_it_is(tmp_path: Path) -> None:
+    process = {"pid": 7, "comm": "python", "state": "S", "wchan": "futex_wait", "cpu": 0.5}
+    told = {"ranks": {"3": {"processes": [process], "stack": "File a", "own_stacks": {"7": "File b"}}}}
+    files = {"hang/attempt-01.node-a.json": json.dumps(told), "hang/attempt-01.node-b.json": '{"ranks": [1]}'}
+    text = shown(tmp_path, STORIES["firewall"](), files)
+    assert "rank 3: pid 7 python, state S, 50% of a CPU, in futex_wait File a stack of 7: File b" in text
+    assert '{"ranks": [1]}' in text
 
 
 def test_hostile_markup_is_text(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.model.fold import fold
 from runbook.model.verdict import Verdict
@@ -95,18 +95,20 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
     seen = of_nodes.seen_by_reach(one), of_nodes.seen_by_reach(other)
     versions = [{name: of_nodes.versions(metrics) for name, metrics in of.items()} for of in seen]
     recorded = all(known)
+    sides = _side(one), _side(other)
+    if sides[0].title == sides[1].title:
+        sides = replace(sides[0], title=one.folder.name), replace(sides[1], title=other.folder.name)
     return Comparison(
-        _side(one),
-        _side(other),
+        *sides,
         tuple(_told([(_run(one), _run(other), "")])),
         _by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
         _by_node(*versions),
         _by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
         tuple(_stages(one, other)),
-        tuple(_sweeps(one, other)),
+        tuple(_sweeps(*sides)),
         tuple(links),
         more,
-        tuple(_side(run).title for run, of in zip((one, other), known, strict=True) if not of),
+        tuple(side.title for side, of in zip(sides, known, strict=True) if not of),
     )
 
 
@@ -182,13 +184,13 @@ def _seconds(stage: StageRecord | None) -> float | None:
     return stage.finished.seconds if stage and stage.finished else None
 
 
-def _sweeps(one: Recorded, other: Recorded) -> list[SweepPair]:
-    first, second = _last(one), _last(other)
+def _sweeps(one: Side, other: Side) -> list[SweepPair]:
+    first, second = _last(one.recorded), _last(other.recorded)
     found = []
     for name in first:
         if name not in second:
             continue
-        rows = rows_of(one, first[name]), rows_of(other, second[name])
+        rows = rows_of(one.recorded, first[name]), rows_of(other.recorded, second[name])
         if not all(rows):
             continue
         by_size = [{row.size: row for row in of} for of in rows]
@@ -196,7 +198,7 @@ def _sweeps(one: Recorded, other: Recorded) -> list[SweepPair]:
         pairs = tuple(
             (size, Ratio("busbw", _busbw(by_size[0].get(size)), _busbw(by_size[1].get(size)))) for size in sizes
         )
-        found.append(SweepPair(name, pairs, overlay(rows, (_side(one).title, _side(other).title))))
+        found.append(SweepPair(name, pairs, overlay(rows, (one.title, other.title))))
     return found
 
 

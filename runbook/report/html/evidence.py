@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runbook.model.verdict import Verdict
-from runbook.report.html.recorded import File, Recorded
+from runbook.report.html.recorded import File, Recorded, number
 
 MOST_DUMPS = 64
 MOST_TEXT = 8_000
@@ -60,7 +61,8 @@ def dumps(recorded: Recorded, files: Sequence[File]) -> tuple[list[Dump], int]:
     for file in listed[: 2 * MOST_DUMPS]:
         match = OF_RANK.fullmatch(file.names[1])
         if match is None:
-            others.append(Dump(None, file.names[1], _cut(recorded.text(*file.names, most=MOST_TEXT * 4) or ""), ()))
+            text = recorded.text(*file.names, most=MOST_FLIGHT) or ""
+            others.append(Dump(None, file.names[1], _cut(states(text) or text), ()))
         elif match[3] == "stack":
             stacks[int(match[1]), match[2]] = _cut(recorded.text(*file.names, most=MOST_TEXT * 4) or "")
         else:
@@ -70,6 +72,26 @@ def dumps(recorded: Recorded, files: Sequence[File]) -> tuple[list[Dump], int]:
         for rank, node in sorted({*stacks, *flights})
     ]
     return [*of_ranks, *others[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
+
+
+def states(text: str) -> str:
+    """What a node told of its ranks' processes, one a line, with their stacks; empty where it is no such document."""
+    try:
+        ranks = json.loads(text or "null")["ranks"]
+        return "\n".join(line for rank in ranks for line in _rank(rank, ranks[rank]))
+    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        return ""
+
+
+def _rank(rank: str, told: Mapping[str, Any]) -> Iterator[str]:
+    for process in told["processes"]:
+        cpu = number(process.get("cpu"))
+        busy = "" if cpu is None else f", {cpu:.0%} of a CPU"
+        yield f"rank {rank}: pid {process.get('pid')} {process.get('comm')}, state {process.get('state')}{busy}, in {process.get('wchan')}"
+    yield from (f"  {line}" for line in str(told.get("stack") or "").splitlines())
+    for pid, stack in told["own_stacks"].items():
+        yield f"  stack of {pid}:"
+        yield from (f"    {line}" for line in str(stack).splitlines())
 
 
 def calls(text: str) -> tuple[Call, ...]:

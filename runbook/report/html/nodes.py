@@ -45,6 +45,12 @@ class Nodes:
     env_different: tuple[Spread, ...]
     planned: bool  # whether the run recorded its ranks and environment
 
+    @property
+    def bad(self) -> tuple[NodeRow, ...]:
+        """Those that a stage found something at, failures first."""
+        worst = [row for row in self.rows if any(verdict and verdict.stops for verdict in row.verdicts)]
+        return tuple(sorted(worst, key=lambda row: Verdict.FAIL not in row.verdicts))
+
 
 def nodes(recorded: Recorded) -> Nodes:
     names = list(recorded.record.started.nodes) if recorded.record.started else []

@@ -1,0 +1,47 @@
+"""What a run tells of its plan at its start: ranks and environment, and no secret."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runbook.launch.described import described
+from runbook.load.document import parse_document
+from runbook.load.inventory import load_inventory_with_origins
+
+INVENTORY = """\
+name: pair
+env: {NCCL_DEBUG: INFO, WANDB_API_KEY: plaintextkey, HF_TOKEN: {env: SECRET_OF_TEST}}
+nodes:
+  node-a: {address: 10.0.0.1, gpus: 2}
+  node-b: {address: 10.0.0.2, gpus: [0, 3], rack: r1, env: {NCCL_DEBUG: WARN}}
+"""
+
+
+def told(text: str = INVENTORY) -> dict[str, object]:
+    return described(load_inventory_with_origins(parse_document(text, "pair.yml"))[0])
+
+
+def test_ranks_devices_and_environment_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_TEST", "very-secret-value")
+    plan = told()
+    assert (plan["master"], plan["world_size"], plan["backend"]) == ("node-a", 4, "nccl")
+    one, other = plan["nodes"]  # type: ignore[misc]
+    assert (one["first_rank"], one["ranks"], one["devices"]) == (0, 2, [0, 1])
+    assert (other["first_rank"], other["ranks"], other["devices"], other["rack"]) == (2, 2, [0, 3], "r1")
+    assert one["env"] == {
+        "NODE_RANK": "0",
+        "GROUP_RANK": "0",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "NCCL_DEBUG": "INFO",
+    }
+    assert plan["env"]["MASTER_ADDR"] == "10.0.0.1"  # type: ignore[index]
+
+
+def test_no_secret_is_in_it_neither_one_that_says_so_nor_one_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_TEST", "very-secret-value")
+    text = json.dumps(told())
+    assert "very-secret-value" not in text
+    assert "plaintextkey" not in text
+    assert text.count('"***"') == 2
