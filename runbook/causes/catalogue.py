@@ -28,6 +28,8 @@ CAUSES: Mapping[str, str] = {
     "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
     "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
     "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
+    # reaching the node over its agent
+    "agent-lost": "the node's agent is not heard, not let in, or takes no new runs; or the server that it dials is not there",
     # reaching the node's container
     "container-runtime-missing": "the container runtime is not on the PATH of the login",
     "container-runtime-denied": "the login may not use the container runtime",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import NoReturn
 
 import runbook
@@ -95,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     _report(commands)
     _collect(commands)
     _jobs(commands)
+    _agent(commands)
     _serve(commands)
     explain = commands.add_parser("explain", help="what a cause, a check, a lint rule or a variable is about")
     explain.add_argument(
@@ -398,6 +400,38 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     clean.add_argument("--all", action="store_true", help="every job of which no rank lives")
 
 
+def _agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The program on a node that dials a server; each command is wired in cli/agent.py."""
+    agent = commands.add_parser(
+        "agent",
+        help="on a node that SSH does not reach: dial a runbook server, and be one of its nodes",
+        description="Dial a runbook server, so that this host can be a node with `connection: agent`.",
+    )
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument(
+        "--dir", type=Path, metavar="DIR", help="the agent's folder (default: ~/.runbook-agent/HOSTNAME)"
+    )
+    own = agent.add_subparsers(dest="agent_command", metavar="COMMAND", required=True)
+
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        return own.add_parser(name, parents=[which], help=about, description=f"{about[0].upper()}{about[1:]}.")
+
+    enrol = command("enrol", "make this host known to a server, with a string that `runbook serve enrol` prints there")
+    enrol.add_argument("string", metavar="STRING", help="it is for one use, within the hour")
+    enrol.add_argument("--name", metavar="NAME", help="the node's name in inventories (default: this host's)")
+    enrol.add_argument("--again", action="store_true", help="forget the enrolment that this host has")
+    run = command("run", "dial the server and stay; it ends when told to, or when the server will never have it again")
+    run.add_argument("--as-root", action="store_true", help="as root, who may do everything here: for trying it out")
+    command("status", "tell who this host is, and whether its agent is connected")
+    drain = command("drain", "take no new runs; what runs goes on")
+    drain.add_argument("--undo", action="store_true", help="take new runs again")
+    install = command("install", "print a unit for systemd")
+    install.add_argument("--systemd", action="store_true", help="write it, and start it now and at boot")
+    uninstall = command("uninstall", "stop the unit, remove it, and forget the enrolment; jobs go on")
+    for one in (install, uninstall):
+        one.add_argument("--user", metavar="NAME", help="as root: whom the agent runs as (default: who called sudo)")
+
+
 def _serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "a page and a JSON API for the cluster: nodes, groups, runs (pip install 'runbook[serve]')"
     serve = commands.add_parser("serve", help=about, description=f"{about[0].upper()}{about[1:]}.")
@@ -418,6 +452,10 @@ def _serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     deeds.add_parser("list", parents=[where], help="everybody and their roles")
     remove = deeds.add_parser("remove", parents=[where], help="remove a person, with sessions and tokens")
     remove.add_argument("name", metavar="NAME")
+    enrol = below.add_parser(
+        "enrol", parents=[where], help="print a string that makes a host a node, once, within an hour"
+    )
+    enrol.add_argument("--name", metavar="NODE", help="only as this node, in the place of one that is enrolled so")
     link = deeds.add_parser("link", parents=[where], help="print a link that logs somebody in once, for five minutes")
     link.add_argument("name", metavar="NAME")
     link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")

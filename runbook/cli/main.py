@@ -122,6 +122,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         from runbook.cli.jobs import jobs
 
         return jobs(arguments)
+    if arguments.command == "agent":
+        from runbook.cli.agent import agent
+
+        return agent(arguments)
     if arguments.command == "serve":
         from runbook.cli.serve import serve
 

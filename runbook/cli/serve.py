@@ -42,9 +42,20 @@ def serve(arguments: argparse.Namespace) -> int:
     data = configure.prepared(asked.data)
     if arguments.action == "user":
         return user(arguments, data)
+    if arguments.action == "enrol":
+        return enrol(arguments, data)
     listen.raise_open_files()
     with only_one(data), logged():
         return run(asked)
+
+
+def enrol(arguments: argparse.Namespace, data: Path) -> int:
+    """Print a string by which a host becomes a node; the running server makes it, which knows its own address."""
+    from runbook.transport.agent import SOCKET, enrolment
+
+    stdout.line(enrolment(data / SOCKET, getpass.getuser(), arguments.name))
+    stderr.line("on the node, within the hour, once: runbook agent enrol STRING")
+    return 0
 
 
 def run(asked: Wanted) -> int:

@@ -66,7 +66,8 @@ class Settings:
 def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
     """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
     begun = time.monotonic()
-    site = Site(settings.run_id, forks=settings.forks, keep=settings.keep)
+    source = plan.inventory.source
+    site = Site(settings.run_id, forks=settings.forks, keep=settings.keep, inventory=source)
     redactor = Redactor(plan.secrets)
     run = Run(settings.run_id, settings.run_dir, site, made_from=plan.sources, redactor=redactor)
 
@@ -79,7 +80,7 @@ def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
             settings.run_id,
             runbook.__version__,
             plan.playbook.source,
-            plan.inventory.source,
+            source,
             tuple(node.name for node in plan.inventory.nodes),
             tuple(stage.name for stage in plan.stages),
             str(settings.run_dir),

@@ -63,7 +63,7 @@ class Node:
 
     name: str
     address: str
-    connection: str = "ssh"  # ssh | local | slurm
+    connection: str = "ssh"  # ssh | local | slurm | agent
     ssh: Ssh = field(default_factory=Ssh)
     slurm: Slurm = field(default_factory=Slurm)
     container: Container | None = None

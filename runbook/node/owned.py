@@ -4,6 +4,8 @@ It is the rule of sshd's StrictModes: every folder from / on belongs to us or to
 is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the keeper.
 """
 
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -22,7 +24,7 @@ class NotSafe(OSError):
         OSError.__init__(self, errno.EPERM, why, path)
 
 
-def safe(path):
+def safe(path: str) -> None:
     """Raise NotSafe where others than us and root can change what lies at an absolute path, as far as that is there."""
     if not POSIX:
         return
@@ -97,7 +99,7 @@ def own_group(gid):
     return gid == me.pw_gid and it.gr_name == me.pw_name and set(it.gr_mem) <= {me.pw_name}
 
 
-def ours(path):
+def ours(path: str) -> os.stat_result:
     """The status of what lies at a path, where it is a folder of ours that nobody else may write to. Raises NotSafe, OSError."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
@@ -110,7 +112,7 @@ def ours(path):
     return status
 
 
-def is_ours(path):
+def is_ours(path: str) -> bool:
     try:
         ours(path)
     except OSError:
@@ -118,7 +120,7 @@ def is_ours(path):
     return True
 
 
-def make(path):
+def make(path: str) -> None:
     """A folder of ours, made where it is not there; the folders above it too. Raises NotSafe, OSError."""
     above = os.path.dirname(path)
     if above != path and not os.path.isdir(above):
@@ -129,7 +131,7 @@ def make(path):
         pass
 
 
-def listed(folder):
+def listed(folder: str) -> list[str]:
     """The names in a folder, sorted; none where it cannot be read."""
     try:
         return sorted(os.listdir(folder))
@@ -137,7 +139,7 @@ def listed(folder):
         return []
 
 
-def opened(path, strict=True):
+def opened(path: str, strict: bool = True):
     """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe, OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
@@ -154,7 +156,7 @@ def opened(path, strict=True):
     return file
 
 
-def document(path):
+def document(path: str) -> dict:
     """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something else."""
     with opened(path) as file:
         data = file.read(LONGEST + 1)
@@ -173,7 +175,7 @@ def document(path):
     return found
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """A file that is always whole, for us alone."""
     partial = path + ".partial"
     try:

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from runbook.serve import admin, description, events, health, login, static
+from runbook.serve import admin, agents, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
 from runbook.serve.desk import Desk
-from runbook.serve.fleet import pages as fleet
+from runbook.serve.fleet import pages as nodes
 from runbook.serve.groups import pages as groups
 from runbook.serve.guards import Gate, Guarded, refusal
 from runbook.serve.metrics import Metrics
@@ -36,7 +36,7 @@ GUESS_EVERY_S = 6.0
 def all_pages() -> list[Page]:
     """Every page of the server. A room adds its own here."""
     return [
-        *fleet.PAGES,
+        *nodes.PAGES,
         *groups.PAGES,
         *runs.PAGES,
         *health.PAGES,
@@ -44,6 +44,7 @@ def all_pages() -> list[Page]:
         *login.PAGES,
         *events.PAGES,
         *admin.PAGES,
+        *agents.PAGES,
         *description.PAGES,
     ]
 
@@ -54,13 +55,14 @@ def create_app(settings: Settings) -> Starlette:
     pages = all_pages()
     store = Store(settings.data / DATABASE)
     changed, people, audit = Changed(), People(store), Audit(store)
-    metrics = Metrics(changed)
+    metrics, fleet = Metrics(changed), agents.Fleet(store, settings, changed)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
-            yield
+            async with fleet.running(), agents.Door(fleet, settings.data).open():
+                yield
         finally:
             changed.close()
             store.close()
@@ -79,6 +81,7 @@ def create_app(settings: Settings) -> Starlette:
     app.router.redirect_slashes = False
     app.state.settings, app.state.store, app.state.people = settings, store, people
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
+    app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.desk = Desk(settings.data, store, changed.publish)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from runbook.agent.protocol import LONGEST_PIECE
 from runbook.serve.settings import Settings
 
 HEAD_S = 15.0
@@ -102,6 +103,7 @@ def server_of(app: Starlette, settings: Settings) -> GracefulServer:
         http=BoundedProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
+        ws_max_size=LONGEST_PIECE,
         lifespan="on",
         log_config=None,
         access_log=False,

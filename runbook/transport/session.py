@@ -293,7 +293,7 @@ class Session:
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        waited = self._asked(frame, _sources(name))
+        waited = self._asked(frame, sources(name))
 
         def answer(timeout_s: float) -> Message:
             try:
@@ -713,7 +713,7 @@ def _no_supervisor(node: str, place: str, opening: _Opening, complaint: str) -> 
 
 
 @functools.cache
-def _sources(name: str) -> bytes:
+def sources(name: str) -> bytes:
     """A node program and what it imports of ours, by name."""
     files = resources.files("runbook.node")
     return json.dumps(

@@ -12,6 +12,7 @@ from typing import TypeVar
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
+from runbook.transport.agent import AgentStream
 from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.container import ContainerStream
 from runbook.transport.local import LocalStream
@@ -47,8 +48,14 @@ MOST_PATIENCE_S = 30.0
 class Site:
     """The open sessions, by node name, and what stood in the way of the others."""
 
-    def __init__(self, run_id: str, *, forks: int = 64, keep: bool = False) -> None:
+    def __init__(
+        self, run_id: str, *, forks: int = 64, keep: bool = False, inventory: str = "", looks: bool = False
+    ) -> None:
+        """`inventory` is the path of its file, by which a server is found that agents dial. `looks`: nothing new is to run on
+        the nodes."""
         self.run_id = run_id
+        self.inventory = inventory
+        self.looks = looks
         self.forks = forks
         self.keep = keep
         self.sessions: dict[str, Session] = {}
@@ -150,6 +157,8 @@ class Site:
             return LocalStream(node.interpreter)
         if node.connection == "slurm":
             return self._slurm.connect(node)
+        if node.connection == "agent":
+            return AgentStream(node, self.inventory, looks=self.looks)
         with self._lock:
             if self._ssh is None:
                 # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.
@@ -226,6 +235,12 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
             "slurm-unreachable",
             f"no step came to run on {node.name} within {seconds:.0f} s",
             f"try `srun --overlap -N1 -w {word(node.name)} hostname` by hand; `scontrol ping`; more nodes at once with -f",
+        )
+    if node.connection == "agent":
+        return Unreachable(
+            "agent-lost",
+            f"the agent of {node.name} opened no stream within {seconds:.0f} s",
+            f"on {node.name}: `runbook agent status`; more nodes at once with -f",
         )
     return Unreachable(
         "ssh-timeout",

@@ -107,7 +107,8 @@ class Cluster:
 
     def __init__(self, inventory: Inventory, *, forks: int = 64) -> None:
         self.inventory = inventory
-        self.site = Site(f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}", forks=forks)
+        name = f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.site = Site(name, forks=forks, inventory=inventory.source, looks=True)
 
     def __enter__(self) -> Cluster:
         self.site.open(self.inventory.nodes)

@@ -11,6 +11,7 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 
 _PLAIN = Ssh()
+_NO_LOGIN = ("local", "agent")
 _LONGEST_WAIT_S = 600.0
 
 
@@ -40,13 +41,15 @@ def _host_and_port(hop: str) -> tuple[str, str]:
 
 
 def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
-    """Defaults are for the other nodes; what a local node says itself is for nobody."""
-    local = [node for node in trusted(file, "ssh", "connection") if node.connection == "local" and node.ssh != _PLAIN]
-    for node in local:
+    """Defaults are for the other nodes; what a node says itself that nobody logs in to is for nobody."""
+    others = [
+        node for node in trusted(file, "ssh", "connection") if node.connection in _NO_LOGIN and node.ssh != _PLAIN
+    ]
+    for node in others:
         keys = [key for key in file.origins.keys(node.name) if key[0] == "ssh"]
         own = [key for key in keys if level(file, node, *map(str, key)) == "node"]
         if own:
-            message = f"`{node.name}` is `connection: local`: nobody logs in, and `ssh` is not read"
+            message = f"`{node.name}` is `connection: {node.connection}`: nobody logs in, and `ssh` is not read"
             entry = file.origins.entry(node.name)
             yield Problem(
                 "inventory.unused-ssh", message, file.document.key_span(*entry, "ssh"), "remove one of the two"

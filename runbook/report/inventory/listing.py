@@ -58,6 +58,8 @@ def login(node: Node, host: str | None = None) -> str:
     into = f", {entered}" if (entered := _container(node)) else ""
     if node.connection == "local":
         return f"this machine{into}"
+    if node.connection == "agent":
+        return f"its agent{into}"
     if node.connection == "slurm":
         return (f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job") + into
     ssh = node.ssh

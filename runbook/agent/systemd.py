@@ -1,0 +1,152 @@
+"""The agent as a service of systemd: its unit, what it tells the service manager, and a scope of its own for each channel.
+
+A unit that stops takes everything in its control group along (KillMode=mixed), and jobs must outlive the agent. So what a
+channel starts is put into a scope of the user's own manager, which lives on. The hardening is what ranks can bear, since they
+inherit it: no PrivateDevices (GPUs) and no MemoryDenyWriteExecute (compilers in torch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from runbook.model.errors import FilesWrong, Problem
+
+UNIT = "runbook-agent.service"
+SYSTEM = Path("/etc/systemd/system")
+TRIED_S = 10.0
+
+TEXT = """\
+[Unit]
+Description=runbook agent: dials the runbook server, and runs what it is asked to as {user}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+{as_user}ExecStart={command}
+Environment=PYTHONUNBUFFERED=1
+{environment}Restart=always
+RestartSec=5
+# 1: the server will never have this agent again, or its files are wrong
+RestartPreventExitStatus=1 2
+WatchdogSec=30
+# Jobs live in scopes of their own and go on; what else is left of the agent is not.
+KillMode=mixed
+TimeoutStopSec=20
+UMask=0077
+LimitMEMLOCK=infinity
+ProtectSystem=full
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectClock=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+
+[Install]
+WantedBy={target}
+"""
+
+
+class Notify:
+    """sd_notify: says where we are, if a service manager wants to know. Never raises."""
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+
+    def say(self, text: str) -> None:
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(address)
+            sender.send(text.replace("\n", " ").encode()[:4096])
+
+
+async def scope() -> tuple[str, ...]:
+    """What is put before a command so that it outlives our unit; nothing where we are no unit of systemd, or where it does not
+    work: without `loginctl enable-linger` the user has no manager."""
+    tool = shutil.which("systemd-run")
+    if "INVOCATION_ID" not in os.environ or tool is None:
+        return ()
+    os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    prefix = (tool, "--user", "--scope", "--quiet", "--collect", "--")
+    process = None
+    try:
+        process = await asyncio.create_subprocess_exec(*prefix, "true", stdin=asyncio.subprocess.DEVNULL)
+        return prefix if await asyncio.wait_for(process.wait(), TRIED_S) == 0 else ()
+    except (OSError, asyncio.TimeoutError):
+        if process is not None:
+            process.kill()
+        return ()
+
+
+def unit(user: str | None, home: Path | None) -> str:
+    """The unit's text: `user` for one of the system, None for one of the user's own manager. `home`: of `--dir`."""
+    words = [sys.executable, "-m", "runbook", "agent", "run", *(["--dir", str(home)] if home else [])]
+    linger = f"Environment=XDG_RUNTIME_DIR=/run/user/{pwd.getpwnam(user).pw_uid}\n" if user else ""
+    return TEXT.format(
+        user=user or pwd.getpwuid(os.getuid()).pw_name,
+        as_user=f"User={user}\n" if user else "",
+        command=" ".join(shlex.quote(word).replace("%", "%%") for word in words),
+        environment=linger,
+        target="multi-user.target" if user else "default.target",
+    )
+
+
+def owner(named: str | None) -> str | None:
+    """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises FilesWrong."""
+    if os.geteuid() != 0:
+        if named not in (None, pwd.getpwuid(os.getuid()).pw_name):
+            raise FilesWrong([Problem("agent.install", "only root can install a unit for somebody else")])
+        return None
+    user = named or os.environ.get("SUDO_USER", "")
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        entry = None
+    if entry is None or entry.pw_uid == 0:
+        fix = "name an ordinary user: `sudo runbook agent install --systemd --user ubuntu`"
+        raise FilesWrong([Problem("agent.install", "the agent runs as an ordinary user, never as root", None, fix)])
+    return user
+
+
+def install(user: str | None, text: str) -> list[str]:
+    """Write the unit and start it; the commands that were run. Raises OSError, CalledProcessError."""
+    path = _path(user)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    commands = [["loginctl", "enable-linger", *([user] if user else [])]]
+    commands += [[*_systemctl(user), "daemon-reload"], [*_systemctl(user), "enable", "--now", UNIT]]
+    for command in commands:
+        subprocess.run(command, check=True, timeout=60)
+    return [f"wrote {path}", *map(shlex.join, commands)]
+
+
+def uninstall(user: str | None) -> list[str]:
+    """Stop the unit and remove it; what was done. Jobs go on."""
+    path = _path(user)
+    if not path.exists():
+        return []
+    commands = [[*_systemctl(user), "disable", "--now", UNIT], [*_systemctl(user), "daemon-reload"]]
+    for command in commands:
+        subprocess.run(command, check=False, timeout=60)
+    path.unlink()
+    return [*map(shlex.join, commands), f"removed {path}"]
+
+
+def _path(user: str | None) -> Path:
+    return (SYSTEM if user else Path.home() / ".config" / "systemd" / "user") / UNIT
+
+
+def _systemctl(user: str | None) -> list[str]:
+    return ["systemctl"] if user else ["systemctl", "--user"]

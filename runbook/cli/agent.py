@@ -1,0 +1,115 @@
+"""`runbook agent`: the program on a node that dials a runbook server, where nobody can log in over SSH."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from runbook.agent.home import Home, hostname
+from runbook.model.errors import FilesWrong, Problem
+from runbook.report.output import complain, stderr, stdout
+from runbook.report.text import one_line
+
+DONE, FAILED, WRONG = 0, 1, 2
+
+
+def agent(arguments: argparse.Namespace) -> int:
+    """0 done (run: told to end), 1 the server will not have this agent, or none runs (status), 2 not enrolled, wrong files."""
+    home = Home(arguments.dir)
+    commands = {
+        "enrol": _enrol,
+        "run": _run,
+        "status": _status,
+        "drain": _drain,
+        "install": _install,
+        "uninstall": _uninstall,
+    }
+    return commands[arguments.agent_command](home, arguments)
+
+
+def _enrol(home: Home, arguments: argparse.Namespace) -> int:
+    from runbook.agent.enrol import enrol
+
+    if (known := home.identity()) is not None and not arguments.again:
+        why = f"this host is enrolled already, as {known.name} at {known.url}"
+        raise FilesWrong([Problem("agent.enrolled", why, None, "`runbook agent enrol STRING --again` forgets that")])
+    identity = enrol(home, arguments.string, arguments.name or hostname())
+    stdout.line(f"enrolled as {one_line(identity.name)} at {identity.url}")
+    stdout.line("start it: runbook agent run; with systemd: runbook agent install --systemd")
+    return DONE
+
+
+def _run(home: Home, arguments: argparse.Namespace) -> int:
+    if os.geteuid() == 0 and not arguments.as_root:
+        fix = "start it as the user who trains; `sudo runbook agent install --systemd --user NAME` does so at boot"
+        raise FilesWrong([Problem("agent.root", "an agent runs as an ordinary user, and this is root", None, fix)])
+    identity = home.identity()
+    if identity is None:
+        fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
+        raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled", None, fix)])
+    from runbook.agent.program import Agent
+    from runbook.agent.rules import read_rules
+
+    rules = read_rules(home.rules)
+    with home.alone():
+        return asyncio.run(Agent(home, identity, rules, _tell).run())
+
+
+def _tell(text: str) -> None:
+    stderr.line(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}")
+
+
+def _status(home: Home, _arguments: argparse.Namespace) -> int:
+    identity = home.identity()
+    if identity is None:
+        stdout.line("not enrolled")
+        return FAILED
+    stdout.line(f"{identity.name} at {identity.url}" + (", drained" if home.drained else ""))
+    state = home.told()
+    if state is None:
+        stdout.line("no agent runs: runbook agent run")
+        return FAILED
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.since))
+    stdout.line(f"pid {state.pid}, since {since}: {one_line(state.says)}")
+    return DONE if state.connected else FAILED
+
+
+def _drain(home: Home, arguments: argparse.Namespace) -> int:
+    home.drain(not arguments.undo)
+    stdout.line("takes new runs again" if arguments.undo else "takes no new runs; what runs goes on")
+    return DONE
+
+
+def _install(home: Home, arguments: argparse.Namespace) -> int:
+    from runbook.agent.systemd import install, owner, unit
+
+    user = owner(arguments.user)
+    text = unit(user, Path(arguments.dir).absolute() if arguments.dir else None)
+    if not arguments.systemd:
+        stdout.tell(text)
+        return DONE
+    if user is None and home.identity() is None:
+        raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled: runbook agent enrol STRING")])
+    try:
+        for line in install(user, text):
+            stdout.line(line)
+    except (OSError, subprocess.SubprocessError) as error:
+        complain(f"error: {one_line(str(error))}\n")
+        return FAILED
+    return DONE
+
+
+def _uninstall(home: Home, arguments: argparse.Namespace) -> int:
+    from runbook.agent.systemd import owner, uninstall
+
+    for line in uninstall(owner(arguments.user)):
+        stdout.line(line)
+    home.forget()
+    stdout.line(
+        "this host is no agent any more; jobs that run here go on. Revoke its token on the server's page as well"
+    )
+    return DONE

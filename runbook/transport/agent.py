@@ -1,0 +1,265 @@
+"""Nodes behind an agent: they dial `runbook serve`, and it hands us their streams over a Unix socket in its data folder.
+
+The server only carries bytes, so a run needs nothing of it but this socket: `agents.sock` in $RUNBOOK_DATA, else in the folder above
+that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what it is, four of length, data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.transport.bootstrap import command
+
+SOCKET = "agents.sock"
+
+ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
+"""A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and why."""
+
+HEADER = struct.Struct(">cI")
+LONGEST = 1 << 20
+ASKED_S = 3.0
+OPENED_S = 25.0
+"""The server has asked the agent by then, and given up on it."""
+
+ENDING_S = 6.0
+MOST_COMPLAINT = 1 << 16
+LONGEST_PATH = 100
+"""A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked of the server about a node: to open a stream, or only how it is. `looks`: nothing new is to run there, so it
+    may be a node that is drained. `person`: on whose behalf, where a page started us."""
+
+    node: str
+    open: bool
+    command: str = ""
+    python: str = ""
+    workdir: str = ""
+    person: str = ""
+    looks: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A string is wanted by which a host can be enrolled. `name`: only as this node."""
+
+    by: str
+    name: str | None = None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` nothing is known
+    against the node."""
+
+    cause: str | None = None
+    says: str = ""
+    remedy: str = ""
+    evidence: list[str] = []
+    code: int | None = None
+
+    def unreachable(self, before: str = "") -> Unreachable | None:
+        if self.cause is None:
+            return None
+        says = f"{before}; {self.says}" if before and before != self.says else self.says
+        return Unreachable(self.cause, says, self.remedy, tuple(self.evidence))
+
+
+_TOLD = msgspec.json.Decoder(Told)
+
+
+def framed(kind: bytes, data: bytes = b"") -> bytes:
+    return HEADER.pack(kind, len(data)) + data
+
+
+class AgentStream:
+    """A supervisor's stdin and stdout, by way of the server and the node's agent. Raises Unreachable with the cause."""
+
+    unanswered: ClassVar[str] = "agent-lost"
+
+    def __init__(self, node: Node, inventory: str, *, looks: bool) -> None:
+        """`inventory` is the path of its file, or empty. `looks`: nothing new is to run on the node."""
+        self._node = node
+        self._path = socket_path(inventory)
+        self._complaint = b""
+        self._told: Told | None = None
+        self._heard = False
+        self._over = threading.Event()
+        self._closing = threading.Lock()
+        self._socket = _connected(self._path, node.name)
+        person = os.environ.get("RUNBOOK_PERSON", "")
+        typed = command(node.interpreter)
+        question = Question(node.name, True, typed, node.interpreter, node.workdir, person, looks)
+        try:
+            self._socket.settimeout(OPENED_S)
+            self._socket.sendall(framed(ASK, msgspec.json.encode(question)))
+            kind, data = _read(self._socket)
+            refused = None if kind == OPENED else _told(data)
+            self._socket.settimeout(None)
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise gone(node.name, self._path, f"it did not open a stream: {error}") from None
+        if refused is not None:
+            self._socket.close()
+            raise refused.unreachable() or gone(node.name, self._path, "it opened no stream")
+        self._frames = self._receive()
+
+    def write(self, data: bytes) -> None:
+        for at in range(0, len(data), LONGEST):
+            self._socket.sendall(framed(DATA, data[at : at + LONGEST]))
+
+    def read(self) -> bytes:
+        return next(self._frames, b"")
+
+    def close(self) -> None:
+        """Once at most; the node's supervisor is given the time to end what it started."""
+        if not self._closing.acquire(blocking=False):
+            return
+        with contextlib.suppress(OSError):
+            self._socket.sendall(framed(END))
+            self._over.wait(ENDING_S)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # which also wakes whoever reads
+        self._over.wait(0.5)
+        self._socket.close()
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.sendall(framed(KILL))
+
+    def complaint(self) -> str:
+        return self._complaint[-4096:].decode(errors="replace").strip()
+
+    def why(self, says: str) -> Unreachable | None:
+        """What the server knows against the node; None where it hears it."""
+        told = self._told.unreachable(says) if self._told else None
+        try:
+            told = told or ask(self._path, self._node.name).unreachable(says)
+        except Unreachable as error:
+            return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
+        if told is None and not self._heard:
+            fix = f"on {self._node.name}: `runbook agent status`, and what the agent printed"
+            return Unreachable("agent-lost", f"{says}, though its agent is online", fix, tuple(self._lines()))
+        return told
+
+    def _lines(self) -> list[str]:
+        return [line for line in self.complaint().splitlines()[-6:] if line.strip()]
+
+    def _receive(self) -> Iterator[bytes]:
+        try:
+            while True:
+                kind, data = _read(self._socket)
+                if kind == DATA:
+                    self._heard = True
+                    yield data
+                elif kind == STDERR:
+                    self._complaint = (self._complaint + data)[-MOST_COMPLAINT:]
+                elif kind == OVER:
+                    self._told = _told(data)
+                    return
+        except (OSError, ValueError):
+            return  # the server is gone: `why` finds out
+        finally:
+            self._over.set()
+
+
+def ask(path: Path, node: str) -> Told:
+    """What the server knows of a node. Raises Unreachable where no server answers."""
+    with _connected(path, node) as asking:
+        try:
+            asking.settimeout(ASKED_S)
+            asking.sendall(framed(ASK, msgspec.json.encode(Question(node, False))))
+            return _told(_read(asking)[1])
+        except (OSError, ValueError) as error:
+            raise gone(node, path, f"it does not answer: {error}") from None
+
+
+def enrolment(path: Path, by: str, name: str | None) -> str:
+    """A string of the running server by which a host can be enrolled. Raises Unreachable where none answers, or it will not."""
+    with _connected(path, name or "a new node") as asking:
+        try:
+            asking.settimeout(ASKED_S)
+            asking.sendall(framed(ENROL, msgspec.json.encode(Wanted(by, name))))
+            told = _told(_read(asking)[1])
+        except (OSError, ValueError) as error:
+            raise gone(name or "a new node", path, f"it does not answer: {error}") from None
+    if (refused := told.unreachable()) is not None:
+        raise refused
+    return told.says
+
+
+def socket_path(inventory: str) -> Path:
+    """Where the server's socket is, for an inventory's file."""
+    if data := os.environ.get("RUNBOOK_DATA"):
+        return Path(data) / SOCKET
+    above = Path(inventory).absolute().parent.parent / SOCKET
+    return above if inventory and above.exists() else Path(".runbook") / SOCKET
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """The address of a Unix socket at this path, which may be longer than an address has room for."""
+    text = str(path)
+    if len(os.fsencode(text)) <= LONGEST_PATH:
+        yield text
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def gone(node: str, path: Path, says: str) -> Unreachable:
+    return Unreachable(
+        "agent-lost",
+        f"{node} is reached by its agent, and no server answers at {path}: {says}",
+        "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`",
+    )
+
+
+def _connected(path: Path, node: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(ASKED_S)
+        with reachable(path) as address:
+            made.connect(address)
+    except OSError as error:
+        made.close()
+        raise gone(node, path, str(error)) from None
+    return made
+
+
+def _read(source: socket.socket) -> tuple[bytes, bytes]:
+    """One frame. Raises OSError at the end, ValueError for one that nobody sends."""
+    kind, length = HEADER.unpack(_exactly(source, HEADER.size))
+    if length > LONGEST:
+        raise ValueError(f"a frame of {length} bytes")
+    return kind, _exactly(source, length)
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        data = source.recv(min(count - len(found), 1 << 16))
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        found += data
+    return bytes(found)
+
+
+def _told(data: bytes) -> Told:
+    try:
+        return _TOLD.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"an answer that no server gives: {error}") from None

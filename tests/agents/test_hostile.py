@@ -1,0 +1,405 @@
+"""Agents, servers and callers at the door in somebody else's hands: each is refused or left, and nothing else suffers."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.client
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection
+from websockets.sync.server import ServerConnection, serve
+
+from runbook.agent.enrol import certificate_of, enrol
+from runbook.agent.home import Home, Identity
+from runbook.agent.protocol import (
+    KILL,
+    PROTOCOL,
+    REPLACED,
+    STDERR,
+    STDOUT,
+    Beat,
+    Denied,
+    Ended,
+    Enrolment,
+    Heard,
+    Hello,
+    Open,
+    Refused,
+    said,
+)
+from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.inventory import Node
+from runbook.serve.agents import fleet as fleet_module
+from runbook.transport import Session
+from runbook.transport.agent import ASK, DATA, ENROL, HEADER, OVER, AgentStream, framed
+
+from .world import Agent, World, server, wait_until
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    data = tmp_path / "data"
+    data.mkdir(0o700)
+    monkeypatch.setenv("RUNBOOK_DATA", str(data))
+    with server(data) as made:
+        yield made
+        status = http.client.HTTPConnection(made.url.removeprefix("http://"), timeout=30)
+        status.request("GET", "/healthz")
+        assert status.getresponse().status == 200
+        status.close()
+
+
+def node(name: str) -> Node:
+    return Node(name, "10.0.0.1", connection="agent")
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """What returns what the call gives, or raises it, once that has ended."""
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(call())
+        except Unreachable as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(60)
+        assert found, "it hangs"
+        return found[0]
+
+    return result
+
+
+def hear_all(socket: ClientConnection) -> None:
+    """Raises ConnectionClosed at the end."""
+    while True:
+        socket.recv(30)
+
+
+# Agents
+
+
+def test_a_token_opens_its_own_sockets_and_no_other(world: World) -> None:
+    one, other = world.connected("n1"), world.connected("n2")
+    for token in ("", "x", one.token[:-1], one.token.swapcase()):
+        with pytest.raises(InvalidStatus), world.dial(token):
+            raise AssertionError("it was let in")
+    opening = in_thread(lambda: AgentStream(node("n1"), "", looks=False))
+    order = one.hear()
+    assert isinstance(order, Open)
+    for token in (other.token, "x"):
+        with pytest.raises(InvalidStatus), world.dial(token, f"/agent/channel/{order.channel}"):
+            raise AssertionError("it was let in")
+    with pytest.raises(InvalidStatus), world.dial(one.token, f"/agent/channel/{'0' * 32}"):
+        raise AssertionError("it was let in")
+    other.say(Refused(order.channel, "not mine to refuse"))
+    with world.dial(one.token, f"/agent/channel/{order.channel}") as channel:
+        stream = opening()
+        channel.send(STDOUT + b"it is mine")
+        assert stream.read() == b"it is mine"
+        with pytest.raises(InvalidStatus), world.dial(one.token, f"/agent/channel/{order.channel}"):
+            raise AssertionError("it was let in")
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"\x00", "", "{}", "[" * 100_000, '{"say":"beat"}', '{"say":"welcome","name":"x","version":"y"}', "x" * 300_000],
+)
+def test_what_no_agent_says_ends_its_own_socket_and_no_other(world: World, words: str | bytes) -> None:
+    good, bad = world.connected("good"), world.connected("bad")
+    bad.say(words)
+    with pytest.raises(ConnectionClosed):
+        hear_all(bad.socket)
+    with world.dial(bad.token) as first, contextlib.suppress(ConnectionClosed):
+        first.send(words)
+        first.recv(30)
+    good.say(Beat(5))
+    assert good.hear() == Heard(5)
+    assert world.state("good") == "ONLINE"
+
+
+def test_a_flood_of_beats_is_read_slowly_and_holds_up_nobody(world: World) -> None:
+    bad, good = world.connected("bad"), world.connected("good")
+    flood = threading.Thread(target=_flood, args=(bad,))
+    flood.start()
+    for number in range(1, 11):
+        good.say(Beat(number))
+        assert good.hear() == Heard(number)
+    bad.socket.close()
+    flood.join(60)
+    assert not flood.is_alive()
+
+
+def _flood(agent: Agent) -> None:
+    with contextlib.suppress(ConnectionClosed, OSError):
+        for number in range(100_000):
+            agent.say(Beat(number))
+
+
+def test_a_replaced_agent_is_told_so_and_cannot_come_back(world: World) -> None:
+    agent = world.connected("n1")
+    with world.dial(agent.token) as newer:
+        newer.send(said(Hello(PROTOCOL, "0.1.0", "cd" * 16, "n1", "here")))
+        told = agent.hear()
+        assert isinstance(told, Denied)
+        assert told.code == REPLACED
+        with world.dial(agent.token) as back:
+            back.send(said(Hello(PROTOCOL, "0.1.0", "ab" * 16, "n1", "here")))
+            with pytest.raises(ConnectionClosed) as closed:
+                hear_all(back)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == REPLACED
+
+
+def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = world.connected("n1")
+    opening = in_thread(lambda: AgentStream(node("n1"), "", looks=False))
+    order = agent.hear()
+    assert isinstance(order, Open)
+    agent.say(Refused(order.channel, "agent.yml \x1b[31m says no"))
+    refused = opening()
+    assert isinstance(refused, Unreachable)
+    assert refused.cause == "agent-lost"
+    assert "says no" in refused.says
+    monkeypatch.setattr(fleet_module, "OPEN_S", 0.5)
+    silent = in_thread(lambda: AgentStream(node("n1"), "", looks=False))()
+    assert isinstance(silent, Unreachable)
+    assert "did not call" in silent.says
+    assert world.fleet.streams == 0
+    nobody = in_thread(lambda: AgentStream(node("nobody"), "", looks=False))()
+    assert "ever enrolled" in nobody.says
+
+
+@pytest.mark.parametrize(
+    ("said_there", "cause"),
+    [
+        (STDOUT + b"\x1erunbook-agent " + b"x" * 100_000 + b"\n", "tool-output-unknown"),
+        (STDOUT + b'\x1erunbook-agent {"event":"hello","bytes":99999999}\n', "tool-output-unknown"),
+        (b"z", "agent-lost"),
+        ("no json", "tool-output-unknown"),
+        (b"", "tool-output-unknown"),
+        (said(Ended(3)), "agent-lost"),
+    ],
+)
+def test_what_no_supervisor_says_makes_that_node_unknown(world: World, said_there: str | bytes, cause: str) -> None:
+    agent = world.connected("n1")
+
+    def opened() -> object:
+        return Session("n1", AgentStream(node("n1"), "", looks=False), {"run_id": "r"}, "python3", 20.0)
+
+    opening = in_thread(opened)
+    order = agent.hear()
+    assert isinstance(order, Open)
+    with world.dial(agent.token, f"/agent/channel/{order.channel}") as channel:
+        channel.recv(30)
+        channel.send(STDERR + b"a word on stderr")
+        channel.send(said_there)
+        if said_there == b"z":
+            channel.close()
+        reason = opening()
+    assert isinstance(reason, Unreachable)
+    assert reason.cause == cause, reason
+    wait_until(lambda: world.fleet.streams == 0)
+
+
+def test_a_controller_that_dies_ends_its_channel_and_one_that_kills_says_so(world: World) -> None:
+    agent = world.connected("n1")
+    for deed in ("kill", "die"):
+        opening = in_thread(lambda: AgentStream(node("n1"), "", looks=False))
+        order = agent.hear()
+        assert isinstance(order, Open)
+        with world.dial(agent.token, f"/agent/channel/{order.channel}") as channel:
+            stream = opening()
+            if deed == "kill":
+                stream.kill()
+                assert channel.recv(30) == KILL
+            stream._socket.shutdown(socket.SHUT_RDWR)
+            with pytest.raises(ConnectionClosed):
+                channel.recv(30)
+            stream.close()
+    wait_until(lambda: world.fleet.streams == 0)
+
+
+# At the door
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(ASK, b"{}"),
+        framed(ASK, b"[" * 5000),
+        framed(ENROL, b"null"),
+        framed(DATA, b"x"),
+        HEADER.pack(ASK, 0xFFFFFFFF),
+        struct.pack(">cI", b"?", 10) + b"abc",
+        framed(OVER),
+    ],
+)
+def test_what_no_runbook_asks_gets_no_answer(world: World, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(30)
+        caller.connect(str(world.data / "agents.sock"))
+        caller.sendall(data)
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(100) == b""
+
+
+def test_the_door_is_for_this_account_alone(world: World) -> None:
+    assert (world.data / "agents.sock").stat().st_mode & 0o777 == 0o600
+
+
+# Servers
+
+
+@pytest.mark.thorough
+def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
+    heard: list[str] = []
+    words: list[str | bytes] = [
+        b"\x00\x01",
+        "no json",
+        "[" * 50_000,
+        "x" * 400_000,
+        '{"say":"open","channel":"../../etc","command":"touch x","python":"","workdir":""}',
+        said(Beat(1)),
+        said(Open("ab" * 16, "true", "", "")),
+        said(Denied(4999, "no \x1b]0;title\x07", "do this")),
+    ]
+
+    def handle(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        heard.append(connection.request.path)
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            connection.recv(10)
+            if words:
+                connection.send(words.pop(0))
+            connection.recv(2)
+
+    with serve(handle, "127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=listener.serve_forever)
+        thread.start()
+        home = Home(tmp_path / "agent")
+        port = listener.socket.getsockname()[1]
+        home.remember(Identity("n1", f"http://127.0.0.1:{port}", "token"))
+        argv = [sys.executable, "-m", "runbook", "agent", "run", "--as-root", "--dir", str(home.path)]
+        agent = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)})
+        try:
+            deadline = time.monotonic() + 120
+            while len(words) > 2 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert agent.poll() is None, agent.stderr and agent.stderr.read()
+            assert len(words) <= 2
+            assert set(heard) <= {"/agent/control", f"/agent/channel/{'ab' * 16}"}
+            assert list(tmp_path.iterdir()) == [tmp_path / "agent"]
+        finally:
+            agent.terminate()
+            _, told = agent.communicate(timeout=60)
+            listener.shutdown()
+            thread.join(30)
+        assert agent.returncode == 0, told
+        assert "Traceback" not in told
+        assert "\x1b" not in told
+
+
+def certificate(folder: Path, name: str, *, days: int) -> tuple[Path, Path, bytes]:
+    """Files of a certificate and its key, and the certificate in DER. It ended, or ends, in so many days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - datetime.timedelta(days=30))
+        .not_valid_after(end)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / f"{name}.pem", folder / f"{name}.key"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret = serialization.NoEncryption()
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret))
+    return *files, made.public_bytes(serialization.Encoding.DER)
+
+
+@contextlib.contextmanager
+def tls_server(files: tuple[Path, Path, bytes], got: list[bytes]) -> Iterator[int]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[0], files[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+
+        def work() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    plain, _ = listener.accept()
+                    with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as wrapped:
+                        wrapped.settimeout(5)
+                        got.append(wrapped.recv(10_000))
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+
+
+def test_another_certificate_hears_no_secret_and_the_right_one_needs_no_date(tmp_path: Path) -> None:
+    real, false = certificate(tmp_path, "old", days=-400), certificate(tmp_path, "false", days=400)
+    pin = hashes.Hash(hashes.SHA256())
+    pin.update(real[2])
+    digest = pin.finalize().hex()
+    got: list[bytes] = []
+    with tls_server(false, got) as port:
+        told = Enrolment(f"https://127.0.0.1:{port}", digest, "a secret")
+        with pytest.raises(FilesWrong, match="not the one"):
+            enrol(Home(tmp_path / "home"), str(told), "n1")
+        identity = Identity("n1", told.url, "a token", ssl.DER_cert_to_PEM_cert(real[2]))
+        context = identity.context()
+        assert context is not None
+        with socket.create_connection(("127.0.0.1", port), 30) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(plain)
+    assert not any(b"secret" in one or b"token" in one for one in got)
+    got.clear()
+    with tls_server(real, got) as port:
+        assert certificate_of(Enrolment(f"https://127.0.0.1:{port}", digest, "s")) == identity.certificate
+        with socket.create_connection(("127.0.0.1", port), 30) as plain, context.wrap_socket(plain) as wrapped:
+            wrapped.sendall(b"hello")
+        wait_until(lambda: b"hello" in got)
+
+
+def test_a_folder_that_others_can_write_holds_no_identity(tmp_path: Path) -> None:
+    home = Home(tmp_path / "agent")
+    home.remember(Identity("n1", "http://127.0.0.1:1", "t"))
+    assert (home.path / "identity.json").stat().st_mode & 0o777 == 0o600
+    assert home.identity() == Identity("n1", "http://127.0.0.1:1", "t")
+    home.path.chmod(0o777)
+    with pytest.raises(FilesWrong):
+        home.identity()

@@ -1,0 +1,164 @@
+"""What agent.yml forbids cannot be done over the stream, whatever the server sends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiles import examples
+
+pytest.importorskip("websockets")
+
+from runbook.agent.gate import LOOKS, Gate, NotAllowed
+from runbook.agent.protocol import Open
+from runbook.agent.rules import Rules, read_rules
+from runbook.model.errors import FilesWrong, Unreachable
+from runbook.transport import ProgramNotStarted, Session
+from runbook.transport.bootstrap import first_input
+from runbook.transport.process import ProcessStream
+
+
+class Gated(ProcessStream):
+    """A supervisor of this machine behind the gate, as an agent starts it."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.gate = Gate(rules)
+        super().__init__(["/bin/sh", "-c", self.gate.command])
+
+    def write(self, data: bytes) -> None:
+        try:
+            super().write(self.gate.feed(data))
+        except NotAllowed as error:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            raise OSError(str(error)) from None
+
+
+def session(workdir: Path, rules: Rules, config: Mapping[str, Any] | None = None) -> Session:
+    told = {"run_id": "run", "node": "n", "workdir": str(workdir), "keep": False, "again": False, **(config or {})}
+    return Session("n", Gated(rules), told, "/bin/sh", 30.0)
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Iterator[Session]:
+    workdir = tmp_path / "work"
+    made = session(workdir, Rules(None, (str(workdir),), True))
+    yield made
+    made.goodbye()
+    assert list(workdir.iterdir()) == []
+
+
+def test_looking_goes_on(gated: Session) -> None:
+    assert gated.hello["executable"] == sys.executable
+    address = gated.call("port", {"ports": [0], "address": "127.0.0.1", "speaks": "127.0.0.1"}, timeout_s=30)
+    assert address["ports"]
+    assert abs(gated.clock()[0]) < 5
+
+
+def test_nothing_is_started_pushed_or_read(gated: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(ProgramNotStarted, match="commands: look"):
+        gated.shell(f"touch {mark}", timeout_s=10)
+    with pytest.raises(ProgramNotStarted, match="commands: look"):
+        gated.push("x.sh", b"touch mark")
+    with pytest.raises(ProgramNotStarted, match="commands: look"):
+        gated.read_file("/etc/passwd")
+    for name in ("keeper", "collect", "../x", "rank"):
+        with pytest.raises(ProgramNotStarted, match="commands: look"):
+            gated.ask({"do": "call", "program": name, "arguments": {}}, b"{}", timeout_s=10)
+    assert not mark.exists()
+
+
+def test_what_the_server_sends_as_a_program_is_not_run(gated: Session, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    theirs = json.dumps({"port": f"open({str(mark)!r}, 'w')\ndef look(a): return {{}}"}).encode()
+    arguments: dict[str, Any] = {"ports": [], "address": None, "speaks": "127.0.0.1"}
+    reply, _ = gated.ask({"do": "call", "program": "port", "arguments": arguments}, theirs, timeout_s=30)
+    assert b"ports" in bytes(reply.answer)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"run_id": ".."}, {"run_id": "/etc"}, {"node": "../../x"}, {"workdir": "/tmp"}, {"workdir": "work/../.."}],
+)
+def test_a_runs_folder_lies_where_it_may(config: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Unreachable):
+        session(tmp_path / "work", Rules(None, (str(tmp_path / "work"),), True), config)
+
+
+def opened() -> Gate:
+    gate = Gate(Rules())
+    assert gate.feed(first_input("/usr/bin/evil")) == first_input(sys.executable)
+    return gate
+
+
+@examples(300)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.sampled_from([*LOOKS, "start", "call", "put", "feed"]),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["do", "id", "argv", "program"]), inner)
+        ),
+    )
+)
+def test_whatever_is_sent_only_orders_to_look_get_through(sent: object) -> None:
+    gate = opened()
+    try:
+        passed = gate.feed(json.dumps(sent).encode() + b"\n")
+    except NotAllowed:
+        return
+    frame = json.loads(passed.partition(b"\n")[0])
+    assert frame["do"] in ("call", "beat", "bye", "config") or "commands: look" in frame["do"]
+    assert frame["do"] != "call" or frame["program"] in LOOKS
+
+
+@given(st.lists(st.integers(1, 5000), max_size=20))
+def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
+    order = (
+        json.dumps({"do": "put", "id": 7, "path": "x", "bytes": 11}).encode() + b"\n" + zlib.compress(b"")[:8] + b"xyz"
+    )
+    beat = json.dumps({"do": "beat", "echo": "e"}).encode() + b"\n"
+    data, gate, passed = first_input("python 3") + order + beat, Gate(Rules()), b""
+    for cut in [*cuts, len(data)]:
+        passed += gate.feed(data[:cut])
+        data = data[cut:]
+    assert passed.startswith(first_input(sys.executable))
+    told = passed.removeprefix(first_input(sys.executable)).splitlines()
+    assert [json.loads(line).get("id") for line in told] == [7, None]
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\n", b"x" * (2 << 20), b"exit #999999999999\n", b"\x00\n"])
+def test_what_is_no_stream_of_ours_ends(data: bytes) -> None:
+    with pytest.raises(NotAllowed):
+        Gate(Rules()).feed(data)
+
+
+def test_rules_are_read_and_what_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yml"
+    assert read_rules(file) == Rules()
+    file.write_text("users: [ann]\nworkdirs: [/scratch]\ncommands: look\n")
+    rules = read_rules(file)
+    assert rules == Rules(frozenset({"ann"}), ("/scratch",), True)
+
+    def order(person: str, workdir: str) -> Open:
+        return Open("0" * 32, "", "", workdir, person)
+
+    assert rules.against(order("ann", "/scratch/ann")) is None
+    for person, workdir in (("bob", "/scratch"), ("", "/scratch"), ("ann", "/scratchy"), ("ann", "/scratch/../etc")):
+        assert rules.against(order(person, workdir))
+    for text in ("comands: look\n", "commands: some\n", "users: ann\n", "- a\n", "a: [\n", "users: [1\n"):
+        file.write_text(text)
+        with pytest.raises(FilesWrong):
+            read_rules(file)

@@ -1,0 +1,293 @@
+"""In which state an agent is, from beats and time alone; and who may connect in whose place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiles import examples
+
+pytest.importorskip("starlette")
+
+from runbook.agent.program import FIRST_S, MOST_S, back_off
+from runbook.agent.protocol import (
+    ELSEWHERE,
+    LOST_S,
+    PROTOCOL,
+    REPLACED,
+    REVOKED,
+    SUSPECT_S,
+    TOO_OLD,
+    Beat,
+    Denied,
+    Enrolment,
+    FromServer,
+    Hello,
+    Job,
+    NotSaid,
+    from_agent,
+    from_server,
+    said,
+)
+from runbook.serve.agents.fleet import Fleet, Link, Member, NotEnrolled
+from runbook.serve.agents.states import Awake, spoken, state_of
+from runbook.serve.changed import Changed
+from runbook.serve.settings import Settings
+from runbook.serve.store import Store
+
+
+class World:
+    """A fleet with a clock of ours."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.store = Store(data / "serve.db")
+        self.time = 1000.0
+        self.fleet = self.begun()
+
+    def begun(self) -> Fleet:
+        """As the server does when it starts."""
+        return Fleet(self.store, Settings(self.data), Changed(), lambda: self.time)
+
+    def enrolled(self, name: str, **options: Any) -> Member:
+        secret = Enrolment.of(self.fleet.enrol("ann", **options)).secret
+        _, token = self.fleet.enrolled(secret, name)
+        return self.member(token)
+
+    def member(self, token: str) -> Member:
+        found = self.fleet.by_token(token)
+        assert found is not None
+        return found
+
+    def pass_s(self, seconds: float) -> None:
+        """Time goes by, and the server runs in it."""
+        for _ in range(round(seconds)):
+            self.time += 1.0
+            self.fleet.nodes()
+
+    def state(self, name: str) -> str:
+        found = self.fleet.node(name)
+        assert found is not None
+        return found.state
+
+
+def link() -> Link:
+    async def send(message: FromServer) -> None:
+        raise AssertionError(f"nobody is to be sent {message}")
+
+    async def close(denied: Denied | None) -> None:
+        raise AssertionError(f"nobody is to be told {denied}")
+
+    return Link("", "", send, close)
+
+
+def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCOL) -> Hello:
+    return Hello(protocol, "0.1.0", incarnation * 32, "host", machine)
+
+
+def greet(world: World, member: Member, word: Hello) -> tuple[Link, Denied | None]:
+    made = link()
+    made.incarnation, made.machine = word.incarnation, word.machine
+    return made, world.fleet.greet(member, word, "10.0.0.1", made)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    with contextlib.closing(made.store):
+        yield made
+
+
+def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(world: World) -> None:
+    member = world.enrolled("gn1")
+    here, denied = greet(world, member, hello())
+    assert denied is None
+    assert world.state("gn1") == "ONLINE"
+    world.pass_s(SUSPECT_S - 1)
+    assert world.state("gn1") == "ONLINE"
+    world.pass_s(1)
+    assert world.state("gn1") == "SUSPECT"
+    world.pass_s(LOST_S - SUSPECT_S)
+    assert world.state("gn1") == "LOST"
+    assert world.fleet.told("gn1").cause == "agent-lost"
+    job = Job("j", 1, "rank-0.gn1.l0", [0])
+    assert world.fleet.heard(member, here, Beat(1, jobs=[job]))
+    assert world.state("gn1") == "ONLINE"
+    assert world.fleet.told("gn1").cause is None
+    found = world.fleet.node("gn1")
+    assert found is not None
+    assert [(one.job, one.rank, one.pid, one.state) for one in found.jobs] == [("j", 0, None, "running")]
+    assert [state for _, state in world.fleet.history("gn1")][:3] == ["ONLINE", "LOST", "SUSPECT"]
+
+
+def test_a_server_that_slept_takes_nobody_for_lost(world: World) -> None:
+    greet(world, world.enrolled("gn1"), hello())
+    world.time += 8 * 3600.0
+    assert world.state("gn1") == "ONLINE"
+
+
+def test_after_a_restart_nothing_is_known_until_an_agent_speaks(world: World) -> None:
+    member = world.enrolled("gn1")
+    greet(world, member, hello())
+    world.fleet = world.begun()
+    assert world.state("gn1") == "SUSPECT"
+    again = world.fleet.by_token
+    world.pass_s(LOST_S)
+    assert world.state("gn1") == "LOST"
+    assert again("no token") is None
+
+
+def test_a_replaced_incarnation_is_refused_also_after_a_restart(world: World) -> None:
+    secret = Enrolment.of(world.fleet.enrol("ann")).secret
+    _, token = world.fleet.enrolled(secret, "gn1")
+    assert greet(world, world.member(token), hello("a"))[1] is None
+    assert greet(world, world.member(token), hello("b"))[1] is None
+    for _ in range(2):
+        denied = greet(world, world.member(token), hello("a"))[1]
+        assert denied is not None
+        assert denied.code == REPLACED
+        assert greet(world, world.member(token), hello("b"))[1] is None
+        world.fleet = world.begun()
+
+
+def test_a_beat_over_a_link_that_was_replaced_counts_for_nothing(world: World) -> None:
+    member = world.enrolled("gn1")
+    old, _ = greet(world, member, hello("a"))
+    greet(world, member, hello("b"))
+    assert not world.fleet.heard(member, old, Beat(1))
+
+
+def test_a_copy_on_another_machine_is_refused_while_the_first_is_heard(world: World) -> None:
+    member = world.enrolled("gn1")
+    greet(world, member, hello("a", "here"))
+    denied = greet(world, member, hello("b", "elsewhere"))[1]
+    assert denied is not None
+    assert denied.code == ELSEWHERE
+    world.pass_s(LOST_S)
+    assert greet(world, member, hello("b", "elsewhere"))[1] is None
+
+
+def test_an_agent_that_is_too_old_is_told_the_command(world: World) -> None:
+    member = world.enrolled("gn1")
+    denied = greet(world, member, hello(protocol=PROTOCOL + 1))[1]
+    assert denied is not None
+    assert denied.code == TOO_OLD
+    assert "pip install" in denied.fix
+    assert world.state("gn1") == "TOO_OLD"
+    assert greet(world, member, hello())[1] is None
+    assert world.state("gn1") == "ONLINE"
+    assert [spoken(PROTOCOL - 2), spoken(PROTOCOL - 1), spoken(PROTOCOL)] == [False, True, True]
+
+
+def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> None:
+    member = world.enrolled("gn1")
+    greet(world, member, hello())
+    world.fleet.drain("gn1", True)
+    assert world.state("gn1") == "DRAINING"
+    assert world.fleet.told("gn1").cause is None
+    world.fleet.drain("gn1", False)
+    assert world.state("gn1") == "ONLINE"
+    member.link = None
+    world.fleet.revoke("gn1")
+    world.fleet = world.begun()
+    assert world.state("gn1") == "REVOKED"
+    denied = greet(world, world.fleet._members["gn1"], hello("c"))[1]
+    assert denied is not None
+    assert denied.code == REVOKED
+    with pytest.raises(KeyError):
+        world.fleet.drain("nobody", True)
+
+
+def test_a_string_enrols_one_node_once(world: World) -> None:
+    secret = Enrolment.of(world.fleet.enrol("ann")).secret
+    for name in ("../x", "", "a b", "n" * 64):
+        with pytest.raises(NotEnrolled):
+            world.fleet.enrolled(secret, name)
+    world.fleet.enrolled(secret, "gn1")
+    with pytest.raises(NotEnrolled, match="used already"):
+        world.fleet.enrolled(secret, "gn2")
+    other = Enrolment.of(world.fleet.enrol("ann")).secret
+    with pytest.raises(NotEnrolled, match="enrolled already"):
+        world.fleet.enrolled(other, "gn1")
+    named = Enrolment.of(world.fleet.enrol("ann", "gn1")).secret
+    with pytest.raises(NotEnrolled, match="is for gn1"):
+        world.fleet.enrolled(named, "gn2")
+    before = world.fleet._members["gn1"]
+    world.fleet.enrolled(named, "gn1")
+    assert world.fleet._members["gn1"].token != before.token
+    with world.store.write() as db:
+        db.execute("UPDATE enrolments SET expires_at = 0")
+    with pytest.raises(NotEnrolled, match="older than an hour"):
+        world.fleet.enrolled(other, "gn3")
+
+
+def test_secrets_are_not_in_the_database(world: World) -> None:
+    told = Enrolment.of(world.fleet.enrol("ann"))
+    _, token = world.fleet.enrolled(told.secret, "gn1")
+    second = Enrolment.of(world.fleet.enrol("ann"))
+    dump = "\n".join(world.store._writer.iterdump())
+    assert token not in dump
+    assert second.secret not in dump
+    assert "gn1" in dump
+
+
+@given(st.floats(0, 1e6), st.booleans(), st.booleans(), st.booleans())
+def test_a_state_is_one_of_six_and_silence_never_makes_it_better(
+    silent: float, revoked: bool, too_old: bool, draining: bool
+) -> None:
+    now = state_of(silent, revoked=revoked, too_old=too_old, draining=draining)
+    later = state_of(silent + LOST_S, revoked=revoked, too_old=too_old, draining=draining)
+    assert now in ("ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD")
+    assert later == ("REVOKED" if revoked else "LOST")
+    assert (now == "REVOKED") == revoked
+
+
+@given(st.lists(st.floats(0, 1e5), max_size=50))
+def test_the_clock_of_silence_runs_no_faster_than_time_and_not_while_the_server_sleeps(pauses: list[float]) -> None:
+    clock, now = Awake(0.0), 0.0
+    for pause in pauses:
+        before, now = clock.seconds, now + pause
+        assert before <= clock.tick(now) <= before + min(pause, 2.0) + 1e-6
+
+
+@examples(50)
+@given(st.integers(0, 1000), st.floats(0, 1))
+def test_back_off_is_jittered_in_full_and_bounded(failures: int, chance: float) -> None:
+    pause = back_off(failures, lambda low, high: low + chance * (high - low))
+    assert 0.0 <= pause <= MOST_S
+    assert back_off(0, lambda _, high: high) == FIRST_S
+    assert back_off(9, lambda _, high: high) == MOST_S
+
+
+@examples(200)
+@given(st.one_of(st.text(), st.binary(), st.none()))
+def test_what_neither_says_is_refused_and_nothing_crashes(text: str | bytes | None) -> None:
+    for read in (from_agent, from_server):
+        with pytest.raises(NotSaid):
+            read(text)
+    if isinstance(text, str):
+        with pytest.raises(NotSaid):
+            Enrolment.of(text)
+
+
+@given(st.text(), st.sampled_from(["http", "https"]), st.binary(min_size=32, max_size=32))
+def test_an_enrolment_string_survives_being_wrapped_by_a_terminal(secret: str, scheme: str, digest: bytes) -> None:
+    secret = secret.encode("ascii", "ignore").decode()
+    told = Enrolment(f"{scheme}://10.0.0.1:8400", digest.hex() if scheme == "https" else None, secret)
+    text = str(told)
+    assert Enrolment.of(f"  {text[:40]}\n{text[40:]} ") == told
+    for wrong in (text[:-8], text + "AAAA", text.replace("agent", "agnet"), ""):
+        with pytest.raises(NotSaid):
+            Enrolment.of(wrong)
+
+
+def test_messages_survive_the_wire() -> None:
+    beat = Beat(7, True, [0.5], 4, [], [Job("j", 1, "n", [0, 1], 12, "ended", -9, "10", 3.0)])
+    assert from_agent(said(beat)) == beat
+    with pytest.raises(NotSaid):
+        from_agent(said(beat) + " " * (1 << 20))

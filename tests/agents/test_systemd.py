@@ -1,0 +1,67 @@
+"""The unit of systemd, as systemd reads it, and what the agent tells a service manager."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runbook.agent.systemd import UNIT, Notify, owner, unit
+from runbook.model.errors import FilesWrong
+
+FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
+
+
+@pytest.mark.parametrize("user", [None, "www-data"])
+def test_systemd_takes_the_unit_and_ranks_can_bear_it(user: str | None, tmp_path: Path) -> None:
+    if user is not None and user not in {entry.pw_name for entry in pwd.getpwall()}:
+        pytest.skip(f"no user {user}")
+    text = unit(user, tmp_path / "a folder of 100%")
+    assert not any(word in text for word in FORBIDDEN)
+    assert ("User=www-data" in text) == (user is not None)
+    for line in ("Type=notify", "WatchdogSec=30", "Restart=always", "KillMode=mixed", "LimitMEMLOCK=infinity"):
+        assert line in text.splitlines()
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    file = tmp_path / UNIT
+    file.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=120, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if UNIT in line]
+    assert ours == []
+
+
+def test_nobody_gets_an_agent_that_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    if os.geteuid() == 0:
+        for named in (None, "root", "no such user"):
+            with pytest.raises(FilesWrong):
+                owner(named)
+        monkeypatch.setenv("SUDO_USER", "root")
+        with pytest.raises(FilesWrong):
+            owner(None)
+        assert owner("www-data") == "www-data"
+    else:
+        assert owner(getpass.getuser()) is None
+
+
+def test_a_service_manager_is_told_one_line_and_nobody_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    Notify().say("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        monkeypatch.chdir(tmp_path)
+        manager.bind("notify")
+        manager.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", "notify")
+        Notify().say("STATUS=one\nMAINPID=1")
+        assert manager.recv(100) == b"STATUS=one MAINPID=1"
+    Notify().say("WATCHDOG=1")  # the manager is gone

@@ -1,0 +1,93 @@
+"""A real server of this process on loopback, and agents of which a test writes every word."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+from runbook.agent.protocol import PROTOCOL, Enrolment, FromAgent, FromServer, Hello, Welcome, from_server, said
+from runbook.serve.agents import Fleet
+from runbook.serve.app import create_app
+from runbook.serve.listen import listening, server_of
+from runbook.serve.settings import Settings
+
+DEADLINE_S = 60.0
+
+
+@dataclass
+class World:
+    fleet: Fleet
+    data: Path
+    url: str
+    held: contextlib.ExitStack
+    """Sockets that end with the test."""
+
+    def token(self, name: str) -> str:
+        """Enrol a node; its token."""
+        return self.fleet.enrolled(Enrolment.of(self.fleet.enrol("ann")).secret, name)[1]
+
+    def dial(self, token: str, path: str = "/agent/control") -> contextlib.AbstractContextManager[ClientConnection]:
+        """Entered, it is a socket; raises InvalidStatus where the server will not have it."""
+        headers = {"Authorization": f"Bearer {token}"}
+        url = self.url.replace("http", "ws") + path
+        return connect(url, additional_headers=headers, compression=None, max_size=1 << 21, close_timeout=2)
+
+    def connected(self, name: str) -> Agent:
+        """A new node whose agent has been let in."""
+        token = self.token(name)
+        agent = Agent(self, token, self.held.enter_context(self.dial(token)))
+        agent.say(Hello(PROTOCOL, "0.1.0", "ab" * 16, name, "here"))
+        assert isinstance(agent.hear(), Welcome)
+        return agent
+
+    def state(self, name: str) -> str:
+        found = self.fleet.node(name)
+        assert found is not None
+        return found.state
+
+
+@dataclass
+class Agent:
+    """One control socket. `say` takes a message, or whatever else a test wants to send."""
+
+    world: World
+    token: str
+    socket: ClientConnection
+
+    def say(self, message: FromAgent | str | bytes) -> None:
+        self.socket.send(message if isinstance(message, str | bytes) else said(message))
+
+    def hear(self) -> FromServer:
+        return from_server(self.socket.recv(DEADLINE_S))
+
+
+@contextlib.contextmanager
+def server(data: Path) -> Iterator[World]:
+    listener = listening("127.0.0.1", 0)
+    settings = Settings(data, "127.0.0.1", listener.getsockname()[1])
+    app = create_app(settings)
+    running = server_of(app, settings)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: running.started and (data / "agents.sock").exists())
+        with contextlib.ExitStack() as held:
+            yield World(app.state.fleet, data, settings.url, held)
+    finally:
+        running.should_exit = True
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "the server does not end"
+
+
+def wait_until(done: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
