@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 
+from runbook.serve.agents.fleet import Fleet
 from runbook.serve.groups.files import GroupFile, Groups, NoGroup
 from runbook.serve.groups.look import Linted, Meaning, linted, meaning
 from runbook.serve.runs.folders import Runs
@@ -75,6 +75,6 @@ def desk_of(request: Request) -> Desk:
     return desk
 
 
-def fleet_of(request: Request) -> Any:
-    """The agents' fleet, None where this server has none."""
-    return getattr(request.app.state, "fleet", None)
+def fleet_of(request: Request) -> Fleet:
+    fleet: Fleet = request.app.state.fleet
+    return fleet

@@ -53,7 +53,7 @@ async def node(request: Request) -> Response:
     if not own and not runs:
         raise Refused(404, "no group, no agent and no run has such a node")
     found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
-    agent = next((one for one in (fleet_of(request).nodes() if fleet_of(request) else ()) if one.name == name), None)
+    agent = fleet_of(request).node(name)
     return html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent, ago=ago, moment=moment)
 
 
@@ -70,7 +70,7 @@ def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
 
 async def drain(request: Request) -> Response:
     fleet, name = fleet_of(request), request.path_params["name"]
-    if fleet is None or name not in {one.name for one in fleet.nodes()}:
+    if fleet.node(name) is None:
         raise Refused(404, "no agent has this name")
     await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
     desk_of(request).changed("fleet")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runbook.load.inventory import natural
+from runbook.serve.agents.fleet import Fleet
+from runbook.serve.agents.states import AgentState
 from runbook.serve.desk import Desk, Look
 from runbook.serve.runs.folders import NoRun, RunRow, Wanted
 
@@ -20,6 +21,9 @@ GLYPHS = {
     "none": "–",
 }
 """Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
+
+_WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
+"""Our words for an agent's."""
 
 NODE_GLYPHS = {
     "ONLINE": "●",
@@ -39,7 +43,7 @@ class RankCell:
 
     rank: int
     state: str
-    step: int | None = None
+    step: str | None = None
     step_age_s: float | None = None
 
     @property
@@ -71,9 +75,9 @@ class NodeRow:
         return any(cell.state in ("running", "waiting") for cell in self.ranks)
 
 
-def rows(desk: Desk, fleet: Any) -> list[NodeRow]:
+def rows(desk: Desk, fleet: Fleet) -> list[NodeRow]:
     """By group, and in each as its ranks go; then the agents of no group, by name. A node of two groups has two rows."""
-    agents = {agent.name: agent for agent in fleet.nodes()} if fleet is not None else {}
+    agents = {agent.name: agent for agent in fleet.nodes()}
     found: list[NodeRow] = []
     seen: set[str] = set()
     for look in desk.all_looks():
@@ -84,7 +88,7 @@ def rows(desk: Desk, fleet: Any) -> list[NodeRow]:
     return found
 
 
-def _of_group(desk: Desk, look: Look, agents: Mapping[str, Any]) -> list[NodeRow]:
+def _of_group(desk: Desk, look: Look, agents: Mapping[str, AgentState]) -> list[NodeRow]:
     name = look.file.name
     latest = latest_run(desk, name)
     states = rank_states(desk, latest) if latest else {}
@@ -99,38 +103,23 @@ def _of_group(desk: Desk, look: Look, agents: Mapping[str, Any]) -> list[NodeRow
     return found
 
 
-def _row(name: str, group: str, agent: Any, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
+def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
     if agent is None:
         return NodeRow(name, group, "no agent", "", None, "", None, "", ranks, run)
-    gpus = agent.gpus
+    gpus = str(len(agent.gpus))
     return NodeRow(
-        name,
-        group,
-        str(getattr(agent.state, "value", agent.state)),
-        str(agent.address or ""),
-        agent.beat_age_s,
-        str(len(gpus)) if isinstance(gpus, list | tuple) else str(gpus if gpus is not None else ""),
-        agent.load if isinstance(agent.load, int | float) else None,
-        str(agent.version or ""),
-        ranks,
-        run,
+        name, group, agent.state, agent.address, agent.beat_age_s, gpus, agent.load, agent.version, ranks, run
     )
 
 
-def _told(cells: Iterable[RankCell], agent: Any, job: str) -> tuple[RankCell, ...]:
-    """What the node's agent says of the job's ranks is newer than what the run has written."""
-    told: dict[int, RankCell] = {}
-    for one in agent.jobs if agent is not None else ():
-        get = one.get if isinstance(one, Mapping) else lambda key, one=one: getattr(one, key, None)
-        rank: Any = get("rank")
-        if job and get("job") == job and isinstance(rank, int):
-            told[rank] = RankCell(rank, _word(get("state")), get("step"), get("step_age_s"))
+def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
+    """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
+    own = [one for one in (agent.jobs if agent else ()) if one.job == job]
+    told = {
+        one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s)
+        for one in sorted(own, key=lambda one: one.attempt)
+    }
     return tuple(told.get(cell.rank, cell) for cell in cells)
-
-
-def _word(state: object) -> str:
-    word = str(state)
-    return word if word in GLYPHS else {"stopping": "running"}.get(word, "unknown")
 
 
 def latest_run(desk: Desk, group: str) -> RunRow | None:

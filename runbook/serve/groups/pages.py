@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.errors import FilesWrong
+from runbook.serve.agents.states import AgentState
 from runbook.serve.desk import Desk, Look, desk_of, fleet_of
 from runbook.serve.fleet.view import latest_run, moment, rows
 from runbook.serve.groups import work
@@ -59,9 +60,8 @@ async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
         return await run_in_threadpool(function, *args, **more)
 
 
-def _agents(request: Request) -> Mapping[str, Any]:
-    fleet = fleet_of(request)
-    return {agent.name: agent for agent in fleet.nodes()} if fleet is not None else {}
+def _agents(request: Request) -> Mapping[str, AgentState]:
+    return {agent.name: agent for agent in fleet_of(request).nodes()}
 
 
 def _field(request: Request, name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.load.edit import Text, Uneditable
+from runbook.serve.agents.states import AgentState
 from runbook.serve.desk import Desk
 from runbook.serve.fleet.view import latest_run
 from runbook.serve.groups.change import (
@@ -133,7 +134,7 @@ def _refuse_running(desk: Desk, name: str) -> None:
 
 
 def move(
-    desk: Desk, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, Any]
+    desk: Desk, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups that changed.
 
@@ -155,7 +156,7 @@ def move(
 
 
 def _moved(
-    desk: Desk, group: str, target: str, nodes: list[str], names: str, person: str, agents: Mapping[str, Any]
+    desk: Desk, group: str, target: str, nodes: list[str], names: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     source = desk.groups.read(group) if group else None
     sink = desk.groups.read(target) if target else None
@@ -180,18 +181,16 @@ def _moved(
     return [file.name]
 
 
-def _of_agent(node: str, agents: Mapping[str, Any]) -> dict[str, object]:
+def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
     """A node that nobody has written down: as its agent tells of it."""
     agent = agents.get(node)
     if agent is None:
         raise Refused(f"{node} is in no group, and no agent has that name")
     settings: dict[str, object] = {"connection": "agent"}
     if agent.address:
-        settings["address"] = str(agent.address)
-    gpus = agent.gpus
-    count = len(gpus) if isinstance(gpus, list | tuple) else gpus
-    if isinstance(count, int) and count > 0:
-        settings["gpus"] = count
+        settings["address"] = agent.address
+    if agent.gpus:
+        settings["gpus"] = len(agent.gpus)
     return settings
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from runbook.model.errors import FilesWrong
+from runbook.report.html.render import comparison_fragment, fragment
 from runbook.serve.desk import Desk, desk_of
 from runbook.serve.fleet.view import ago, moment
 from runbook.serve.groups.files import NoGroup
@@ -78,10 +82,19 @@ async def shown(request: Request) -> Response:
     files = await run_in_threadpool(logs.files, desk.runs.path(id))
     console = next((file for file in files if file.name == "console.txt"), None)
     tail = await run_in_threadpool(_tail, desk, id, console) if console and not document["stages"] else ()
+    report = await run_in_threadpool(_report, desk.runs.path(id))
     return html(
-        request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail,
+        request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
         started_here=bool(started(desk.runs.path(id))), moment=moment,
     )  # fmt: skip
+
+
+def _report(folder: Path) -> Markup | None:
+    """The report of a run as far as it is written, None where there is nothing to report. Its text is escaped where it is made."""
+    try:
+        return Markup(fragment(folder))
+    except FilesWrong:
+        return None
 
 
 def _tail(desk: Desk, id: str, file: logs.LogFile) -> tuple[logs.Line, ...]:
@@ -215,45 +228,19 @@ async def raw(request: Request) -> Response:
 # Two runs, and pairs of nodes over time.
 
 
-def _facts(document: dict[str, Any]) -> dict[str, str]:
-    """What two runs are compared by, as text."""
-    found = {
-        "playbook": str(document["playbook"]),
-        "inventory": str(document["inventory"]),
-        "nodes": ", ".join(document["nodes"]["all"] if isinstance(document["nodes"], dict) else ()),
-        "verdict": str(document["verdict"]),
-        "causes": ", ".join(document["causes"]),
-    }
-    for stage in document["stages"]:
-        name = stage["name"]
-        found[f"{name}: verdict"] = str(stage["verdict"])
-        found[f"{name}: seconds"] = f"{stage['seconds']:g}"
-        for outcome in stage["outcomes"]:
-            for key, value in (outcome.get("metrics") or {}).items():
-                if isinstance(value, str | int | float) or value is None:
-                    found[f"{name}: {key} on {outcome['node']}"] = "–" if value is None else str(value)
-    return found
-
-
 async def compare(request: Request) -> Response:
     desk = desk_of(request)
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
     recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=A_PAGE)
-    differ: list[tuple[str, str, str, str]] = []
-    if all(ids):
-        one, other = [_facts((await run_in_threadpool(_run, desk, id))[1]) for id in ids]
-        for key in dict.fromkeys([*one, *other]):
-            if one.get(key) != other.get(key):
-                differ.append((key, one.get(key, "–"), other.get(key, "–"), _ratio(one.get(key), other.get(key))))
-    return html(request, "compare.html", ids=ids, recent=recent, differ=differ, moment=moment)
+    told = await run_in_threadpool(_compared, desk, ids) if all(ids) else None
+    return html(request, "compare.html", ids=ids, recent=recent, told=told, moment=moment)
 
 
-def _ratio(one: str | None, other: str | None) -> str:
+def _compared(desk: Desk, ids: list[str]) -> Markup:
     try:
-        first, second = float(one or ""), float(other or "")
-    except ValueError:
-        return ""
-    return f"{second / first:.2f} ×" if first > 0 and second > 0 else ""
+        return Markup(comparison_fragment(*map(desk.runs.path, ids)))
+    except NoRun:
+        raise Refused(404, "there is no such run") from None
 
 
 async def links(request: Request) -> Response:
