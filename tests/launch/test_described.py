@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def test_ranks_devices_and_environment_of_each_node(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SECRET_OF_TEST", "very-secret-value")
     plan = told()
     assert (plan["master"], plan["world_size"], plan["backend"]) == ("node-a", 4, "nccl")
-    one, other = plan["nodes"]  # type: ignore[misc]
+    nodes: Any = plan["nodes"]
+    one, other = nodes
     assert (one["first_rank"], one["ranks"], one["devices"]) == (0, 2, [0, 1])
     assert (other["first_rank"], other["ranks"], other["devices"], other["rack"]) == (2, 2, [0, 3], "r1")
     assert one["env"] == {

@@ -53,7 +53,9 @@ def placed(tmp_path: Path, text: str) -> Path:
         (TWO_NODES, [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]),
     ],
 )
-def test_the_alphabet_gives_the_tables_of_the_seed(tmp_path: Path, text: str, table: list[tuple[str, int, int, int]]) -> None:
+def test_the_alphabet_gives_the_tables_of_the_seed(
+    tmp_path: Path, text: str, table: list[tuple[str, int, int, int]]
+) -> None:
     """Worker, RANK, LOCAL_RANK, NODE_RANK, as the document that asked for the rule prints them."""
     ranks = rank_table(load_inventory(placed(tmp_path, text)))
     assert [(f"{one.node}-{one.local_rank}", one.rank, one.local_rank, one.node_rank) for one in ranks] == table
