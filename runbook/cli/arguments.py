@@ -118,7 +118,12 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=RUN + EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: two_node_allreduce")
+    run.add_argument(
+        "playbook",
+        metavar="PLAYBOOK",
+        nargs="?",
+        help="a file, or the name of a shipped one: two_node_allreduce (default: the inventory's own `launch:`, after the checks)",
+    )
     run.add_argument(
         "-i",
         "--inventory",
@@ -192,7 +197,12 @@ def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="write the launch scripts of every node, .sh, .bat or .ps1, without reaching any",
         description="Write every node's launch scripts: the very files that `run` pushes.",
     )
-    render.add_argument("playbook", metavar="PLAYBOOK", help="a file, or the name of a shipped one: train_single_gpu")
+    render.add_argument(
+        "playbook",
+        metavar="PLAYBOOK",
+        nargs="?",
+        help="a file, or the name of a shipped one: train_single_gpu (default: the inventory's own `launch:`)",
+    )
     render.add_argument(
         "-i",
         "--inventory",

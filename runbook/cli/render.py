@@ -9,16 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from runbook.checks import CHECKS
-from runbook.cli.run import inventory_path, note_unknown_names
+from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.rendered import ENDINGS, Change, Writer, abandoned, changes
 from runbook.engine.scripts import NodeFiles, node_files
 from runbook.load.extra import parse_extra
-from runbook.load.inventory import load_inventory_with_origins
-from runbook.load.playbook import load_playbook
 from runbook.load.shells import with_shell
-from runbook.load.shipped import find_playbook
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold
@@ -37,8 +33,7 @@ STARTS = {
 
 def render(arguments: argparse.Namespace) -> int:
     extra = parse_extra(arguments.extra_vars)
-    playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
-    inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    playbook, inventory, origins = files_of(arguments, extra)
     if arguments.shell:
         inventory = with_shell(inventory, origins, arguments.shell)
     plan = make_plan(playbook, inventory, Choice(limit=arguments.limit, extra=extra))

@@ -12,7 +12,7 @@ import secrets
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -24,9 +24,10 @@ from runbook.engine.run import Settings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.load.document import Document
+from runbook.load.document import Document, read_document
 from runbook.load.extra import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.launch import load_launch
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_playbook
@@ -47,8 +48,7 @@ from runbook.report.result import Result
 
 def run(arguments: argparse.Namespace) -> int:
     extra = parse_extra(arguments.extra_vars)
-    playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
-    inventory, origins = load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    playbook, inventory, origins = files_of(arguments, extra)
     choice = Choice(
         arguments.limit,
         words(arguments.tags),
@@ -84,6 +84,21 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.drain:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
+
+
+def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
+    """The playbook that is named and its inventory, or the inventory of `-i` and its own launch. Raises FilesWrong."""
+    if arguments.playbook is not None:
+        playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
+        return playbook, *load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+    if arguments.inventory is None:
+        message = "neither a playbook nor an inventory is named"
+        help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
+        raise FilesWrong([Problem("arguments.no-playbook", message, help=help)])
+    source = inventory_source(arguments.inventory)
+    document = source if isinstance(source, Document) else read_document(source)
+    inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
+    return load_launch(document, checks=CHECKS), inventory, origins
 
 
 def leave_report(run_dir: Path, output: str) -> None:

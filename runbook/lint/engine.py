@@ -123,6 +123,8 @@ def _by_rules(read: Read, settings: Settings) -> list[Finding]:
         )
     if isinstance(read.subject, InventoryFile):
         problems += _asked(INVENTORY_RULES, file, read.subject, ignored=ignored)
+        if read.launch is not None:
+            problems += _asked(PLAYBOOK_RULES, file, read.launch, ignored=ignored)
     elif isinstance(read.subject, PlaybookFile):
         problems += _asked(PLAYBOOK_RULES, file, read.subject, ignored=ignored)
     return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
@@ -132,6 +134,7 @@ def _of_all(reads: Sequence[Read], reading: Reading) -> list[Finding]:
     """What files say of each other."""
     inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
     playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
+    playbooks += [read.launch for read in reads if read.launch is not None]
     file = reads[0].document.path
     problems = list(_asked(TOGETHER_RULES, file, inventories, playbooks))
     problems += _asked([named_inventory], file, [read for read in reads if read.kind == "playbook"], reads, reading)

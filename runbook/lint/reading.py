@@ -12,6 +12,7 @@ from runbook.lint.kinds import Kind, kind_of
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, read_document
 from runbook.load.inventory import examine_inventory
+from runbook.load.launch import examine_launch, has_launch, launch_document
 from runbook.load.playbook import examine_playbook
 from runbook.load.shape import wrong_kind
 from runbook.model.errors import Problem
@@ -35,12 +36,14 @@ ENVIRON = _AnyVariable()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it."""
+    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it. `launch` is that of
+    an inventory which has one, as the playbook that it stands for."""
 
     document: Document
     kind: Kind | None
     problems: tuple[Problem, ...]
     subject: InventoryFile | PlaybookFile | None = None
+    launch: PlaybookFile | None = None
 
 
 class Reading:
@@ -72,7 +75,9 @@ class Reading:
             if inventory.draft is None or inventory.origins is None:
                 return Read(document, kind, inventory.problems)
             file = InventoryFile(document, inventory.draft, inventory.origins, inventory.wrong)
-            return Read(document, kind, inventory.problems, file)
+            if not has_launch(document):
+                return Read(document, kind, inventory.problems, file)
+            return _with_launch(document, inventory.problems, file)
         if kind == "playbook":
             from runbook.checks import CHECKS  # inventories alone need none of them
 
@@ -88,6 +93,18 @@ class Reading:
             )
         other = wrong_kind(document, None)
         return Read(document, None, document.problems if other is None else (other,))
+
+
+def _with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> Read:
+    from runbook.checks import CHECKS
+
+    launch = examine_launch(document, checks=CHECKS, environ=ENVIRON)
+    told = {(problem.span, problem.message) for problem in problems}  # the schema of both holds the launch
+    more = [problem for problem in launch.problems if (problem.span, problem.message) not in told]
+    stages = None
+    if launch.draft is not None:
+        stages = PlaybookFile(launch_document(document), launch.draft, file, launch.wrong)
+    return Read(document, "inventory", (*problems, *more), file, stages)
 
 
 def inventory_named(playbook: Document) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -90,7 +90,8 @@ def examine_inventory(
     folding = Folding(judged.data, complaints, env, extra_vars)
     with collector_paused():
         inventory = _Assembly(judged.data, complaints, env, folding).inventory()
-    problems = in_file_order([*map(_written_out, document.problems), *judged.problems, *complaints.problems])
+    own = [_written_out(problem, document) for problem in document.problems]
+    problems = in_file_order([*own, *judged.problems, *complaints.problems])
     wrong = frozenset(judged.wrong | complaints.wrong)
     if inventory is None:
         return Examined(None, None, problems, wrong)
@@ -98,9 +99,12 @@ def examine_inventory(
     return Examined(inventory, Origins(document, folding.layers, for_every_rank, extra_vars), problems, wrong)
 
 
-def _written_out(problem: Problem) -> Problem:
-    """Quotes are no cure for a template where none is filled in."""
+def _written_out(problem: Problem, document: Document) -> Problem:
+    """Quotes are no cure for a template where none is filled in: outside of the launch."""
     if problem.id != "yaml.unquoted-template":
+        return problem
+    launch = document.extent("launch")
+    if launch and problem.span and launch[0] <= (problem.span.line, problem.span.column) < launch[1]:
         return problem
     return replace(problem, help="inventories fill in no templates: write the value itself")
 
@@ -109,6 +113,10 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sorting key that reads digits as numbers: gn6-2 stands before gn6-10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((0, int(part), part) if index % 2 else (1, 0, part) for index, part in enumerate(parts) if part)
+
+
+ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
+"""How nodes after the master are ranked, by what `order:` says: the sorting key of a name, None for the order of the file."""
 
 
 def default_backend(nodes: Iterable[Node]) -> str:
@@ -178,8 +186,9 @@ class _Assembly:
 
     def _ranked(self, nodes: list[Node]) -> list[Node]:
         master = self._master(nodes)
-        if self._data.get("order") == "name":
-            nodes = sorted(nodes, key=lambda node: natural(node.name))
+        key = ORDERS[self._data.get("order") or "inventory"]
+        if key is not None:
+            nodes = sorted(nodes, key=lambda node: key(node.name))
         return sorted(nodes, key=lambda node: node.name != master)
 
     def _master(self, nodes: list[Node]) -> str:

@@ -15,11 +15,15 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from runbook.serve import admin, agents, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
+from runbook.serve.desk import Desk
+from runbook.serve.fleet import pages as nodes
+from runbook.serve.groups import pages as groups
 from runbook.serve.guards import Gate, Guarded, refusal
 from runbook.serve.metrics import Metrics
 from runbook.serve.page import Page, allows
 from runbook.serve.people import People, Person
 from runbook.serve.rate import Rate
+from runbook.serve.runs import pages as runs
 from runbook.serve.settings import Settings
 from runbook.serve.store import Store
 
@@ -31,7 +35,18 @@ GUESS_EVERY_S = 6.0
 
 def all_pages() -> list[Page]:
     """Every page of the server. A room adds its own here."""
-    return [*health.PAGES, *static.PAGES, *login.PAGES, *events.PAGES, *admin.PAGES, *agents.PAGES, *description.PAGES]
+    return [
+        *nodes.PAGES,
+        *groups.PAGES,
+        *runs.PAGES,
+        *health.PAGES,
+        *static.PAGES,
+        *login.PAGES,
+        *events.PAGES,
+        *admin.PAGES,
+        *agents.PAGES,
+        *description.PAGES,
+    ]
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -68,6 +83,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
+    app.state.desk = Desk(settings.data, store, changed.publish)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
     return app
 

@@ -30,10 +30,10 @@ def environment() -> jinja2.Environment:
 
 @cache
 def static_files() -> dict[str, tuple[bytes, str, str]]:
-    """Every file of `static/`, and the look of reports: its bytes, a hash of them, its type."""
+    """Every file of `static/`, and the look of reports and their script: its bytes, a hash of them, its type."""
     found = {}
-    look = resources.files("runbook.report.html") / "style.css"
-    for file in (look, *(resources.files("runbook.serve") / "static").iterdir()):
+    reports = resources.files("runbook.report.html")
+    for file in (reports / "style.css", reports / "copy.js", *(resources.files("runbook.serve") / "static").iterdir()):
         ending = file.name[file.name.rfind(".") :]
         if ending in STATIC:
             data = file.read_bytes()

@@ -31,11 +31,18 @@ def placeholder(file: InventoryFile) -> Iterator[Problem]:
 
 
 def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    """A node's `vars` may well hold one for somebody else; addresses with one are refused by the loader."""
+    """A node's `vars` may well hold one for somebody else; addresses with one are refused by the loader; a launch fills them in."""
     if "{{" not in file.document.text:
         return
     for keys, value in scalars(file.document):
-        if isinstance(value, str) and "{{" in value and "}}" in value and "vars" not in keys and keys not in file.wrong:
+        if (
+            keys[0] != "launch"
+            and isinstance(value, str)
+            and "{{" in value
+            and "}}" in value
+            and "vars" not in keys
+            and keys not in file.wrong
+        ):
             message = "inventories have no templates: the `{{ }}` stays as it is"
             help = "write it out; playbooks fill theirs from `vars`"
             yield Problem("inventory.template", message, file.document.span(*keys), help)

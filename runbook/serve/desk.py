@@ -1,0 +1,80 @@
+"""What the pages of groups, runs and nodes share: the groups, the runs, the processes, and what each group's text means."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+
+from runbook.serve.agents.fleet import Fleet
+from runbook.serve.groups.files import GroupFile, Groups, NoGroup
+from runbook.serve.groups.look import Linted, Meaning, linted, meaning
+from runbook.serve.runs.folders import Runs
+from runbook.serve.runs.start import Processes
+from runbook.serve.store import Store
+
+REMEMBERED = 200
+"""Texts whose meaning is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A group's file, what lint says of it, and what it means."""
+
+    file: GroupFile
+    linted: Linted
+    meaning: Meaning
+
+
+class Desk:
+    """One for a server, which may be used from several threads."""
+
+    def __init__(self, data: Path, store: Store, changed: Callable[[str], object]) -> None:
+        data = data.resolve()
+        self.groups = Groups(data / "groups", store)
+        self.runs = Runs(data / "runs", store)
+        self.processes = Processes(data, self.runs, changed)
+        self.changed = changed
+        self._kept: OrderedDict[tuple[str, str], Look] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self, name: str) -> Look:
+        """Raises NoGroup."""
+        return self.look_at(self.groups.read(name))
+
+    def look_at(self, file: GroupFile) -> Look:
+        key = (file.name, file.hash)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        look = Look(file, linted(file.name, file.text), meaning(file.path, file.text))
+        with self._lock:
+            self._kept[key] = look
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+        return look
+
+    def all_looks(self) -> list[Look]:
+        """Of every group that can be read."""
+        found = []
+        for name in self.groups.names():
+            try:
+                found.append(self.look(name))
+            except NoGroup:
+                continue
+        return found
+
+
+def desk_of(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+def fleet_of(request: Request) -> Fleet:
+    fleet: Fleet = request.app.state.fleet
+    return fleet

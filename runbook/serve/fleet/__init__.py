@@ -1,0 +1,1 @@
+"""The nodes: of every group, and of every agent, with their ranks."""

@@ -1,0 +1,1 @@
+"""Runs: the folders in `DATA/runs`, whoever made them; starting, following, stopping and searching them."""

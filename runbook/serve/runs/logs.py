@@ -1,0 +1,215 @@
+"""The files of a run: listed, read a window at a time from either end, and searched whole. They may be very large.
+
+A file goes by an id that is made from its name, never by a path: what is not in the list of the run's folder is not there.
+A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from runbook.model.visible import visible
+
+WINDOW = 128 << 10
+"""Bytes of a file that are shown at a time."""
+LONGEST_SHOWN = 4000
+"""Characters of one line."""
+MOST_FILES = 20_000
+MOST_HITS = 100
+"""Matches that are listed; all are counted."""
+_CHUNK = 4 << 20
+_DEPTH = 4
+_RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
+_FOLDERS = ("logs", "hang")
+_FILES = ("console.txt", "events.jsonl", "result.json", "crash.txt")
+
+
+class NoFile(LookupError):
+    """The run has no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """`name` is below the run's folder; `ranks` are the first and last that write to it, None where no rank does."""
+
+    id: str
+    name: str
+    size: int
+    ranks: tuple[int, int] | None
+    node: str
+    stream: str
+
+    def of_rank(self, rank: int) -> bool:
+        return self.ranks is not None and self.ranks[0] <= rank <= self.ranks[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`."""
+
+    at: int
+    text: str
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Lines of a file from `begin` to before `end`, which has `size` bytes."""
+
+    lines: tuple[Line, ...]
+    begin: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as lines."""
+
+    count: int
+    hits: tuple[Line, ...]
+    looked: int
+    size: int
+
+    @property
+    def exact(self) -> bool:
+        return self.looked >= self.size
+
+
+def files(folder: Path) -> list[LogFile]:
+    """Every file of a run's folder that people may read, those of ranks first, by rank."""
+    found = [*_below(folder, "", 0)]
+    return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
+
+
+def _below(folder: Path, above: str, depth: int) -> Iterator[LogFile]:
+    try:
+        entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries[:MOST_FILES]:
+        name = f"{above}/{entry.name}" if above else entry.name
+        if entry.is_dir(follow_symlinks=False) and depth < _DEPTH and (above or entry.name in _FOLDERS):
+            yield from _below(folder, name, depth + 1)
+        elif entry.is_file(follow_symlinks=False) and (above or entry.name in _FILES):
+            match = _RANKS.fullmatch(entry.name)
+            ranks = (int(match[1]), int(match[2] or match[1])) if match else None
+            size = entry.stat(follow_symlinks=False).st_size
+            yield LogFile(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
+
+
+def id_of(name: str) -> str:
+    """The id of a file of this name, whatever run it is of."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def find(folder: Path, id: str) -> LogFile:
+    """Raises NoFile."""
+    for file in files(folder):
+        if file.id == id:
+            return file
+    raise NoFile(id)
+
+
+def opened(folder: Path, file: LogFile) -> BinaryIO:
+    """Raises NoFile where it is no plain file any more."""
+    try:
+        descriptor = os.open(folder / file.name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+    except OSError:
+        raise NoFile(file.id) from None
+    stream = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        stream.close()
+        raise NoFile(file.id)
+    return stream
+
+
+def window(
+    stream: BinaryIO, *, before: int | None = None, after: int | None = None, around: int | None = None
+) -> Window:
+    """Whole lines: the last ones before a place, the first after one, those around one, or the end of the file."""
+    size = stream.seek(0, os.SEEK_END)
+    if around is not None:
+        begin, end = max(0, min(around, size) - WINDOW // 4), min(size, around + WINDOW * 3 // 4)
+    elif after is not None:
+        begin, end = min(max(0, after), size), min(size, after + WINDOW)
+    else:
+        end = size if before is None else max(0, min(before, size))
+        begin = max(0, end - WINDOW)
+    begin_is_line = begin == 0 or after is not None
+    stream.seek(begin)
+    data = stream.read(end - begin)
+    if not begin_is_line:
+        first = data.find(b"\n") + 1  # a line that is longer than all of this stays in pieces
+        begin, data = begin + first, data[first:]
+    if begin + len(data) < size:
+        last = data.rfind(b"\n") + 1
+        data = data[:last] if last else data
+    return Window(tuple(_lines(data, begin)), begin, begin + len(data), size)
+
+
+def _lines(data: bytes, at: int) -> Iterator[Line]:
+    for raw in data.splitlines(keepends=True) if b"\r" not in data else data.split(b"\n"):
+        whole = raw if raw.endswith(b"\n") or b"\r" not in data else raw + b"\n"
+        if raw or whole != b"\n" or at < 0:
+            yield _line(raw, at)
+        at += len(whole)
+
+
+def _line(raw: bytes, at: int) -> Line:
+    raw = raw.rstrip(b"\n").rstrip(b"\r")
+    return Line(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
+
+
+def search(stream: BinaryIO, text: str, *, any_case: bool = False, skip: int = 0, until: float | None = None) -> Found:
+    """How often `text` stands in the whole file, and MOST_HITS lines with it after the first `skip` matches.
+
+    `until` is the moment of the monotonic clock at which to give up.
+    """
+    needle = text.encode()
+    if not needle or b"\n" in needle:
+        raise ValueError("a text of one line is searched for")
+    needle = needle.lower() if any_case else needle
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    count, hits, at, held = 0, list[Line](), 0, b""
+    while chunk := stream.read(_CHUNK):
+        data = held + chunk
+        last = data.rfind(b"\n") + 1
+        if not last:  # inside of a very long line: keep what a match could begin with
+            lower = data.lower() if any_case else data
+            ends = [match.end() for match in re.finditer(re.escape(needle), lower)]
+            last = max(0, len(data) - len(needle) + 1, *ends[-1:])
+        if at + len(data) >= size:
+            last = len(data)
+        part, held = data[:last], data[last:]
+        searched = part.lower() if any_case else part
+        found = searched.count(needle)
+        if found and count + found > skip and len(hits) < MOST_HITS:
+            hits += _hits(part, searched, needle, at, max(0, skip - count), MOST_HITS - len(hits))
+        count += found
+        at += last
+        if until is not None and time.monotonic() > until:
+            return Found(count, tuple(hits), at, size)
+    return Found(count, tuple(hits), max(at, size), size)
+
+
+def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[Line]:
+    place, seen, shown, line = -len(needle), 0, 0, -1
+    while shown < most and (place := searched.find(needle, place + len(needle))) >= 0:
+        seen += 1
+        start = part.rfind(b"\n", 0, place) + 1
+        if seen <= skip or start == line:
+            continue
+        end = part.find(b"\n", place)
+        near = max(start, place - LONGEST_SHOWN // 4)  # of a long line the part with the match
+        yield _line(part[near : end if end >= 0 else len(part)], at + near)
+        line, shown = start, shown + 1

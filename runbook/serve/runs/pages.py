@@ -1,0 +1,337 @@
+"""Runs, their logs, and two of them side by side: as pages and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from runbook.model.errors import FilesWrong
+from runbook.report.html.render import comparison_fragment, fragment
+from runbook.serve.desk import Desk, desk_of
+from runbook.serve.fleet.view import ago, moment
+from runbook.serve.groups.files import NoGroup
+from runbook.serve.guards import Refused
+from runbook.serve.json_body import json_body
+from runbook.serve.page import Page
+from runbook.serve.render import html
+from runbook.serve.runs import logs
+from runbook.serve.runs.folders import NoRun, RunRow, Wanted, started
+from runbook.serve.runs.start import NotRunning
+
+A_PAGE = 50
+SEARCH_S = 20.0
+_DAY = 86400.0
+_PIECE = 256 << 10
+
+
+def _wanted(request: Request) -> Wanted:
+    """What the query asks for. Raises Refused for a date that is none."""
+    ask = {name: request.query_params.get(name, "").strip()[:200] for name in Wanted.__dataclass_fields__}
+    since, until = _day(ask.pop("since")), _day(ask.pop("until"))
+    return Wanted(**ask, since=since, until=None if until is None else until + _DAY)
+
+
+def _day(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d"))
+    except (ValueError, OverflowError):
+        raise Refused(422, "a date is written as 2026-11-23") from None
+
+
+def _page_number(request: Request) -> int:
+    text = request.query_params.get("page", "1")
+    return min(max(1, int(text)), 100_000) if text.isdecimal() and len(text) < 9 else 1
+
+
+async def listed(request: Request) -> Response:
+    desk, wanted, page = desk_of(request), _wanted(request), _page_number(request)
+    found, count = await run_in_threadpool(desk.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+    lives = {row.id: desk.processes.lives(row.id) for row in found if not row.verdict}
+    asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
+
+    def link(number: int) -> str:
+        return f"/runs?{urlencode({**asked, 'page': number})}"
+
+    pages = max(1, -(-count // A_PAGE))
+    return html(
+        request, "runs.html", found=found, count=count, page=page, pages=pages, link=link, asked=asked, lives=lives,
+        moment=moment, ago=ago,
+    )  # fmt: skip
+
+
+def _run(desk: Desk, id: str) -> tuple[RunRow, dict[str, Any], bool]:
+    try:
+        return desk.runs.row(id), desk.runs.document(id), desk.processes.lives(id)
+    except NoRun:
+        raise Refused(404, "there is no such run") from None
+
+
+async def shown(request: Request) -> Response:
+    desk, id = desk_of(request), request.path_params["id"]
+    row, document, lives = await run_in_threadpool(_run, desk, id)
+    files = await run_in_threadpool(logs.files, desk.runs.path(id))
+    console = next((file for file in files if file.name == "console.txt"), None)
+    tail = await run_in_threadpool(_tail, desk, id, console) if console and not document["stages"] else ()
+    report = await run_in_threadpool(_report, desk.runs.path(id))
+    return html(
+        request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
+        started_here=bool(started(desk.runs.path(id))), moment=moment,
+    )  # fmt: skip
+
+
+def _report(folder: Path) -> Markup | None:
+    """The report of a run as far as it is written, None where there is nothing to report. Its text is escaped where it is made."""
+    try:
+        return Markup(fragment(folder))
+    except FilesWrong:
+        return None
+
+
+def _tail(desk: Desk, id: str, file: logs.LogFile) -> tuple[logs.Line, ...]:
+    with logs.opened(desk.runs.path(id), file) as stream:
+        return logs.window(stream).lines[-40:]
+
+
+async def stop(request: Request) -> Response:
+    return await _end(request, now=False)
+
+
+async def kill(request: Request) -> Response:
+    return await _end(request, now=True)
+
+
+async def _end(request: Request, *, now: bool) -> Response:
+    id = request.path_params["id"]
+    await run_in_threadpool(_ended, desk_of(request), id, now)
+    return RedirectResponse(f"/runs/{quote(id)}", 303)
+
+
+def _ended(desk: Desk, id: str, now: bool) -> str:
+    try:
+        return desk.processes.end(id, now=now)
+    except NoRun:
+        raise Refused(404, "there is no such run") from None
+    except NotRunning:
+        raise Refused(409, "nothing of it runs that was started here") from None
+
+
+async def restart(request: Request) -> Response:
+    desk, id = desk_of(request), request.path_params["id"]
+    row, _, _ = await run_in_threadpool(_run, desk, id)
+    try:
+        path = desk.groups.read(row.group).path
+    except NoGroup:
+        raise Refused(409, "the group that it was started from is not there any more") from None
+    await run_in_threadpool(desk.processes.restart, id, path, str(request.state.person.name))
+    return RedirectResponse(f"/groups/{quote(row.group)}", 303)
+
+
+# Logs.
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 16 else None
+
+
+def _opened(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, BinaryIO]:
+    desk = desk_of(request)
+    try:
+        folder = desk.runs.path(id)
+        file = logs.find(folder, file_id)
+        return file, logs.opened(folder, file)
+    except NoRun:
+        raise Refused(404, "there is no such run") from None
+    except logs.NoFile:
+        raise Refused(404, "the run has no such file") from None
+
+
+def _looked(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, logs.Window, logs.Found | None]:
+    file, stream = _opened(request, id, file_id)
+    with stream:
+        window = logs.window(
+            stream, before=_number(request, "before"), after=_number(request, "after"), around=_number(request, "at")
+        )
+        text = request.query_params.get("q", "")[:1000]
+        if not text.strip():
+            return file, window, None
+        skip = _number(request, "skip") or 0
+        any_case = request.query_params.get("case", "") != "same"
+        return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
+
+
+async def log_page(request: Request) -> Response:
+    desk, id = desk_of(request), request.path_params["id"]
+    row, _, lives = await run_in_threadpool(_run, desk, id)
+    every = await run_in_threadpool(logs.files, desk.runs.path(id))
+    rank = _number(request, "rank")
+    files = [file for file in every if rank is None or file.of_rank(rank)]
+    chosen = request.query_params.get("file", "") or _first(files)
+    file = window = found = None
+    if chosen:
+        file, window, found = await run_in_threadpool(_looked, request, id, chosen)
+    at = _number(request, "at")
+
+    def link(**more: Any) -> str:
+        kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
+        told = {"file": chosen, **kept, **{key: value for key, value in more.items() if value is not None}}
+        return f"/runs/{quote(id)}/logs?{urlencode(told)}"
+
+    ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
+    return html(
+        request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
+        ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
+        at=at, link=link, size=size_text, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
+    )  # fmt: skip
+
+
+def _first(files: list[logs.LogFile]) -> str:
+    """What somebody wants to see first: what a rank writes, one that has written something."""
+    written = [file for file in files if file.size]
+    best = [file for file in written if file.stream in ("log", "out")] or written or files
+    return best[0].id if best else ""
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+async def raw(request: Request) -> Response:
+    file, stream = await run_in_threadpool(_opened, request, request.path_params["id"], request.path_params["file"])
+
+    async def pieces() -> AsyncIterator[bytes]:
+        with stream:
+            left = file.size  # what is written meanwhile is for another time
+            while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
+                left -= len(piece)
+                yield piece
+
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in file.name)
+    headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(file.size)}
+    return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+
+# Two runs, and pairs of nodes over time.
+
+
+async def compare(request: Request) -> Response:
+    desk = desk_of(request)
+    ids = [request.query_params.get(side, "") for side in ("a", "b")]
+    recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=A_PAGE)
+    told = await run_in_threadpool(_compared, desk, ids) if all(ids) else None
+    return html(request, "compare.html", ids=ids, recent=recent, told=told, moment=moment)
+
+
+def _compared(desk: Desk, ids: list[str]) -> Markup:
+    try:
+        return Markup(comparison_fragment(*map(desk.runs.path, ids)))
+    except NoRun:
+        raise Refused(404, "there is no such run") from None
+
+
+async def links(request: Request) -> Response:
+    """What `check: links` measured, the pairs of nodes by run, the slowest first."""
+    desk = desk_of(request)
+    pair = request.query_params.get("pair", "")[:200]
+    recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=200)
+    found = await run_in_threadpool(_links, desk, recent)
+    pairs = sorted(found, key=lambda key: min(rate for _, rate, _ in found[key]))
+    chosen = [key for key in pairs if pair in f"{key[0]} {key[1]}"][:200]
+    return html(request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=pair, moment=moment)
+
+
+def _links(desk: Desk, recent: list[RunRow]) -> dict[tuple[str, str], list[tuple[RunRow, float, float | None]]]:
+    found: dict[tuple[str, str], list[tuple[RunRow, float, float | None]]] = {}
+    for row in recent:
+        for stage in desk.runs.document(row.id)["stages"] if row.verdict else ():
+            for link in (stage.get("metrics") or {}).get("links", ()):
+                if isinstance(link, dict) and isinstance(link.get("gbps"), int | float):
+                    key = (str(link.get("from")), str(link.get("to")))
+                    found.setdefault(key, []).append((row, float(link["gbps"]), link.get("us")))
+    return found
+
+
+# JSON.
+
+
+def _row_json(row: RunRow, lives: bool) -> dict[str, Any]:
+    told = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return {**told, "verdict": row.verdict or None, "running": lives}
+
+
+async def api_listed(request: Request) -> Response:
+    desk, page = desk_of(request), _page_number(request)
+    found, count = await run_in_threadpool(desk.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE)
+    runs = [_row_json(row, not row.verdict and desk.processes.lives(row.id)) for row in found]
+    return JSONResponse({"count": count, "page": page, "per_page": A_PAGE, "runs": runs})
+
+
+async def api_shown(request: Request) -> Response:
+    row, document, lives = await run_in_threadpool(_run, desk_of(request), request.path_params["id"])
+    return JSONResponse({**_row_json(row, lives), "result": document})
+
+
+async def api_stop(request: Request) -> Response:
+    now = (await json_body(request)).get("now") is True
+    return JSONResponse({"says": await run_in_threadpool(_ended, desk_of(request), request.path_params["id"], now)})
+
+
+async def api_logs(request: Request) -> Response:
+    desk, id = desk_of(request), request.path_params["id"]
+    await run_in_threadpool(_run, desk, id)
+    files = await run_in_threadpool(logs.files, desk.runs.path(id))
+    return JSONResponse({"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]})
+
+
+async def api_log(request: Request) -> Response:
+    """`before`, `after` or `at`: a place in bytes; none: the end. `q`: also the matches in the whole file."""
+    file, window, found = await run_in_threadpool(
+        _looked, request, request.path_params["id"], request.path_params["file"]
+    )
+    told: dict[str, Any] = {
+        "name": file.name,
+        "size": window.size,
+        "begin": window.begin,
+        "end": window.end,
+        "lines": [{"at": line.at, "text": line.text, "cut": line.cut} for line in window.lines],
+    }
+    if found is not None:
+        hits = [{"at": line.at, "text": line.text} for line in found.hits]
+        told["search"] = {"count": found.count, "exact": found.exact, "hits": hits}
+    return JSONResponse(told)
+
+
+_ONE = "/runs/{id}"
+_API = "/api/v1/runs"
+PAGES = [
+    Page("/runs", ("GET",), listed, "viewer", says="Runs", nav="Runs"),
+    Page("/compare", ("GET",), compare, "viewer", says="Two runs side by side", nav="Compare"),
+    Page("/links", ("GET",), links, "viewer", says="Links over time", nav="Links"),
+    Page(_ONE, ("GET",), shown, "viewer", says="A run"),
+    Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a run"),
+    Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a run"),
+    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a run"),
+    Page(f"{_ONE}/logs", ("GET",), log_page, "viewer", says="The logs of a run"),
+    Page(f"{_ONE}/logs/{{file}}/raw", ("GET",), raw, "viewer", says="A file of a run"),
+    Page(_API, ("GET",), api_listed, "viewer", "api", "Runs"),
+    Page(f"{_API}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
+    Page(f"{_API}/{{id}}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a run"),
+    Page(f"{_API}/{{id}}/logs", ("GET",), api_logs, "viewer", "api", "The files of a run"),
+    Page(
+        f"{_API}/{{id}}/logs/{{file}}", ("GET",), api_log, "viewer", "api", "A part of a file, and what is found in it"
+    ),
+]

@@ -1,0 +1,308 @@
+"""Groups: their files, what is done with them, and that nobody's change is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zipfile
+from collections.abc import Awaitable, Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from runbook.serve.desk import Desk
+from runbook.serve.groups import work
+from runbook.serve.groups.files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.store import Store
+from serve.world import World, world_of
+
+POOL = """\
+# the machines of the second room
+name: pool
+defaults: {connection: ssh, ssh: {user: train}}
+nodes:
+  gn6: {address: 10.0.0.6}   # rank 0, mostly
+  "gn[39-40]": {address: "10.0.0.[39-40]"}
+  gn7: {address: 10.0.0.7}
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Any:
+    store = Store(tmp_path / "serve.db")
+    told: list[str] = []
+    made = Desk(tmp_path, store, told.append)
+    yield made
+    store.close()
+
+
+def pool(desk: Desk) -> None:
+    (desk.groups.folder / "pool.yml").write_text(POOL)
+
+
+def saved(desk: Desk, name: str, **fields: str) -> str:
+    """The text after these fields of the form were saved; `node__gn6__gpus` is node.gn6.gpus."""
+    given = {field.replace("__", "."): value for field, value in fields.items()}
+    work.save(desk, name, given, desk.groups.read(name).hash, "ann")
+    return desk.groups.read(name).text
+
+
+def moved(desk: Desk, target: str, *nodes: str, source: str = "pool") -> list[str]:
+    return work.move(desk, [(source, node) for node in nodes], target, "ann", {})
+
+
+def table(desk: Desk, name: str) -> list[tuple[str, int, int, int]]:
+    ranks = desk.look(name).meaning.ranks
+    return [(one.worker, one.rank, one.local_rank, one.node_rank) for one in ranks]
+
+
+def test_the_seeds_first_example(desk: Desk) -> None:
+    pool(desk)
+    work.create(desk, "train", "ann")
+    moved(desk, "train", "gn6", "gn39", "gn40", "gn7")
+    saved(desk, "train", master="gn6", backend="gloo", world_size="4")
+    assert table(desk, "train") == [("gn6-0", 0, 0, 0), ("gn39-0", 1, 0, 1), ("gn40-0", 2, 0, 2), ("gn7-0", 3, 0, 3)]
+
+
+def test_the_seeds_second_example(desk: Desk) -> None:
+    pool(desk)
+    work.create(desk, "train", "ann")
+    moved(desk, "train", "gn7", "gn6")
+    saved(desk, "train", master="gn6", backend="gloo", processes="2", world_size="4")
+    assert table(desk, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
+
+
+def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(desk: Desk) -> None:
+    pool(desk)
+    with pytest.raises(work.Refused, match=r"a world size of 5 does not fit: these nodes make 4 ranks \(gn6 1, "):
+        saved(desk, "pool", world_size="5")
+    assert desk.groups.read("pool").text == POOL
+
+
+def test_a_node_takes_along_what_makes_it_reachable_and_ranges_are_split(desk: Desk) -> None:
+    pool(desk)
+    work.create(desk, "train", "ann")
+    moved(desk, "train", "gn40")
+    assert "  gn39: {address: 10.0.0.39}" in desk.groups.read("pool").text.splitlines()
+    assert desk.groups.read("pool").text.startswith("# the machines of the second room\n")
+    taken = desk.groups.read("train").text
+    assert "gn40: {connection: ssh, ssh: {user: train}, address: 10.0.0.40}" in taken
+    moved(desk, "pool", "gn40", source="train")
+    assert "  gn40: {address: 10.0.0.40}" in desk.groups.read("pool").text.splitlines()  # what the defaults say anyway
+
+
+def test_settings_change_their_own_lines_alone(desk: Desk) -> None:
+    pool(desk)
+    text = saved(desk, "pool", port="29600", interface="eth0", node__gn6__gpus="0, 2", env="A=1\nTOKEN={env: HF_TOKEN}")
+    assert [line for line in POOL.splitlines() if line not in text.splitlines()] == [
+        "  gn6: {address: 10.0.0.6}   # rank 0, mostly"
+    ]
+    assert "  gn6: {address: 10.0.0.6, gpus: [0, 2]}   # rank 0, mostly" in text.splitlines()
+    look = desk.look("pool")
+    assert look.meaning.where.endswith(":29600")
+    environment = look.meaning.environments[0]
+    assert (environment["A"], environment["TOKEN"], environment["CUDA_VISIBLE_DEVICES"]) == ("1", "***", "0,2")
+    assert environment["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert saved(desk, "pool", port="", interface="", node__gn6__gpus="", env="") == POOL
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("port", "many", "not a number"),
+        ("port", "99999", "above 65535"),
+        ("env", "A", "is no variable"),
+        ("env", "A=1\nA=2", "twice"),
+        ("gpus", "all", "neither how many"),
+        ("command", "python 'x", "quote is not closed"),
+        ("order", "backwards", "inventory, name or alphabet"),
+    ],
+)
+def test_what_lint_would_refuse_is_not_saved(desk: Desk, field: str, value: str, says: str) -> None:
+    pool(desk)
+    with pytest.raises(work.Refused) as refused:
+        saved(desk, "pool", **{field.replace(".", "__"): value})
+    assert says in str(refused.value)
+    assert desk.groups.read("pool").text == POOL
+
+
+def test_two_people_and_an_editor(desk: Desk) -> None:
+    pool(desk)
+    seen = desk.groups.read("pool").hash
+    work.save(desk, "pool", {"port": "29600"}, seen, "ann")
+    with pytest.raises(ChangedMeanwhile):
+        work.save(desk, "pool", {"port": "29700"}, seen, "bob")
+    (desk.groups.folder / "pool.yml").write_text(POOL + "# by hand\n")
+    with pytest.raises(ChangedMeanwhile):
+        work.delete(desk, "pool", seen, "bob")
+    assert [(one.person, one.what) for one in desk.groups.history("pool")] == [
+        ("", "changed outside of this server"),
+        ("ann", "changed port"),
+        ("", "found"),
+    ]
+    first = desk.groups.history("pool")[-1]
+    work.restore(desk, "pool", first.id, desk.groups.read("pool").hash, "bob")
+    assert desk.groups.read("pool").text == POOL
+
+
+def test_names(desk: Desk) -> None:
+    pool(desk)
+    for name in ("", ".hidden", "a/b", "../a", "a b", "x" * 64, "a\n"):
+        with pytest.raises(NameTaken):
+            work.create(desk, name, "ann")
+        with pytest.raises(NoGroup):
+            desk.groups.read(name)
+    with pytest.raises(NameTaken):
+        work.create(desk, "pool", "ann")
+    work.create(desk, "train", "ann")
+    with pytest.raises(NameTaken):
+        work.rename(desk, "train", "pool", desk.groups.read("train").hash, "ann")
+    work.rename(desk, "train", "other", desk.groups.read("train").hash, "ann")
+    assert desk.groups.names() == ["other", "pool"]
+    assert [one.what for one in desk.groups.history("other")] == ["renamed from train", "created"]
+    work.delete(desk, "other", desk.groups.read("other").hash, "ann")
+    assert desk.groups.names() == ["pool"]
+
+
+def test_a_link_is_no_group(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "passwords").write_text("nodes: {a: {}}\n")
+    (desk.groups.folder / "linked.yml").symlink_to(tmp_path / "passwords")
+    assert desk.groups.names() == []
+    with pytest.raises(NoGroup):
+        desk.groups.read("linked")
+
+
+SECRET = "4d8f1b0c93e27a65"
+WITH_SECRET = POOL + f"env: {{MY_API_KEY: {SECRET}}}\n"
+
+
+def test_a_secret_in_plain_text_is_not_shown_and_not_lost(desk: Desk) -> None:
+    (desk.groups.folder / "pool.yml").write_text(WITH_SECRET)
+    look = desk.look("pool")
+    assert SECRET not in look.linted.shown
+    assert SECRET not in repr(look.meaning)
+    proposed = work.propose(desk, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    assert SECRET not in "".join(proposed.difference)
+    assert proposed.text == WITH_SECRET.replace("gn7", "gn8")
+    text = work.editing(look.file, look.linted)
+    assert text is not None
+    assert saved(desk, "pool", port="29600", env="MY_API_KEY=hidden-secret-1\nA=1").count(SECRET) == 1
+
+
+def test_a_secret_cannot_be_moved_to_where_it_is_shown(desk: Desk) -> None:
+    (desk.groups.folder / "pool.yml").write_text(WITH_SECRET)
+    look = desk.look("pool")
+    stolen = look.linted.shown.replace("name: pool", "name: hidden-secret-1")
+    with pytest.raises(work.Refused):
+        work.propose(desk, look.file, {"text": stolen})
+    stolen = stolen.replace("env: {MY_API_KEY: hidden-secret-1}", "")
+    with pytest.raises(work.Refused):
+        work.propose(desk, look.file, {"text": stolen})
+
+
+# As a server answers.
+
+
+def on(folder: Path, look: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        (folder / "groups").mkdir()
+        (folder / "groups" / "pool.yml").write_text(POOL)
+        async with world_of(folder) as world:
+            await look(world)
+
+    asyncio.run(run())
+
+
+async def post(world: World, path: str, **fields: str) -> Any:
+    headers = world.as_page("operator", content_type="application/x-www-form-urlencoded")
+    return await world.ask("POST", path, headers, body=urlencode(fields).encode())
+
+
+async def api(world: World, method: str, path: str, body: object = None, **headers: str) -> Any:
+    given = world.as_program("operator", content_type="application/json", **headers)
+    return await world.ask(method, path, given, body=b"" if body is None else json.dumps(body).encode())
+
+
+def test_the_page_of_a_group_shows_its_ranks_and_takes_a_change(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        page = await world.ask("GET", "/groups/pool", world.as_page("viewer"))
+        assert page.status == 200
+        assert b"gn39-0" in page.body
+        seen = world.app.state.desk.groups.read("pool").hash
+        assert (await post(world, "/groups/pool", seen=seen, port="29600")).status == 303
+        late = await post(world, "/groups/pool", seen=seen, port="29700")
+        assert late.status == 412
+        assert b'value="29700"' in late.body  # what was typed is still there
+        assert "port: 29600" in world.app.state.desk.groups.read("pool").text
+        part = await post(world, "/groups/pool/preview?part=1", master="gn7")
+        assert b"gn7-0</th>" in part.body
+        assert b"<html" not in part.body
+
+    on(tmp_path, look)
+
+
+def test_a_change_over_the_api_says_which_state_it_is_made_for(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        shown = await api(world, "GET", "/api/v1/groups/pool")
+        change = {"fields": {"port": "29600"}}
+        assert (await api(world, "PUT", "/api/v1/groups/pool", change)).status == 428
+        assert (await api(world, "PUT", "/api/v1/groups/pool", change, if_match='"0"')).status == 412
+        done = await api(world, "PUT", "/api/v1/groups/pool", change, if_match=shown.header("etag"))
+        assert (done.status, done.json()["changed"]) == (200, ["port"])
+        assert (await api(world, "DELETE", "/api/v1/groups/pool", if_match=shown.header("etag"))).status == 412
+        assert (await api(world, "DELETE", "/api/v1/groups/pool", if_match=done.header("etag"))).status == 200
+        assert (await api(world, "GET", "/api/v1/groups/pool")).status == 404
+
+    on(tmp_path, look)
+
+
+def test_scripts_are_downloaded_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret_token")
+
+    async def look(world: World) -> None:
+        desk = world.app.state.desk
+        text = POOL + "env: {TOKEN: {env: HF_TOKEN}, PLAIN: seen}\nlaunch: {command: [python, train.py]}\n"
+        desk.groups.save("pool", text, desk.groups.read("pool").hash, "ann", "")
+        answer = await world.ask("GET", "/groups/pool/scripts/sh", world.as_page("viewer"))
+        archive = zipfile.ZipFile(BytesIO(answer.body))
+        assert archive.namelist() == [f"{node}/launch.sh" for node in ("gn6", "gn39", "gn40", "gn7")]
+        scripts = b"".join(archive.read(name) for name in archive.namelist())
+        assert b"PLAIN" in scripts
+        assert b"very_secret" not in scripts
+        one = await world.ask("GET", "/groups/pool/scripts/ps1/gn7", world.as_page("viewer"))
+        assert one.body.startswith(b"\xef\xbb\xbf")
+        assert (await world.ask("GET", "/groups/pool/scripts/ps1/gn8", world.as_page("viewer"))).status == 404
+        whole = await world.ask("GET", "/groups/pool", world.as_page("viewer"))
+        assert b"very_secret" not in whole.body
+
+    on(tmp_path, look)
+
+
+def test_markup_in_a_file_is_text_on_every_page(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        desk = world.app.state.desk
+        hostile = "<script>alert(1)</script>"
+        text = POOL + f'env: {{A: "{hostile}"}}\nlaunch: {{command: ["{hostile}"]}}\n# {hostile}\n'
+        desk.groups.save("pool", text, desk.groups.read("pool").hash, hostile, hostile)
+        for path in ("/groups", "/groups/pool", "/", "/nodes/gn6"):
+            page = await world.ask("GET", path, world.as_page("admin"))
+            assert page.status == 200, path
+            assert b"<script>alert" not in page.body, path
+
+    on(tmp_path, look)
+
+
+def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        nodes: list[Mapping[str, Any]] = (await api(world, "GET", "/api/v1/fleet")).json()["nodes"]
+        assert [(node["name"], node["group"], node["state"]) for node in nodes] == [
+            (name, "pool", "no agent") for name in ("gn6", "gn39", "gn40", "gn7")
+        ]
+        filtered = await world.ask("GET", "/?q=gn4", world.as_page("viewer"))
+        assert b"/nodes/gn40" in filtered.body
+        assert b"/nodes/gn39" not in filtered.body
+
+    on(tmp_path, look)

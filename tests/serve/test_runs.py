@@ -1,0 +1,310 @@
+"""Run folders: listed and searched; their files, of any size, read from either end and searched whole; runs started and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiles import examples
+
+from runbook.serve.runs import logs
+from runbook.serve.runs.folders import Runs, Wanted
+from runbook.serve.runs.start import process_start
+from runbook.serve.store import Store
+from serve.world import World, world_of
+
+STARTED = {
+    "event": "run-started",
+    "time": 1000.0,
+    "run_id": "job-1",
+    "version": "0.1.0",
+    "playbook": "books/two_node.yml",
+    "inventory": "mine.yml",
+    "nodes": ["gn1", "gn10"],
+    "stages": ["reach"],
+    "run_dir": "x",
+}
+
+
+def placed(folder: Path, id: str, *, result: dict[str, Any] | None = None, **started: Any) -> Path:
+    path = folder / "runs" / id
+    path.mkdir(parents=True)
+    (path / "events.jsonl").write_text(json.dumps(STARTED | started) + "\n")
+    if result is not None:
+        whole = {"stages": [], "nodes": {"all": []}, "causes": [], "playbook": "", "inventory": "", "not_run": []}
+        (path / "result.json").write_text(json.dumps(whole | result))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Any:
+    store = Store(tmp_path / "serve.db")
+    placed(tmp_path, "one", result={"verdict": "pass", "seconds": 3.0})
+    placed(tmp_path, "two", time=90_000.0, nodes=["gn2"], result={"verdict": "fail", "causes": ["firewall-drop"]})
+    placed(tmp_path, "three", time=200_000.0, playbook="burn_100%.yml")
+    yield Runs(tmp_path / "runs", store)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (Wanted(), ["three", "two", "one"]),
+        (Wanted(host="gn1"), ["three", "one"]),
+        (Wanted(host="gn1 "), ["three", "one"]),
+        (Wanted(host="n1"), []),
+        (Wanted(cause="firewall"), ["two"]),
+        (Wanted(playbook="burn"), ["three"]),
+        (Wanted(playbook="100%."), ["three"]),
+        (Wanted(playbook="100_."), []),
+        (Wanted(verdict="running"), ["three"]),
+        (Wanted(verdict="fail"), ["two"]),
+        (Wanted(since=1500.0, until=100_000.0), ["two"]),
+        (Wanted(person="nobody"), []),
+    ],
+)
+def test_runs_are_found(runs: Runs, wanted: Wanted, ids: list[str]) -> None:
+    found, count = runs.search(wanted, most=10)
+    assert ([row.id for row in found], count) == (ids, len(ids))
+
+
+def test_a_list_is_paged_and_follows_the_folders(runs: Runs, tmp_path: Path) -> None:
+    assert [[row.id for row in runs.search(Wanted(), most=2, skip=skip)[0]] for skip in (0, 2)] == [
+        ["three", "two"],
+        ["one"],
+    ]
+    (tmp_path / "runs" / "three" / "result.json").write_text('{"verdict": "pass", "seconds": 1}')
+    for name in ("events.jsonl", "result.json"):
+        (tmp_path / "runs" / "one" / name).unlink()
+    (tmp_path / "runs" / "one").rmdir()
+    runs.forget()
+    assert [(row.id, row.verdict) for row in runs.search(Wanted(), most=9)[0]] == [("three", "pass"), ("two", "fail")]
+
+
+def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) -> None:
+    for at, text in enumerate(["", "no json\n", "[" * 100_000, '{"event": "run-started"}\n', "\xff"]):
+        folder = tmp_path / "runs" / f"odd-{at}"
+        folder.mkdir()
+        (folder / "events.jsonl").write_text(text)
+        (folder / "result.json").write_text(text)
+    (tmp_path / "runs" / "linked").symlink_to("/etc")
+    (tmp_path / "runs" / "empty").mkdir()
+    found, _ = runs.search(Wanted(), most=99)
+    assert (
+        {"one", "two", "three"}
+        <= {row.id for row in found}
+        <= {"one", "two", "three", *(f"odd-{at}" for at in range(5))}
+    )
+    assert runs.document("odd-1")["verdict"] == "unknown"
+
+
+# Logs.
+
+
+def parts(data: bytes, **where: int) -> tuple[list[str], bool, bool]:
+    """Lines, and whether something is before and after them."""
+    window = logs.window(io.BytesIO(data), **where)
+    return [line.text for line in window.lines], window.begin > 0, window.end < window.size
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=30), max_size=60), st.booleans())
+@examples(100)
+def test_paging_up_and_down_gives_every_line_once(lines: list[str], ended: bool) -> None:
+    data = "\n".join(lines).encode() + (b"\n" if ended and lines else b"")
+    whole = data.decode().split("\n")
+    whole = whole[:-1] if whole[-1] == "" else whole
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "WINDOW", 64)
+        stream = io.BytesIO(data)
+        window, up = logs.window(stream), list[str]()
+        while True:
+            up = [line.text for line in window.lines] + up
+            if window.begin == 0:
+                break
+            window = logs.window(stream, before=window.begin)
+        down, window = list[str](), logs.window(stream, after=0)
+        while True:
+            down += [line.text for line in window.lines]
+            if window.end == window.size:
+                break
+            window = logs.window(stream, after=window.end)
+    assert up == down == whole
+
+
+def test_a_place_is_shown_with_what_is_around_it() -> None:
+    data = b"".join(b"line %07d\n" % number for number in range(100_000))
+    at = data.index(b"line 0050000")
+    window = logs.window(io.BytesIO(data), around=at)
+    assert at in {line.at for line in window.lines}
+    assert len(window.lines) < 12_000
+
+
+def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
+    data = b"\x1b[2J\x1b]0;owned\x07\xff<script>\n50 %\r100 %\n" + b"x" * 10_000 + b"\n"
+    lines = logs.window(io.BytesIO(data)).lines
+    assert [line.text[:40] for line in lines[:2]] == ["\\x1b[2J\\x1b]0;owned\\x07�<script>", "50 %\\r100 %"]
+    assert (len(lines[2].text), lines[2].cut) == (logs.LONGEST_SHOWN, 6000)
+
+
+def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
+    data = b"x" * (3 * logs.WINDOW)
+    window, seen = logs.window(io.BytesIO(data)), 0
+    while True:
+        seen += window.end - window.begin
+        if window.begin == 0:
+            break
+        window = logs.window(io.BytesIO(data), before=window.begin)
+    assert seen == len(data)
+
+
+@given(st.lists(st.text("ab", max_size=8), max_size=40), st.text("ab", min_size=1, max_size=3), st.integers(10, 50))
+@examples(300)
+def test_every_match_is_counted_once(lines: list[str], needle: str, chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_CHUNK", chunk)
+        found = logs.search(io.BytesIO("\n".join(lines).encode()), needle)
+    assert (found.count, found.exact) == (sum(line.count(needle) for line in lines), True)
+
+
+def test_a_match_across_pieces_of_a_line_without_an_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_CHUNK", 100)
+    data = (b"x" * 97 + b"error") * 50
+    assert logs.search(io.BytesIO(data), "error").count == 50
+
+
+def test_matches_are_listed_with_their_places_and_more_on_request() -> None:
+    data = b"".join(b"%d Error\n" % number for number in range(250)) + b"nothing\n"
+    found = logs.search(io.BytesIO(data), "error", any_case=True)
+    assert (found.count, len(found.hits), found.exact) == (250, logs.MOST_HITS, True)
+    assert found.hits[1].text == "1 Error"
+    assert data[found.hits[1].at :].startswith(b"1 Error")
+    assert logs.search(io.BytesIO(data), "error", any_case=True, skip=200).hits[0].text == "200 Error"
+    assert logs.search(io.BytesIO(data), "error").count == 0
+
+
+def test_a_search_whose_time_is_over_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_CHUNK", 100)
+    found = logs.search(io.BytesIO(b"an error\n" * 1000), "error", until=time.monotonic() - 1)
+    assert not found.exact
+    assert 0 < found.count < 1000
+
+
+def test_files_go_by_ids_and_links_are_none(tmp_path: Path) -> None:
+    path = placed(tmp_path, "one")
+    (path / "logs" / "attempt-01").mkdir(parents=True)
+    (path / "logs" / "attempt-01" / "rank-00001.gn1.l1.out").write_text("hello\n")
+    (path / "logs" / "ranks-00002-00003.gn2.launcher.err").write_text("")
+    (path / "logs" / "passwd").symlink_to("/etc/passwd")
+    (path / "linked").symlink_to("/etc")
+    (path / "secret.env").write_text("TOKEN=1\n")
+    found = logs.files(path)
+    assert [(one.name, one.ranks, one.node) for one in found] == [
+        ("logs/attempt-01/rank-00001.gn1.l1.out", (1, 1), "gn1"),
+        ("logs/ranks-00002-00003.gn2.launcher.err", (2, 3), "gn2"),
+        ("events.jsonl", None, ""),
+    ]
+    for name in ("logs/passwd", "secret.env", "../../../etc/passwd", "logs/../secret.env"):
+        with pytest.raises(logs.NoFile):
+            logs.find(path, logs.id_of(name))
+
+
+# As a server answers.
+
+
+def on(folder: Path, look: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with world_of(folder) as world:
+            await look(world)
+
+    asyncio.run(run())
+
+
+def test_pages_of_a_run(tmp_path: Path) -> None:
+    path = placed(tmp_path, "one", result={"verdict": "fail", "causes": ["firewall-drop"]})
+    (path / "logs").mkdir()
+    (path / "logs" / "rank-00000.gn1.log").write_text("first\nNCCL WARN <b>bold</b>\nlast\n")
+    file = logs.id_of("logs/rank-00000.gn1.log")
+
+    async def look(world: World) -> None:
+        viewer = world.as_page("viewer")
+        for query in ("", "?host=gn1", "?since=2026-11-23&page=7", "?page=x"):
+            assert (await world.ask("GET", f"/runs{query}", viewer)).status == 200
+        assert (await world.ask("GET", "/runs?since=tomorrow", viewer)).status == 422
+        assert (await world.ask("GET", "/runs/one", viewer)).status == 200
+        for id in ("two", "..", ".", "one%2f..", "x" * 300):
+            assert (await world.ask("GET", f"/runs/{id}", viewer)).status == 404
+        page = await world.ask("GET", f"/runs/one/logs?file={file}&q=nccl", viewer)
+        assert b"<b>1</b> match of" in page.body
+        assert b"<b>bold" not in page.body
+        raw = await world.ask("GET", f"/runs/one/logs/{file}/raw", viewer)
+        assert raw.body == b"first\nNCCL WARN <b>bold</b>\nlast\n"
+        assert (raw.header("content-disposition") or "").startswith("attachment")
+        assert (await world.ask("GET", "/runs/one/logs/0000/raw", viewer)).status == 404
+        told = await world.ask("GET", f"/api/v1/runs/one/logs/{file}?q=WARN&case=same", world.as_program("viewer"))
+        assert told.json()["search"]["count"] == 1
+        assert [line["at"] for line in told.json()["lines"]] == [0, 6, 28]
+        for query in ("", "?a=one&b=one"):
+            assert (await world.ask("GET", f"/compare{query}", viewer)).status == 200
+        assert (await world.ask("GET", "/links", viewer)).status == 200
+        assert (await world.ask("GET", "/nodes/gn10", viewer)).status == 200
+        assert (await world.ask("GET", "/nodes/gn11", viewer)).status == 404
+
+    on(tmp_path, look)
+
+
+HERE = """\
+name: here
+nodes:
+  a: {connection: local, address: 127.0.0.1, python: PYTHON, workdir: WORKDIR}
+launch:
+  command: [sh, -c, "echo began $RANK of $WORLD_SIZE; sleep 600"]
+  grace: 2s
+"""
+
+
+@pytest.mark.thorough
+def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:
+    (tmp_path / "groups").mkdir()
+    text = HERE.replace("PYTHON", sys.executable).replace("WORKDIR", str(tmp_path / "work"))
+    (tmp_path / "groups" / "here.yml").write_text(text)
+
+    async def look(world: World) -> None:
+        desk = world.app.state.desk
+        form = world.as_page("operator", content_type="application/x-www-form-urlencoded")
+        answer = await world.ask("POST", "/groups/here/start", form, body=b"only=launch")
+        id = str(answer.header("location")).rpartition("/")[2]
+        assert (await world.ask("POST", "/groups/here/start", form)).status == 409
+        path = desk.runs.path(id)
+        await until(lambda: any(b"began 0 of 1" in file.read_bytes() for file in path.rglob("rank-00000*.out")))
+        fleet = await world.ask("GET", "/api/v1/fleet", world.as_program("viewer"))
+        assert [cell["state"] for cell in fleet.json()["nodes"][0]["ranks"]] == ["running"]
+        assert (await world.ask("POST", "/groups/here/stop", form)).status == 303
+        await until(lambda: not desk.processes.lives(id))
+        row = desk.runs.row(id)
+        assert (row.person, row.group, row.verdict) == ("operator", "here", "unknown")
+        assert (await world.ask("GET", f"/runs/{id}", form)).status == 200
+
+    on(tmp_path, look)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+
+
+def test_a_process_is_known_by_its_start() -> None:
+    assert process_start(os.getpid()) != ""
+    assert process_start(os.getpid()) == process_start(os.getpid())
+    assert process_start(2**22 + 1) == ""
