@@ -105,6 +105,7 @@ def test_a_killed_controller_leaves_nothing(lab: AgentLab) -> None:
     lab.await_online(*lab.names)
 
 
+@pytest.mark.thorough
 def test_ranks_live_on_without_agent_and_server_and_no_line_is_lost(lab: AgentLab) -> None:
     launched = runbook_cli(lab, "run", playbook(lab, TRAIN), "-i", lab.inventory())
     assert launched.returncode == 0, launched

@@ -165,6 +165,7 @@ def test_a_run_folder_that_somebody_else_has_made_is_not_used(common: Path) -> N
     assert list(theirs.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_launch_in_anothers_workdir_starts_nothing_and_says_why(common: Path, tmp_path: Path) -> None:
     home, theirs = folder_of(VICTIM, common / "home", 0o755), folder_of(ATTACKER, common / "theirs", 0o777)
     node = f"{{connection: local, address: 127.0.0.1, python: {python_of(VICTIM, home)}, workdir: {theirs}}}"

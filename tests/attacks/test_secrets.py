@@ -318,6 +318,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(path): path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("output", one_in(2, ["text", "json"]))
 def test_a_job_that_prints_its_secrets(folder: Path, output: str) -> None:
     """Run, looked at again from a shell that has the secrets and from one that has not, and collected."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
-from profiles import one_in
 
 from runbook.cli.main import main
 from runbook.node import __file__ as node_room
@@ -111,7 +110,8 @@ def test_the_same_files_give_the_same_bytes_anywhere(folder: Path, tmp_path_fact
     assert tree(elsewhere / "rendered") == tree(folder / "rendered")
 
 
-@pytest.mark.parametrize("tags", one_in(2, [((),), (("-t", "later"),)]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("tags", [(), ("-t", "later")])
 def test_they_are_the_very_files_that_run_pushes(tags: tuple[str, ...], folder: Path) -> None:
     with_playbook(
         "  - check: connection\n"

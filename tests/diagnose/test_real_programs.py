@@ -32,6 +32,7 @@ def test_a_healthy_job_has_no_cause(tmp_path: Path) -> None:
     assert (told.exit_code, told.causes) == (0, [])
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_is_the_root_and_the_survivor_follows(tmp_path: Path) -> None:
     # torchrun ends the survivor with TERM, perhaps before it has said what it saw: this one hears its broken peer first.
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"

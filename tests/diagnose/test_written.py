@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cases import try_each
+from profiles import one_in
 
 from runbook.causes.tools.paste import read_paste
 
@@ -36,10 +37,10 @@ def docker(line: str) -> str:
 
 @pytest.mark.parametrize(
     "worn",
-    [
+    one_in(4, [
         "> {}".format, "    {}".format, "{}\r".format, "\x1b[36m{}\x1b[0m".format, "[36m{}[0m".format, "2026-11-20T10:00:00.123Z {}".format, "3: {}".format, "[1,3]<stderr>:{}".format,
         "worker-1  | {}".format, "(RayTrainWorker pid=12, ip=10.0.0.9) {}".format, "Nov 20 10:00:00 gn1 train.sh[99]: {}".format, "    7  {}".format, docker,
-    ],
+    ]),
 )  # fmt: skip
 def test_what_stands_around_every_line_changes_nothing(worn: Callable[[str], str]) -> None:
     changed = [text for text in SPOKEN[::6] if first_in("\n".join(map(worn, text.split("\n")))) != first_in(text)]

@@ -67,6 +67,7 @@ def test_a_failed_run_and_both_nodes(two_hosts: Lab, run_in: Callable[..., Ran])
     assert ("79" in diagnosed[0]["evidence"][0]["text"], diagnosed[0]["node"]) == (True, "node-b")
 
 
+@pytest.mark.thorough
 def test_addresses_and_names_are_hidden_alike_everywhere(two_hosts: Lab) -> None:
     done = runbook_cli(
         two_hosts, "collect", "-i", str(two_hosts.inventory()), "--hide-addresses", "--out", "a.tar.gz", timeout=120
@@ -125,6 +126,7 @@ def test_a_node_that_cannot_be_reached(two_hosts: Lab) -> None:
     assert "node-b: not asked: ssh-refused" in files["README.txt"]
 
 
+@pytest.mark.thorough
 def test_the_interpreter_behind_the_activate_line(two_hosts: Lab) -> None:
     inventory = two_hosts.inventory(
         defaults={"python": two_hosts.python_without_torch},

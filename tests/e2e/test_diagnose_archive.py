@@ -39,6 +39,7 @@ def diagnosed(lab: Lab, archive: str) -> tuple[int, list[dict[str, Any]]]:
     return done.returncode, done.json()["causes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_run_that_went_well_and_then_a_port_that_goes_down(two_hosts: Lab, run_in: Callable[..., Ran]) -> None:
     ran = run_in(two_hosts)
