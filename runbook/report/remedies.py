@@ -35,6 +35,13 @@ def placed(remedy: str, nodes: Sequence[str], known: Collection[str]) -> Iterato
         yield "", remedy
 
 
+def commands(remedy: str, node: str, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(node, command) for what is surely a command to be typed on that node; of a sentence, nothing. `node` has the fault."""
+    for where, what in placed(remedy, [node], known):
+        if where and not is_sentence(what):
+            yield where, what
+
+
 def _bare(text: str) -> str:
     """A command alone without its backticks, ready to be copied; a sentence as it is."""
     return text[1:-1] if QUOTED.fullmatch(text) else text

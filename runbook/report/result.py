@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from runbook.model.events import Event
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import Record, StageRecord
+from runbook.report.remedies import commands
 from runbook.report.values import plain
 
 BUG = 70  # the exit code of a run that ended without saying how
@@ -58,7 +59,7 @@ class Result:
             "check": stage.started.check,
             "verdict": str(stage.verdict),
             "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
-            "outcomes": [_outcome(outcome) for outcome in stage.outcomes],
+            "outcomes": [self._outcome(outcome) for outcome in stage.outcomes],
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
@@ -66,23 +67,26 @@ class Result:
             told["metrics"] = {"links": plain([link for part in parts for link in part])}
         return told
 
+    def _outcome(self, outcome: Outcome) -> dict[str, object]:
+        known = self._record.started.nodes if self._record.started else ()
+        return {
+            "node": outcome.node,
+            "verdict": str(outcome.verdict),
+            "proof": outcome.proof,
+            "metrics": plain(outcome.metrics),
+            "findings": [_finding(finding, outcome.node, known) for finding in outcome.findings],
+            "warnings": list(outcome.warnings),
+        }
 
-def _outcome(outcome: Outcome) -> dict[str, object]:
-    return {
-        "node": outcome.node,
-        "verdict": str(outcome.verdict),
-        "proof": outcome.proof,
-        "metrics": plain(outcome.metrics),
-        "findings": [_finding(finding) for finding in outcome.findings],
-        "warnings": list(outcome.warnings),
-    }
 
-
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(finding: Finding, node: str, known: Sequence[str]) -> dict[str, object]:
     return {
         "cause": finding.cause,
         "says": finding.says,
         "remedy": finding.remedy,
+        "remedy_commands": [
+            {"node": where, "command": command} for where, command in commands(finding.remedy, node, known)
+        ],
         "evidence": list(finding.evidence),
         "peers": list(finding.peers),
     }

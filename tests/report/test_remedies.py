@@ -7,7 +7,7 @@ import pytest
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.groups import Block, blocks
 from runbook.report.record import record
-from runbook.report.remedies import placed
+from runbook.report.remedies import commands, placed
 
 from .stories import PAIR, Story
 from .test_console import page
@@ -34,6 +34,21 @@ A, B, BOTH = ("node-a",), ("node-b",), ("node-a", "node-b")
 )
 def test_a_command_is_given_its_node(remedy: str, nodes: tuple[str, ...], parts: list[tuple[str, str]]) -> None:
     assert list(placed(remedy, nodes, BOTH)) == parts
+
+
+@pytest.mark.parametrize(
+    ("remedy", "typed"),
+    [
+        ("sudo reboot", [("node-b", "sudo reboot")]),
+        ("on node-b: `sudo tc qdisc del dev eth0 root`", [("node-b", "sudo tc qdisc del dev eth0 root")]),
+        ("on node-a: sudo x; on node-b: sudo y", [("node-a", "sudo x"), ("node-b", "sudo y")]),
+        ("on node-b: `kill -CONT 4`, or wait", []),
+        ("see who it is: `sudo ss -ltnp` there", []),
+        ("take `hca:` out of the inventory", []),
+    ],
+)
+def test_only_what_is_surely_typed_on_a_node_is_a_command(remedy: str, typed: list[tuple[str, str]]) -> None:
+    assert list(commands(remedy, "node-b", BOTH)) == typed
 
 
 def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[Block], str]:

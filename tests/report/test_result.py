@@ -61,6 +61,13 @@ def test_the_document_is_the_contracts() -> None:
                         "says": "node-a drops TCP 29500 from node-b (10.0.0.2): nft rule inet filter input handle 7",
                         "remedy": "sudo nft insert rule inet filter input position 7 "
                         "ip saddr 10.0.0.2 tcp dport 29500 accept",
+                        "remedy_commands": [
+                            {
+                                "node": "node-a",
+                                "command": "sudo nft insert rule inet filter input position 7 "
+                                "ip saddr 10.0.0.2 tcp dport 29500 accept",
+                            }
+                        ],
                         "evidence": ["node-b → 10.0.0.1:29500: no answer in 2.0 s (3 SYN)", "tcp dport 29500 drop"],
                         "peers": ["node-b"],
                     }
@@ -91,7 +98,7 @@ def test_every_key_is_always_there(events: list[Event]) -> None:
         for outcome in stage["outcomes"]:
             assert outcome.keys() >= {"node", "verdict", "proof", "metrics", "findings"}
             for finding in outcome["findings"]:
-                assert finding.keys() == {"cause", "says", "remedy", "evidence", "peers"}
+                assert finding.keys() == {"cause", "says", "remedy", "remedy_commands", "evidence", "peers"}
 
 
 @pytest.mark.parametrize("cut", range(len(firewall())))
