@@ -13,6 +13,7 @@ import msgspec
 
 from runbook.agent.home import Home, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, NotSaid
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 
 LONGEST_ANSWER = 64 << 10
@@ -103,6 +104,6 @@ def _unreached(url: str, error: Exception) -> Unreachable:
     return Unreachable(
         "agent-lost",
         f"the server at {url} cannot be reached from this host",
-        f"see whether `runbook serve` runs and listens there, and whether this host may dial it: `curl -k {url}/healthz`",
+        f"see whether `runbook serve` runs and listens there, and whether this host may dial it: `curl -k {word(url + '/healthz')}`",
         (f"{type(error).__name__}: {error}",),
     )

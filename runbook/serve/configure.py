@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from runbook.load.document import mapping_problem, read_document
 from runbook.load.schema import judge
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.serve.certificate import certificate_at, own_certificate
 from runbook.serve.settings import Certificate, Settings, local_origins, origin_of
@@ -71,7 +72,9 @@ def prepared(folder: Path) -> Path:
     except OSError as error:
         raise _wrong("data", f"{folder}: {error.strerror}") from None
     if hasattr(os, "getuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
-        raise _wrong("data", f"{folder}: others could write there", f"chmod 700 {folder}, or name another --data")
+        raise _wrong(
+            "data", f"{folder}: others could write there", f"`chmod 700 {word(folder)}`, or name another --data"
+        )
     return folder
 
 

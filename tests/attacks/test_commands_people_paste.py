@@ -130,7 +130,7 @@ OURS = {
 }
 SENTENCES = re.compile(
     r"\S+ (?:on \{\}|does not return|stopped|ended with|fails|refuses|crashed|default policy|rule in|rule \{\}|chain \{\}|"
-    r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook \{\}"
+    r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
 SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "engine/collect/controller.py", "engine/survey/devices.py")  # fmt: skip

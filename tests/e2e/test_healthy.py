@@ -44,6 +44,7 @@ def test_every_stage_passes_and_nothing_is_left(two_hosts: Lab, run_in: Callable
     ]
 
 
+@pytest.mark.thorough
 def test_a_slow_link_gives_its_own_bandwidth_and_fails_a_gate_above_it(
     two_hosts: Lab, run_in: Callable[..., Ran]
 ) -> None:
@@ -68,6 +69,7 @@ def test_any_login_shell_will_do(two_hosts: Lab, run_in: Callable[..., Ran], she
     assert ran.code == 0, ran.text()
 
 
+@pytest.mark.thorough
 def test_a_talkative_profile_does_not_confuse_us(two_hosts: Lab, run_in: Callable[..., Ran]) -> None:
     two_hosts["node-b"].write("~/.bashrc", "echo 'Welcome to node-b!'; echo '{\"event\": 1}'; seq 1 2000\n")
     ran = run_in(two_hosts, "-t", "small")

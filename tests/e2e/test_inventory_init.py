@@ -75,6 +75,7 @@ def test_to_stdout_goes_the_inventory_and_nothing_else(two_hosts: Lab) -> None:
     assert sorted(path.name for path in two_hosts.tmp.iterdir() if path.suffix == ".yml") == []
 
 
+@pytest.mark.thorough
 def test_addresses_users_and_keys_from_the_command_line(two_hosts: Lab) -> None:
     """Nodes given by address are called what they call themselves; what was typed is what is written."""
     two_hosts.ssh_config.unlink()
@@ -118,6 +119,7 @@ def test_gpus_are_counted_and_named(two_hosts: Lab) -> None:
     clean(two_hosts)
 
 
+@pytest.mark.thorough
 def test_gpus_that_cannot_be_counted_are_a_comment(two_hosts: Lab) -> None:
     two_hosts["node-a"].tool("nvidia-smi", SMI)
     two_hosts["node-b"].tool("nvidia-smi", SMI_BROKEN)
@@ -129,6 +131,7 @@ def test_gpus_that_cannot_be_counted_are_a_comment(two_hosts: Lab) -> None:
     assert inventory.rendezvous.backend == "gloo"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gpus", [False, True])
 def test_interfaces_with_different_names_are_named_node_by_node(two_hosts: Lab, gpus: bool) -> None:
     rename = "ip link set eth0 down; ip link set eth0 name ens5; ip link set ens5 up"
@@ -162,6 +165,7 @@ def test_the_interface_is_the_one_between_the_nodes_and_the_others_are_mentioned
     assert "docker0" not in text
 
 
+@pytest.mark.thorough
 def test_a_host_that_knows_itself_only_as_127_0_1_1(two_hosts: Lab) -> None:
     for host in two_hosts:
         host.set_hosts(f"127.0.1.1 {host.name}")
@@ -170,6 +174,7 @@ def test_a_host_that_knows_itself_only_as_127_0_1_1(two_hosts: Lab) -> None:
     assert [node.address for node in loaded(two_hosts).nodes] == [host.address for host in two_hosts]
 
 
+@pytest.mark.thorough
 def test_no_python_with_torch(two_hosts: Lab) -> None:
     two_hosts["node-b"].run("rm /opt/runbook-lab/venv/bin/python /opt/runbook-lab/venv/bin/python3", "root")
     done, text = init(two_hosts, "node-a", "node-b")
@@ -179,6 +184,7 @@ def test_no_python_with_torch(two_hosts: Lab) -> None:
     assert [node.python for node in inventory.nodes] == [two_hosts.python, "python3"]
 
 
+@pytest.mark.thorough
 def test_a_python_elsewhere_is_found_and_named_for_its_node(two_hosts: Lab) -> None:
     two_hosts["node-b"].run("mkdir -p /srv && mv /opt/runbook-lab/venv /home/rblab/miniconda3", "root")
     done, text = init(two_hosts, "node-a", "node-b")
@@ -199,6 +205,7 @@ def test_infiniband_ports_and_their_rate(two_hosts: Lab) -> None:
     clean(two_hosts)
 
 
+@pytest.mark.thorough
 def test_infiniband_that_the_job_would_not_use_is_a_comment(two_hosts: Lab) -> None:
     two_hosts.fabric({"node-a": ["mlx5_0"], "node-b": []}, rate=200)
     done, text = init(two_hosts, "node-a", "node-b")
@@ -229,6 +236,7 @@ def test_nobody_is_reached(two_hosts: Lab) -> None:
     assert done.stderr.count("was not reached: ssh-refused") == 2
 
 
+@pytest.mark.thorough
 def test_host_keys_are_verified_unless_told_to_trust(two_hosts: Lab) -> None:
     two_hosts.forget(two_hosts["node-b"])
     done, _ = init(two_hosts, "node-a", "node-b")
@@ -239,6 +247,7 @@ def test_host_keys_are_verified_unless_told_to_trust(two_hosts: Lab) -> None:
     assert two_hosts["node-b"].address in two_hosts.known_hosts.read_text()
 
 
+@pytest.mark.thorough
 def test_through_a_jump_host(two_hosts: Lab) -> None:
     node_b = two_hosts["node-b"]
     done, _ = init(two_hosts, node_b.address, "--jump", "node-a", "--user", two_hosts.user, "--key", str(two_hosts.key))
@@ -254,6 +263,7 @@ def test_one_machine_by_two_names_is_one_node(two_hosts: Lab) -> None:
     assert [node.name for node in loaded(two_hosts).nodes] == ["node-a", "node-b"], text
 
 
+@pytest.mark.thorough
 def test_this_machine_is_a_node_too(two_hosts: Lab) -> None:
     done, text = init(two_hosts, "localhost", "node-a")
     assert done.returncode == 0, done

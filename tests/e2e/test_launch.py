@@ -98,6 +98,7 @@ def test_an_import_error_is_not_tried_again(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_stolen_port_is_another_one_at_the_second_attempt(lab: Lab) -> None:
     thief = f"exec {lab.python} -c 'import socket, time; s = socket.create_server((\"\", 29500)); time.sleep(90)'"
     with lab["node-a"].popen(thief, "root") as holder:
@@ -166,6 +167,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.thorough
 def test_out_of_memory_is_tried_again_once_and_not_twice(lab: Lab) -> None:
     for host in lab:
         host.write("~/work/train.py", OOM, user=lab.user)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from lab import Host, Lab
 from lab.cli import runbook_cli, runbook_finish, runbook_start
+from profiles import one_in
 
 pytestmark = pytest.mark.lab
 PROGRAM = Path(__file__).with_name("chaos.py")
@@ -208,7 +209,7 @@ def held(path: Path, record: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", ["a killed keeper", "killed supervisors", "a killed connection", "a cut network", "a flood"]
+    "name", one_in(3, ["a killed keeper", "killed supervisors", "a killed connection", "a cut network", "a flood"])
 )
 def test_one_fault(name: str) -> None:
     with Lab(2) as lab:

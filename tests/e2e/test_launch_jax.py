@@ -29,6 +29,7 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [(1, 1), pytest.param((1, 3), marks=pytest.mark.thorough)])
 def test_jax_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> None:
     alone = lab["node-a"].run(f"cd ~/work && {lab.python} train.py --steps 6", lab.user)

@@ -71,6 +71,7 @@ def test_every_rank_has_its_own_files(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_the_rank_that_failed_is_named_and_not_its_launcher(lab: Lab) -> None:
     done = runbook_cli(lab, *arguments(lab, "import"), timeout=120)
     cause, node, finding = guilty(done)

@@ -62,7 +62,7 @@ def outcomes(told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return {one["node"]: one["findings"] for one in told["stages"][-1]["outcomes"] if one["verdict"] == "fail"}
 
 
-@pytest.mark.parametrize(("way", "rank"), one_in(3, [(way, rank) for way in WAYS for rank in (3, 0)]))
+@pytest.mark.parametrize(("way", "rank"), one_in(6, [(way, rank) for way in WAYS for rank in (3, 0)]))
 def test_the_rank_that_holds_the_others_up_is_named(lab: Lab, way: str, rank: int) -> None:
     how, cause, words = WAYS[way]
     held(lab, rank, how)
@@ -81,6 +81,7 @@ def test_the_rank_that_holds_the_others_up_is_named(lab: Lab, way: str, rank: in
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_stopped_rank_is_named_reported_and_goes_on(lab: Lab) -> None:
     """`on_stall: report`: nobody is ended, and the training passes once the rank goes on."""
     for host in lab:
@@ -106,6 +107,7 @@ def wait_for_event(file: Path, words: str, timeout: float = 60.0) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.thorough
 def test_a_retry_follows_a_stall_that_is_worth_one(lab: Lab) -> None:
     """The second attempt finds a file, and does not wait. Leaving takes its time too, on a busy machine."""
     held(

@@ -72,6 +72,7 @@ def says(stage: Any) -> str:
     return " ".join(f["says"] for outcome in stage["outcomes"] for f in outcome["findings"])
 
 
+@pytest.mark.thorough
 def test_of_eight_hosts_the_slow_sender_is_named() -> None:
     with Lab(8) as lab:
         all_at(lab, 30)

@@ -56,6 +56,7 @@ def nodes(ran: Ran) -> tuple[Any, ...]:
     return told["bad"], told["dropped"], told["unknown"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_the_burn_in_takes_out_the_master_and_proves_the_others() -> None:
     with Lab(5) as lab:

@@ -73,6 +73,7 @@ def test_a_deny_rule_of_ufw_is_named_and_overruled(ufw: Pair, verb: str) -> None
     assert ufw.connect(29500, patience=LONG) == "open"
 
 
+@pytest.mark.thorough
 def test_ufw_on_the_way_out(pair: Pair) -> None:
     if shutil.which("ufw", path=PATH) is None:
         pytest.skip("ufw is not installed")
@@ -96,6 +97,7 @@ def test_ufw_cannot_overrule_what_stands_before_its_own_rules(ufw: Pair) -> None
     assert ufw.connect(29500, patience=LONG) == "open"
 
 
+@pytest.mark.thorough
 def test_a_firewalld_zone_rejects(firewalld: Pair) -> None:
     assert firewalld.connect(29500, patience=LONG) == "rejected"
     told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500), ports=[(40000, 40100)])
@@ -108,6 +110,7 @@ def test_a_firewalld_zone_rejects(firewalld: Pair) -> None:
     assert firewalld.connect(40101, patience=LONG) == "rejected"
 
 
+@pytest.mark.thorough
 def test_a_rich_rule_of_firewalld_is_overruled(firewalld: Pair) -> None:
     rule = 'rule family="ipv4" source address="10.77.0.0/24" port port="29500" protocol="tcp" drop'
     firewalld.sh(firewalld.server, f"firewall-cmd --permanent --add-rich-rule='{rule}'; firewall-cmd --reload")

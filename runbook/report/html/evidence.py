@@ -20,7 +20,7 @@ LAST_CALLS = 8
 MOST_TAILS = 12
 TAIL_LINES = 30
 
-OF_RANK = re.compile(r"rank-0*(\d+)\.(.+?)\.(stack|flight\.json)")
+OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,5 @@ FAULT = Fault(
     cause="no-route",
     nodes="node-c",
     says=(r"10\.44\.9\.3/24", r"10\.44\.0\.0/24"),
-    quick=True,
     within_s=6,
 )

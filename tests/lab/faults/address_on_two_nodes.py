@@ -19,6 +19,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"node-a and node-b|node-b and node-a", r"10\.44\.0\.1"),
     mends=True,
-    quick=True,
     within_s=5,
 )

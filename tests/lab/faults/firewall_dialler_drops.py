@@ -12,6 +12,5 @@ FAULT = Fault(
     says=(r"node-b drops its own outgoing TCP 29500",),
     mends=True,
     torchrun=True,
-    quick=True,
     within_s=7,
 )

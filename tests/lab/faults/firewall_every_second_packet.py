@@ -11,6 +11,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"numgen inc mod 2", r"\d+% packet loss"),
     mends=True,
-    quick=True,
     within_s=14,
 )

@@ -18,6 +18,5 @@ FAULT = Fault(
     nodes="node-a",
     says=(r"iptables-legacy chain INPUT rule 2", r"sudo iptables-legacy -I INPUT 2"),
     mends=True,
-    quick=True,
     within_s=7,
 )

@@ -27,6 +27,5 @@ FAULT = Fault(
     nodes="node-a",
     says=(r"elsewhere: nft rule ip nat prerouting", r"redirect to :8080"),
     mends=True,
-    quick=True,
     within_s=9,
 )

@@ -21,6 +21,5 @@ FAULT = Fault(
     cause="driver-library-mismatch",
     nodes="node-b",
     says=(r"sudo reboot",),
-    quick=True,
     within_s=6,
 )

@@ -20,6 +20,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"3 uncorrectable", r"--gpu-reset -i 1"),
     mends=True,
-    quick=True,
     within_s=6,
 )

@@ -20,6 +20,5 @@ FAULT = Fault(
     cause="ib-hca-missing",
     nodes="node-b",
     says=(r"node-b has no HCA mlxl5_1: it has mlx5_0, mlx5_1", r"did you mean `mlx5_1`"),
-    quick=True,
     within_s=12,
 )

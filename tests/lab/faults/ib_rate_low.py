@@ -17,6 +17,5 @@ FAULT = Fault(
     cause="ib-rate-low",
     nodes="node-b",
     says=(r"mlx5_1:1 of node-b runs at 50 Gbit/s, not at the promised 200",),
-    quick=True,
     within_s=12,
 )

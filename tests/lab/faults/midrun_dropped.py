@@ -12,6 +12,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"tcp dport != 22 drop",),
     torchrun=True,
-    quick=True,
     within_s=10,
 )

@@ -15,6 +15,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"the address of node-c",),
     mends=True,
-    quick=True,
     within_s=4,
 )

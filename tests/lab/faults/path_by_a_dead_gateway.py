@@ -11,6 +11,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"behind the gateway 10\.\d+\.\d+\.123, which does not answer",),
     mends=True,
-    quick=True,
     within_s=8,
 )

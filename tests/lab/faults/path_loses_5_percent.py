@@ -11,6 +11,5 @@ FAULT = Fault(
     cause="packet-loss",
     nodes="node-b",
     says=(r"node-a", r"node-c", r"\d %"),
-    quick=True,
     within_s=8,
 )

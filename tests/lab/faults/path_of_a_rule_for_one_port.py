@@ -13,6 +13,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"`100: from all ipproto tcp dport 29000-29999 lookup 77`", r"unreachable default table 77"),
     mends=True,
-    quick=True,
     within_s=5,
 )

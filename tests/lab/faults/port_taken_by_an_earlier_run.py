@@ -22,6 +22,5 @@ FAULT = Fault(
     nodes="node-a",
     says=(r"left behind by runbook's run 20260101-000000-abcdef", r"kill \d+"),
     mends=True,
-    quick=True,
     within_s=5,
 )

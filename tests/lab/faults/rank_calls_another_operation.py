@@ -14,6 +14,5 @@ FAULT = Fault(
     cause="mismatched-collectives",
     nodes="node-b",
     says=(r"called broadcast", r"called all_reduce"),
-    quick=True,
     within_s=12,
 )

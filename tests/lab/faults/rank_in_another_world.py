@@ -10,6 +10,5 @@ FAULT = Fault(
     cause="world-size-mismatch",
     nodes="node-b",
     says=(r"WORLD_SIZE=3, and it is 2",),
-    quick=True,
     within_s=6,
 )

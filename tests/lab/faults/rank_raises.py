@@ -13,6 +13,5 @@ FAULT = Fault(
     cause="program-error",
     nodes="node-b",
     says=(r"KeyError: 'learning_rate' at .*sitecustomize\.py:\d+ in meddled",),
-    quick=True,
     within_s=8,
 )

@@ -14,6 +14,5 @@ FAULT = Fault(
     nodes="node-b",
     says=(r"kill -CONT \d+",),
     torchrun=True,
-    quick=True,
     within_s=10,
 )

@@ -11,6 +11,5 @@ FAULT = Fault(
     cause="rank-behind",
     nodes="node-b",
     says=(r"every AllReduce waits for rank 1 on node-b",),
-    quick=True,
     within_s=10,
 )
