@@ -46,6 +46,15 @@ class Wine:
             "WINEDEBUG": "-all",
             "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",  # it asks about them in a window otherwise
         }
+        # Ends the server when we do, or when we are killed: then the pipe ends as well.
+        self._ends_with_us = subprocess.Popen(
+            ["sh", "-c", "cat; exec wineserver -k"],
+            env=self._environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt in the terminal is not for it
+        )
         try:
             self._start()
         except BaseException:
@@ -61,7 +70,10 @@ class Wine:
                 )
 
     def close(self) -> None:
-        subprocess.run(["wineserver", "-k"], env=self._environ, timeout=60, check=False)
+        with self._ends_with_us as ending:
+            assert ending.stdin is not None
+            ending.stdin.close()
+            ending.wait(60)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     @property
