@@ -32,6 +32,8 @@ from runbook.model.secret_formats import holds_secret, names_secret
 from runbook.serve.groups.stand_in import STAND_INS, leaks
 
 SHELLS = ("sh", "bat", "ps1")
+DRAFT = ".lint-"
+"""How folders in DATA begin in which lint looks at a text; a server that was killed leaves one."""
 _NO_LAUNCH = Playbook("none", ())
 
 
@@ -100,10 +102,10 @@ class Linted:
         return [one for one in self.told if one.severity == "error"]
 
 
-def linted(name: str, text: str) -> Linted:
-    """As `runbook lint` sees a group's file with this text."""
-    with tempfile.TemporaryDirectory(prefix="runbook-group-") as folder:
-        path = Path(folder, f"{name}.yml")
+def linted(file: Path, text: str) -> Linted:
+    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text."""
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
+        path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
             found = lint([str(path)]).findings
@@ -208,7 +210,7 @@ def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
 
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the command line writes.
     """
-    plain = [one for one in linted(path.stem, text).told if one.rule.startswith("secret.")]
+    plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
     if plain:
         message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
         raise FilesWrong([Problem(plain[0].rule, message, None, plain[0].help)])

@@ -73,7 +73,7 @@ def propose(desk: Desk, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
         except (Uneditable, ValueError) as error:
             raise Refused(f"{error}: change it in the text of the file") from None
         text = editing.text
-    after = linted(file.name, text)
+    after = linted(file.path, text)
     if after.closed:
         raise Refused(after.closed)
     if any(secret in after.shown for secret in look.linted.hidden.values()):
@@ -169,7 +169,7 @@ def _moved(
             take_node(out, node)
     for file, text in ((source, out), (sink, into)):
         if file and text:
-            _refuse_errors(desk.look_at(file).linted, linted(file.name, text.text))
+            _refuse_errors(desk.look_at(file).linted, linted(file.path, text.text))
     what = f"moved {names} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         desk.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
