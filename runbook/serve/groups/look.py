@@ -65,7 +65,7 @@ class RankRow:
 class Meaning:
     """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
 
-    `environments`: what each rank will have set, by its number, with every secret as ***.
+    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is reached by one.
     """
 
     ranks: tuple[RankRow, ...]
@@ -76,6 +76,7 @@ class Meaning:
     launcher: str
     nodes: tuple[str, ...]
     why: str = ""
+    by_agent: bool = False
 
     @property
     def world_size(self) -> int:
@@ -195,7 +196,9 @@ def _meaning(plan: Plan, seats: Seating) -> Meaning:
     rendezvous = plan.inventory.rendezvous
     launcher = job.launcher if job else "direct"
     where = f"{seats.address}:{rendezvous.port}"
-    return Meaning(rows, where, rendezvous.backend, environments, command, launcher, tuple(seats.seats))
+    by_agent = any(node.connection == "agent" for node in plan.inventory.nodes)
+    nodes = tuple(seats.seats)
+    return Meaning(rows, where, rendezvous.backend, environments, command, launcher, nodes, by_agent=by_agent)
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:

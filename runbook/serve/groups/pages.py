@@ -273,12 +273,12 @@ async def start(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"])
+    await _done(work.end, desk_of(request), request.path_params["name"], _person(request))
     return _to(request.path_params["name"])
 
 
 async def kill(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"], now=True)
+    await _done(work.end, desk_of(request), request.path_params["name"], _person(request), now=True)
     return _to(request.path_params["name"])
 
 
@@ -436,7 +436,7 @@ async def api_start(request: Request) -> Response:
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
-    says = await _done(work.end, desk_of(request), request.path_params["name"], now=body.get("now") is True)
+    says = await _done(work.end, desk_of(request), request.path_params["name"], _person(request), now=body.get("now") is True)
     return JSONResponse({"says": says})
 
 

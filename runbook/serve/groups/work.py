@@ -202,15 +202,17 @@ def start(desk: Desk, name: str, person: str, *, only_launch: bool = False) -> s
     if not look.meaning.command:
         raise Refused("there is nothing to start: the file has no `launch:`")
     more = ["--start-at", "launch"] if only_launch else []
+    if look.meaning.by_agent:
+        more.append("--detach")  # agents are reached through this server, and its end is not to be that of the ranks
     return desk.processes.start(name, look.file.path, person, more)
 
 
-def end(desk: Desk, name: str, *, now: bool = False) -> str:
+def end(desk: Desk, name: str, person: str, *, now: bool = False) -> str:
     """Stop or kill what runs of a group; what was done. Raises NotRunning."""
     latest = latest_run(desk, name)
     if latest is None:
         raise NotRunning(name)
-    return desk.processes.end(latest.id, now=now)
+    return desk.processes.end(latest.id, person, now=now)
 
 
 def restart(desk: Desk, name: str, person: str) -> None:
@@ -218,7 +220,8 @@ def restart(desk: Desk, name: str, person: str) -> None:
     latest = latest_run(desk, name)
     if latest is None:
         raise NotRunning(name)
-    desk.processes.restart(latest.id, desk.groups.read(name).path, person)
+    desk.groups.read(name)
+    desk.processes.restart(latest.id, person, lambda: start(desk, name, person))
 
 
 def restore(desk: Desk, name: str, version: int, seen: str, person: str) -> None:
