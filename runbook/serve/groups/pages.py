@@ -436,7 +436,9 @@ async def api_start(request: Request) -> Response:
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
-    says = await _done(work.end, desk_of(request), request.path_params["name"], _person(request), now=body.get("now") is True)
+    says = await _done(
+        work.end, desk_of(request), request.path_params["name"], _person(request), now=body.get("now") is True
+    )
     return JSONResponse({"says": says})
 
 
