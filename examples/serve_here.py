@@ -6,6 +6,7 @@ python examples/serve_here.py DATA        a folder that is made anew each time
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -21,13 +22,14 @@ RUNBOOK = (sys.executable, "-m", "runbook")
 PORT = 8400
 START_S = 60.0
 END_S = 20.0
+SIOCGIFADDR = 0x8915  # Linux
 MARK = "made-by-serve-here"
 """A file in DATA: no other folder is removed."""
 
 GROUP = """\
 name: train
 rendezvous: {{port: 29500, backend: gloo}}
-network: {{ports: 29500-29510}}
+network: {{interface: {interface}, ports: 29500-29510}}
 defaults: {{connection: agent, address: {address}, processes: 2, python: {python}, workdir: {work}}}
 nodes:
   one: {{}}
@@ -48,8 +50,10 @@ def main() -> int:
     data.chmod(0o700)
     (data / MARK).touch()
     group = data / "groups" / "train.yml"
+    address = own_address()
     words = {
-        "address": own_address(),
+        "address": address,
+        "interface": interface_of(address),
         "work": data / "work",
         "python": sys.executable,
         "example": Path(__file__).with_name("train_ddp.py"),
@@ -124,6 +128,16 @@ def own_address() -> str:
         probe.connect(("192.0.2.1", 9))  # which sends nothing: it only asks for the route
         return str(probe.getsockname()[0])
     sys.exit("this machine has no network but loopback, and nodes cannot be told to dial that")
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has it: by the host's name alone, gloo may find the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                if socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, name.encode().ljust(256, b"\0"))[20:24]) == address:
+                    return name
+    sys.exit(f"which network interface has {address}?")
 
 
 def until(done: Callable[[], bool], what: str) -> None:

@@ -73,7 +73,8 @@ async def listed(request: Request) -> Response:
 
 def _run(desk: Desk, id: str) -> tuple[RunRow, dict[str, Any], bool]:
     try:
-        return desk.runs.row(id), desk.runs.document(id), desk.processes.lives(id)
+        row = desk.runs.row(id)
+        return row, desk.runs.document(id), not row.verdict and desk.processes.lives(id)
     except NoRun:
         raise Refused(404, "there is no such run") from None
 
