@@ -30,10 +30,10 @@ GROUP = """\
 name: train
 rendezvous: {{port: 29500, backend: gloo}}
 network: {{interface: {interface}, ports: 29500-29510}}
-defaults: {{connection: agent, address: {address}, processes: 2, python: {python}, workdir: {work}}}
+defaults: {{connection: agent, processes: 2, python: {python}, workdir: {work}}}
 nodes:
-  one: {{}}
-  two: {{}}
+  one: {{address: {address}}}
+  two: {{address: 127.0.0.2}}  # noqa: inventory.loopback-address
 launch:
   command: [{python}, {example}, --steps, "600", --pause, "0.2"]
   env: {{OMP_NUM_THREADS: "1"}}
