@@ -121,7 +121,7 @@ def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path:
         assert not told["running"]
     logs = tmp_path / "data" / "runs" / id / "logs" / "attempt-01"
     for rank in range(2):
-        (file,) = logs.glob(f"rank-0000{rank}.*.out")
+        (file,) = logs.glob(f"rank-0*{rank}.*.out")
         *lines, last = file.read_text().splitlines()
         assert last == f"rank {rank} all {len(lines)}"
         assert lines == [f"rank {rank} line {number}" for number in range(1, len(lines) + 1)]
