@@ -12,10 +12,11 @@ GPU := $(VENV)/gpu
 # Tests start this program many hundreds of times: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-gpu check test-packages bench clean help
+.PHONY: demo serve test test-all test-gpu check test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
+	@echo "make serve   the page of a server with two agents on this machine; Ctrl-C ends it"
 	@echo "make test    style, types, import contract and the test suite (with the lab, as root on Linux)"
 	@echo "make test-all  the same with every fault, every example and every attack"
 	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
@@ -24,6 +25,9 @@ help:
 
 demo: $(VENV)/.demo
 	@$(BIN)/runbook run playbooks/two_node_allreduce.yml
+
+serve: $(VENV)/.serve
+	@exec $(BIN)/python examples/serve_here.py .runbook/serve-here
 
 test: $(VENV)/.dev test-packages check
 	$(PYTEST)
@@ -73,6 +77,10 @@ $(GPU)/.ready: pyproject.toml tests/gpu/needs.py
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.serve: $(VENV)/.demo
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo

@@ -20,6 +20,7 @@ from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
+from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
@@ -333,6 +334,11 @@ def cannot_dial(member: Member, reason: str, where: str, master: str, port: int)
     )
 
 
+def _meant(node: Node) -> bool:
+    """Whether the inventory itself says that this node is on the machine of another: to try the tool with one."""
+    return node.connection == "local" or (node.connection == "agent" and is_loopback(node.address))
+
+
 def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
     """The machines that joined must be the inventory's, each its own: a job of one host twice must not pass."""
     world = gang.extra.get("world")
@@ -353,7 +359,7 @@ def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
     machines: dict[str, str] = {}
     for node in at.nodes:
         first = machines.setdefault(at.machine(node.name), node.name)
-        if first != node.name and node.connection != "local":
+        if first != node.name and not _meant(node):
             found.setdefault(
                 node.name,
                 Finding(

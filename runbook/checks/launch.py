@@ -148,7 +148,7 @@ class _Try:
                 at.say(says, None, None, {"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
             end, stall = self._watch(deadline)
-            if end.kind == "late" and self._job.detach:
+            if self._job.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in crew.members):
@@ -164,20 +164,8 @@ class _Try:
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
 
     def say_ends(self) -> None:
-        """How long each process ran and how it ended, for reports; `ended` null: nobody saw its end."""
-        ends = [
-            {
-                "node": member.place.node,
-                "ranks": list(member.place.ranks),
-                "started": member.started,
-                "ended": member.ended,
-                "code": member.code,
-                "state": "lost" if member.lost else member.state,
-                "why": str(member.journal.get("why") or ""),
-            }
-            for member in self._crew.members
-        ]
-        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": ends}})
+        """For reports."""
+        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._crew.ends()}})
 
     def _watch(self, deadline: float) -> tuple[End, Stall]:
         """How the attempt ended; where a stall ended it, with its findings by guilty node."""
@@ -254,14 +242,26 @@ class _Try:
         ]
 
     def _detached(self) -> list[Outcome]:
-        """It goes on without us: every rank lives, and the state is on the nodes."""
+        """It goes on without us, and the state is on the nodes. Of one that is not reached any more nobody knows, and a
+        connection that ends is no reason to end a job that is to outlive it."""
         job = self._at.run.run_id
         proof = (
             f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
             f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
-        return [Outcome.passed(name, proof, metrics=metrics) for name in self._crew.nodes]
+        lost = {member.place.node: member.lost for member in self._crew.members if member.lost}
+        return [
+            Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
+            if (why := lost.get(name))
+            else Outcome.passed(name, proof, metrics=metrics)
+            for name in self._crew.nodes
+        ]
+
+    def _only_lost(self, end: End) -> bool:
+        """Whether nothing failed but the connection to a node."""
+        failed = [member for member in self._crew.members if member.failed]
+        return end.kind == "failed" and all(member.lost for member in failed)
 
     def _details(self) -> str:
         again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""

@@ -167,6 +167,9 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
     run.add_argument("--report", action="store_true", help="leave a page of it all in the run's folder: report.html")
     run.add_argument(
+        "--detach", action="store_true", help="launches go on without this command, as with `detach: true` in the file"
+    )
+    run.add_argument(
         "--without-bad",
         action="store_true",
         help="go on without nodes that a check proved bad, or could not judge (`when_bad: drop` for every check)",
@@ -392,7 +395,13 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "-f", "--follow", action="store_true", help="go on until the job has ended; Ctrl-C leaves it alone"
     )
     about = "follow a job, and end all of it at the first rank that fails, with the cause; Ctrl-C leaves it alone"
-    command("attach", [which, one, read], about, ATTACH)
+    attach = command("attach", [which, one, read], about, ATTACH)
+    attach.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help="the folder of the run that launched it: its logs, events and result go on there, and nodes that are not reached "
+        "are waited for",
+    )
     stop = command("stop", [which, one], "end a job on every node: TERM, then its grace, then KILL", STOP)
     stop.add_argument("--now", action="store_true", help="KILL at once, without grace: no checkpoint is written")
     about = "remove a job's files from the nodes, its logs too, once no rank of it lives"

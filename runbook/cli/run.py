@@ -13,6 +13,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.without_bad,
         arguments.min_nodes,
     )
+    if arguments.detach:
+        playbook = detached(playbook)
     plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
@@ -99,6 +102,15 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
     document = source if isinstance(source, Document) else read_document(source)
     inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
+
+
+def detached(playbook: Playbook) -> Playbook:
+    """With `detach: true` in every launch."""
+    stages = [
+        replace(stage, launch={**stage.launch, "detach": True}) if stage.kind == "launch" else stage
+        for stage in playbook.stages
+    ]
+    return replace(playbook, stages=tuple(stages))
 
 
 def leave_report(run_dir: Path, output: str) -> None:

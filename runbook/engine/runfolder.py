@@ -45,6 +45,23 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
             os.close(holder)
 
 
+@contextlib.contextmanager
+def folder_of_run(named: str) -> Iterator[Path]:
+    """The folder of a run of this user that goes on, held as in `run_folder`. Raises FilesWrong."""
+    path = Path(named)
+    try:
+        holder = _held(path)
+    except OSError as error:
+        raise _wrong(f"--run-dir {named}: {error.strerror}") from None
+    try:
+        if not _is_our_run(path, [name for name in FILES if os.path.lexists(path / name)]):
+            raise _wrong(f"--run-dir {named}: what is there is not as a run of this user left it")
+        yield path
+    finally:
+        if holder is not None:
+            os.close(holder)
+
+
 def homes() -> list[Path]:
     """Where runs that name no folder put theirs, the first that can be used: here, and in the user's own folder for such."""
     here, state = Path(".runbook", "runs"), Path(os.environ.get("XDG_STATE_HOME", ""))

@@ -59,10 +59,13 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     known = cluster is not None
     if cluster is not None:
         problems += too_few_nodes(file.playbook, cluster, Choice())
-    places = {file.document.span(*keys): keys for keys in _stage_keys(file)}
+    places: dict[Span | None, list[Keys]] = {}  # in an inventory with a launch all stages stand at one place
+    for keys in _stage_keys(file):
+        places.setdefault(file.document.span(*keys), []).append(keys)
     staged: list[Staged] = []
     for stage in file.playbook.stages:
-        keys = places.get(stage.span, ("stages",))
+        there = places.get(stage.span)
+        keys = there.pop(0) if there else ("stages",)
         planning = _Planning(file, stage, keys, cluster or _ANY_CLUSTER)
         planned = planning.planned(patterns=known)
         problems += [problem for problem in planning.problems if known or _of_any(problem, stage)]

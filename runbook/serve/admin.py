@@ -1,4 +1,4 @@
-"""People, tokens and the audit: for admins, as a page and as JSON; every change is a function that both call."""
+"""People, tokens, agents and the audit: for admins, as a page and as JSON; every change is a function that both call."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.audit import Audit
+from runbook.serve.desk import fleet_of
 from runbook.serve.guards import Refused
 from runbook.serve.page import Page
 from runbook.serve.people import People, role_named
@@ -37,7 +38,7 @@ async def page(request: Request) -> Response:
 
 
 def _shown(request: Request, **made: str) -> Response:
-    """The page; `made` has what is shown once: a new token, a new link."""
+    """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
     before = _number(request.query_params.get("before"))
     people, audit = _people(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
@@ -46,10 +47,11 @@ def _shown(request: Request, **made: str) -> Response:
         "admin.html",
         people=people.all(),
         tokens=people.tokens(),
+        agents=fleet_of(request).nodes(),
         entries=entries[:AUDIT_PAGE],
         older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
         when=lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)),
-        made={"token": "", "link": "", "who": "", **made},
+        made={"token": "", "link": "", "who": "", "string": "", **made},
     )
 
 
@@ -92,6 +94,30 @@ async def add_token(request: Request) -> Response:
 async def revoke_token(request: Request) -> Response:
     _people(request).revoke_token(request.path_params["id"])
     return _back()
+
+
+async def enrol_agent(request: Request) -> Response:
+    """With an empty name the host takes its own."""
+    return _shown(request, string=await asyncio.to_thread(_enrolled, request, str(request.state.form.get("name", ""))))
+
+
+async def revoke_agent(request: Request) -> Response:
+    await asyncio.to_thread(_revoked, request)
+    return RedirectResponse("/admin#agents", 303)
+
+
+def _enrolled(request: Request, name: str) -> str:
+    try:
+        return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
+    except ValueError as wrong:
+        raise Refused(422, str(wrong)) from None
+
+
+def _revoked(request: Request) -> None:
+    try:
+        fleet_of(request).revoke(request.path_params["name"])
+    except KeyError:
+        raise Refused(404, "no agent has this name") from None
 
 
 def _back() -> Response:
@@ -151,6 +177,16 @@ async def api_revoke_token(request: Request) -> Response:
     return Response(status_code=204)
 
 
+async def api_enrol_agent(request: Request) -> Response:
+    asked = await fields(request, "name")
+    return JSONResponse({"string": await asyncio.to_thread(_enrolled, request, asked["name"])}, 201)
+
+
+async def api_revoke_agent(request: Request) -> Response:
+    await asyncio.to_thread(_revoked, request)
+    return Response(status_code=204)
+
+
 async def api_audit(request: Request) -> Response:
     """The newest first; `before=` an id pages on."""
     entries = _audit(request).newest(AUDIT_PAGE, _number(request.query_params.get("before")))
@@ -172,13 +208,15 @@ async def fields(request: Request, *names: str) -> dict[str, str]:
 
 
 PAGES = [
-    Page("/admin", ("GET",), page, "admin", says="People, tokens and the audit", nav="Admin"),
+    Page("/admin", ("GET",), page, "admin", says="People, tokens, agents and the audit", nav="Admin"),
     Page("/admin/people", ("POST",), add_person, "admin", says="Add a person"),
     Page("/admin/people/{name}/role", ("POST",), change_person, "admin", says="Change a person's role"),
     Page("/admin/people/{name}/remove", ("POST",), remove_person, "admin", says="Remove a person"),
     Page("/admin/people/{name}/link", ("POST",), link_person, "admin", says="Make a login link"),
     Page("/admin/tokens", ("POST",), add_token, "admin", says="Make a token"),
     Page("/admin/tokens/{id}/revoke", ("POST",), revoke_token, "admin", says="Revoke a token"),
+    Page("/admin/agents", ("POST",), enrol_agent, "admin", says="Make a string that enrols a node"),
+    Page("/admin/agents/{name}/revoke", ("POST",), revoke_agent, "admin", says="Revoke an agent"),
     Page("/account", ("GET",), account, "viewer", says="One's own account"),
     Page("/account/password", ("POST",), new_password, "viewer", says="Change the own password"),
     Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="Who asks, and what that may"),
@@ -188,5 +226,7 @@ PAGES = [
     Page("/api/v1/tokens", ("GET",), api_tokens, "admin", kind="api", says="List the tokens"),
     Page("/api/v1/tokens", ("POST",), api_add_token, "admin", kind="api", says="Make a token"),
     Page("/api/v1/tokens/{id}", ("DELETE",), api_revoke_token, "admin", kind="api", says="Revoke a token"),
+    Page("/api/v1/agents", ("POST",), api_enrol_agent, "admin", "api", "Make a string that enrols a node"),
+    Page("/api/v1/agents/{name}", ("DELETE",), api_revoke_agent, "admin", "api", "Revoke an agent"),
     Page("/api/v1/audit", ("GET",), api_audit, "admin", kind="api", says="Who changed what"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
@@ -62,8 +63,10 @@ def create_app(settings: Settings) -> Starlette:
         changed.start()
         try:
             async with fleet.running(), agents.Door(fleet, settings.data).open():
+                await asyncio.to_thread(app.state.desk.processes.adopt)
                 yield
         finally:
+            app.state.desk.processes.close()
             changed.close()
             store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from starlette.requests import Request
 
 from runbook.serve.agents.fleet import Fleet
 from runbook.serve.groups.files import GroupFile, Groups, NoGroup
-from runbook.serve.groups.look import Linted, Meaning, linted, meaning
+from runbook.serve.groups.look import DRAFT, Linted, Meaning, linted, meaning
 from runbook.serve.runs.folders import Runs
 from runbook.serve.runs.start import Processes
 from runbook.serve.store import Store
@@ -35,6 +36,8 @@ class Desk:
 
     def __init__(self, data: Path, store: Store, changed: Callable[[str], object]) -> None:
         data = data.resolve()
+        for left in data.glob(f"{DRAFT}*"):
+            shutil.rmtree(left, ignore_errors=True)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
         self.processes = Processes(data, self.runs, changed)
@@ -52,7 +55,7 @@ class Desk:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        look = Look(file, linted(file.name, file.text), meaning(file.path, file.text))
+        look = Look(file, linted(file.path, file.text), meaning(file.path, file.text))
         with self._lock:
             self._kept[key] = look
             while len(self._kept) > REMEMBERED:

@@ -142,6 +142,21 @@ class Crew:
         elif member.state != OVER:
             member.keeper_gone = True
 
+    def ends(self) -> list[Facts]:
+        """How long each process ran and how it ended, for reports; `ended` null: nobody saw its end."""
+        return [
+            {
+                "node": member.place.node,
+                "ranks": list(member.place.ranks),
+                "started": member.started,
+                "ended": member.ended,
+                "code": member.code,
+                "state": "lost" if member.lost else member.state,
+                "why": str(member.journal.get("why") or ""),
+            }
+            for member in self.members
+        ]
+
     def lose(self, node: str, error: Unreachable) -> None:
         for member in self.on(node):
             if member.state != OVER:

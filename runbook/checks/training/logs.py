@@ -25,6 +25,7 @@ class _File:
     redactor: Redactor
     at: int = 0  # bytes that were fetched
     held: bytes = b""
+    there: int = 0  # bytes at its beginning that were written before, and are not written again
 
 
 class RankLogs:
@@ -38,12 +39,16 @@ class RankLogs:
         tell: Callable[[Place, str, list[str]], None],
         stopped: Callable[[Place, Mapping[str, Any]], None] = lambda place, event: None,
         of_nodes: Mapping[str, Redactor] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own."""
+        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own; `goes_on`: the
+        files hold the beginning of what will come, from one who looked before."""
         self.folder = run_dir / "logs" / attempt
         self._place = (run_dir, "logs", attempt)
         self._redactor = redactor
         self._of_nodes = of_nodes or {}
+        self._goes_on = goes_on
         self._tell = tell
         self._stopped = stopped
         self._lock = threading.Lock()
@@ -67,7 +72,10 @@ class RankLogs:
     def take(self, place: Place, name: str, data: bytes, begin: int) -> None:
         """Bytes of a file from `begin` on; those that are here already count once."""
         with self._lock:
-            file = self._files.setdefault(name, _File(name, self.redactor_of(place.node)))
+            file = self._files.get(name)
+            if file is None:
+                file = _File(name, self.redactor_of(place.node), there=self._size(name) if self._goes_on else 0)
+                self._files[name] = file
             data = data[max(0, file.at - begin) :]
             file.at += len(data)
             *whole, file.held = (file.held + data).split(b"\n")
@@ -104,9 +112,18 @@ class RankLogs:
                         self._stopped(place, told)
                 continue
             said.append(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-        self._write(file.name, b"".join(kept))
+        data = b"".join(kept)
+        known = min(file.there, len(data))
+        file.there -= known
+        self._write(file.name, data[known:])
         if said:
             self._tell(place, file.name.rpartition(".")[2], said)
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self.folder / name).stat().st_size
+        except OSError:
+            return 0
 
     def _write(self, name: str, data: bytes) -> None:
         try:

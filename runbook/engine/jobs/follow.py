@@ -25,11 +25,14 @@ PATIENCE_S = 60.0
 """How long a node that is reached may tell nothing of a job whose logs are followed."""
 
 
-def crew_of(cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets) -> Crew:
-    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets."""
+def crew_of(
+    cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets, *, goes_on: bool = False
+) -> Crew:
+    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets. `goes_on`: a part
+    of them is there already."""
     run = Run(job.id, run_dir, cluster.site, redactor=secrets.everywhere)
     at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
-    logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes)
+    logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
     crew = Crew(at, job.attempt, job.places, logs)
     crew.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in crew.nodes}
     crew.offsets = {name: cluster.site.sessions[name].clock() for name in crew.folders if name in cluster.site.sessions}

@@ -74,7 +74,8 @@ async def drain(request: Request) -> Response:
         raise Refused(404, "no agent has this name")
     await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
     desk_of(request).changed("fleet")
-    return RedirectResponse(f"/nodes/{quote(name)}", 303)
+    back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"
+    return RedirectResponse(back, 303)
 
 
 async def api_fleet(request: Request) -> Response:

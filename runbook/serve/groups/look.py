@@ -32,6 +32,8 @@ from runbook.model.secret_formats import holds_secret, names_secret
 from runbook.serve.groups.stand_in import STAND_INS, leaks
 
 SHELLS = ("sh", "bat", "ps1")
+DRAFT = ".lint-"
+"""How folders in DATA begin in which lint looks at a text; a server that was killed leaves one."""
 _NO_LAUNCH = Playbook("none", ())
 
 
@@ -63,7 +65,7 @@ class RankRow:
 class Meaning:
     """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
 
-    `environments`: what each rank will have set, by its number, with every secret as ***.
+    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is reached by one.
     """
 
     ranks: tuple[RankRow, ...]
@@ -74,6 +76,7 @@ class Meaning:
     launcher: str
     nodes: tuple[str, ...]
     why: str = ""
+    by_agent: bool = False
 
     @property
     def world_size(self) -> int:
@@ -100,10 +103,10 @@ class Linted:
         return [one for one in self.told if one.severity == "error"]
 
 
-def linted(name: str, text: str) -> Linted:
-    """As `runbook lint` sees a group's file with this text."""
-    with tempfile.TemporaryDirectory(prefix="runbook-group-") as folder:
-        path = Path(folder, f"{name}.yml")
+def linted(file: Path, text: str) -> Linted:
+    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text."""
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
+        path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
             found = lint([str(path)]).findings
@@ -193,7 +196,9 @@ def _meaning(plan: Plan, seats: Seating) -> Meaning:
     rendezvous = plan.inventory.rendezvous
     launcher = job.launcher if job else "direct"
     where = f"{seats.address}:{rendezvous.port}"
-    return Meaning(rows, where, rendezvous.backend, environments, command, launcher, tuple(seats.seats))
+    by_agent = any(node.connection == "agent" for node in plan.inventory.nodes)
+    nodes = tuple(seats.seats)
+    return Meaning(rows, where, rendezvous.backend, environments, command, launcher, nodes, by_agent=by_agent)
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:
@@ -208,7 +213,7 @@ def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
 
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the command line writes.
     """
-    plain = [one for one in linted(path.stem, text).told if one.rule.startswith("secret.")]
+    plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
     if plain:
         message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
         raise FilesWrong([Problem(plain[0].rule, message, None, plain[0].help)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -249,7 +250,7 @@ async def version(request: Request) -> Response:
     if at is None:
         raise Refused(404, "there is no such version")
     before = history[at + 1] if at + 1 < len(history) else None
-    lines = await run_in_threadpool(_between, name, before, history[at])
+    lines = await run_in_threadpool(_between, desk_of(request).groups.path(name), before, history[at])
     with contextlib.suppress(NoGroup):
         now = desk_of(request).groups.read(name)
         return html(
@@ -258,11 +259,11 @@ async def version(request: Request) -> Response:
     return html(request, "group_version.html", group=name, one=history[at], lines=lines, now="", moment=moment)
 
 
-def _between(name: str, before: Version | None, after: Version) -> list[str]:
-    old, new = linted(name, before.text) if before else Linted([], "", {}), linted(name, after.text)
+def _between(path: Path, before: Version | None, after: Version) -> list[str]:
+    old, new = linted(path, before.text) if before else Linted([], "", {}), linted(path, after.text)
     if old.closed or new.closed:
         return [old.closed or new.closed]
-    return difference(name, old.shown, new.shown)
+    return difference(path.stem, old.shown, new.shown)
 
 
 async def start(request: Request) -> Response:
@@ -272,12 +273,12 @@ async def start(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"])
+    await _done(work.end, desk_of(request), request.path_params["name"], _person(request))
     return _to(request.path_params["name"])
 
 
 async def kill(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"], now=True)
+    await _done(work.end, desk_of(request), request.path_params["name"], _person(request), now=True)
     return _to(request.path_params["name"])
 
 
@@ -435,7 +436,9 @@ async def api_start(request: Request) -> Response:
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
-    says = await _done(work.end, desk_of(request), request.path_params["name"], now=body.get("now") is True)
+    says = await _done(
+        work.end, desk_of(request), request.path_params["name"], _person(request), now=body.get("now") is True
+    )
     return JSONResponse({"says": says})
 
 

@@ -73,7 +73,7 @@ def propose(desk: Desk, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
         except (Uneditable, ValueError) as error:
             raise Refused(f"{error}: change it in the text of the file") from None
         text = editing.text
-    after = linted(file.name, text)
+    after = linted(file.path, text)
     if after.closed:
         raise Refused(after.closed)
     if any(secret in after.shown for secret in look.linted.hidden.values()):
@@ -169,7 +169,7 @@ def _moved(
             take_node(out, node)
     for file, text in ((source, out), (sink, into)):
         if file and text:
-            _refuse_errors(desk.look_at(file).linted, linted(file.name, text.text))
+            _refuse_errors(desk.look_at(file).linted, linted(file.path, text.text))
     what = f"moved {names} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         desk.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
@@ -202,15 +202,17 @@ def start(desk: Desk, name: str, person: str, *, only_launch: bool = False) -> s
     if not look.meaning.command:
         raise Refused("there is nothing to start: the file has no `launch:`")
     more = ["--start-at", "launch"] if only_launch else []
+    if look.meaning.by_agent:
+        more.append("--detach")  # agents are reached through this server, and its end is not to be that of the ranks
     return desk.processes.start(name, look.file.path, person, more)
 
 
-def end(desk: Desk, name: str, *, now: bool = False) -> str:
+def end(desk: Desk, name: str, person: str, *, now: bool = False) -> str:
     """Stop or kill what runs of a group; what was done. Raises NotRunning."""
     latest = latest_run(desk, name)
     if latest is None:
         raise NotRunning(name)
-    return desk.processes.end(latest.id, now=now)
+    return desk.processes.end(latest.id, person, now=now)
 
 
 def restart(desk: Desk, name: str, person: str) -> None:
@@ -218,7 +220,8 @@ def restart(desk: Desk, name: str, person: str) -> None:
     latest = latest_run(desk, name)
     if latest is None:
         raise NotRunning(name)
-    desk.processes.restart(latest.id, desk.groups.read(name).path, person)
+    desk.groups.read(name)
+    desk.processes.restart(latest.id, person, lambda: start(desk, name, person))
 
 
 def restore(desk: Desk, name: str, version: int, seen: str, person: str) -> None:

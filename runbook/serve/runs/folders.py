@@ -174,7 +174,7 @@ class Runs:
             _number(told.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            _word(told.get("verdict")),
+            "" if by and _is_result(told) and left_running(told) else _word(told.get("verdict")),
             _word(told.get("stopped_at")),
             _between_blanks(_words(told.get("causes"))),
             _between_blanks(nodes),
@@ -189,7 +189,21 @@ _COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes
 
 def started(path: Path) -> Mapping[str, Any]:
     """What the server wrote down when it started the run in this folder; nothing for other runs."""
-    return _json(path / STARTED) or {}
+    return read_json(path / STARTED)
+
+
+def left_running(document: Mapping[str, Any]) -> bool:
+    """Whether the launch of this run was left to itself, or never told how it ended."""
+    stages = document["stages"]
+    if not stages or stages[-1].get("check") != "launch":
+        return False
+    outcomes = stages[-1]["outcomes"]
+    return not outcomes or any(isinstance(one.get("metrics"), dict) and "job" in one["metrics"] for one in outcomes)
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """A file of ours that holds an object; empty where there is none."""
+    return _json(path) or {}
 
 
 def first_event(path: Path) -> RunStarted | None:

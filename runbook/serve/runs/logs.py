@@ -190,13 +190,12 @@ def search(stream: BinaryIO, text: str, *, any_case: bool = False, skip: int = 0
             last = max(0, len(data) - len(needle) + 1, *ends[-1:])
         if at + len(data) >= size:
             last = len(data)
-        part, held = data[:last], data[last:]
-        searched = part.lower() if any_case else part
-        found = searched.count(needle)
+        searched = data.lower() if any_case else data
+        found = searched.count(needle, 0, last)
         if found and count + found > skip and len(hits) < MOST_HITS:
-            hits += _hits(part, searched, needle, at, max(0, skip - count), MOST_HITS - len(hits))
+            hits += _hits(data[:last], searched[:last], needle, at, max(0, skip - count), MOST_HITS - len(hits))
         count += found
-        at += last
+        held, at = data[last:], at + last
         if until is not None and time.monotonic() > until:
             return Found(count, tuple(hits), at, size)
     return Found(count, tuple(hits), max(at, size), size)

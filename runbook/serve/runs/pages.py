@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
@@ -17,6 +18,7 @@ from runbook.model.errors import FilesWrong
 from runbook.report.html.render import comparison_fragment, fragment
 from runbook.serve.desk import Desk, desk_of
 from runbook.serve.fleet.view import ago, moment
+from runbook.serve.groups import work
 from runbook.serve.groups.files import NoGroup
 from runbook.serve.guards import Refused
 from runbook.serve.json_body import json_body
@@ -71,7 +73,8 @@ async def listed(request: Request) -> Response:
 
 def _run(desk: Desk, id: str) -> tuple[RunRow, dict[str, Any], bool]:
     try:
-        return desk.runs.row(id), desk.runs.document(id), desk.processes.lives(id)
+        row = desk.runs.row(id)
+        return row, desk.runs.document(id), not row.verdict and desk.processes.lives(id)
     except NoRun:
         raise Refused(404, "there is no such run") from None
 
@@ -112,13 +115,13 @@ async def kill(request: Request) -> Response:
 
 async def _end(request: Request, *, now: bool) -> Response:
     id = request.path_params["id"]
-    await run_in_threadpool(_ended, desk_of(request), id, now)
+    await run_in_threadpool(_ended, desk_of(request), id, str(request.state.person.name), now)
     return RedirectResponse(f"/runs/{quote(id)}", 303)
 
 
-def _ended(desk: Desk, id: str, now: bool) -> str:
+def _ended(desk: Desk, id: str, person: str, now: bool) -> str:
     try:
-        return desk.processes.end(id, now=now)
+        return desk.processes.end(id, person, now=now)
     except NoRun:
         raise Refused(404, "there is no such run") from None
     except NotRunning:
@@ -129,10 +132,11 @@ async def restart(request: Request) -> Response:
     desk, id = desk_of(request), request.path_params["id"]
     row, _, _ = await run_in_threadpool(_run, desk, id)
     try:
-        path = desk.groups.read(row.group).path
+        desk.groups.read(row.group)
     except NoGroup:
         raise Refused(409, "the group that it was started from is not there any more") from None
-    await run_in_threadpool(desk.processes.restart, id, path, str(request.state.person.name))
+    person = str(request.state.person.name)
+    await run_in_threadpool(desk.processes.restart, id, person, partial(work.start, desk, row.group, person))
     return RedirectResponse(f"/groups/{quote(row.group)}", 303)
 
 
@@ -287,7 +291,9 @@ async def api_shown(request: Request) -> Response:
 
 async def api_stop(request: Request) -> Response:
     now = (await json_body(request)).get("now") is True
-    return JSONResponse({"says": await run_in_threadpool(_ended, desk_of(request), request.path_params["id"], now)})
+    person = str(request.state.person.name)
+    told = await run_in_threadpool(_ended, desk_of(request), request.path_params["id"], person, now)
+    return JSONResponse({"says": told})
 
 
 async def api_logs(request: Request) -> Response:

@@ -1,12 +1,14 @@
 """Runs that people start here: each a child process of its own session, which outlives this server and is found again.
 
-Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`.
+Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. What a run left running
+by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import signal
@@ -14,12 +16,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from runbook.serve.runs.folders import STARTED, Runs, first_event, started
+from runbook.model.events import RunStarted
+from runbook.serve.runs.folders import STARTED, NoRun, Runs, first_event, left_running, read_json, started
+
+log = logging.getLogger("runbook.serve")
 
 CONSOLE = "console.txt"
+GROUP = "group.yml"
+"""The group's file as it was when the run was started: its ranks are on those nodes, whatever is changed meanwhile."""
+FOLLOWER = "follower.json"
+"""The process that follows what the run left running."""
+AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+"""How long to wait before a follower that has ended too early is started again."""
 RESTART_S = 300.0
 """How long a restart waits for what ran before to end."""
 _POLL_S = 0.3
@@ -41,6 +53,19 @@ class Processes:
         self._runs = runs
         self._changed = changed
         self._lock = threading.Lock()
+        self._watched: set[str] = set()
+        self._closing = threading.Event()
+
+    def adopt(self) -> None:
+        """Take care of the runs of a server before this one that have not ended."""
+        for id in self._runs.without_end():
+            about = started(self._runs.folder / id)
+            if self._is_there(id) or left_running(self._runs.document(id)):
+                self._watch(id, str(about.get("group")), str(about.get("person") or ""))
+
+    def close(self) -> None:
+        """Start nothing more. What runs goes on."""
+        self._closing.set()
 
     def start(self, group: str, path: Path, person: str, more: Sequence[str] = ()) -> str:
         """Run the group's checks and its launch; the id of the run. Raises Busy where it has a run that is not over."""
@@ -50,64 +75,68 @@ class Processes:
             id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
+            _write(folder / GROUP, path.read_text(encoding="utf-8"))
             words = ["run", "-i", str(path), "--run-dir", str(folder), *more]
-            process = self._child(words, folder / CONSOLE)
+            process = self._child(words, folder / CONSOLE, person)
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
             about |= {"pid": process.pid, "began": process_start(process.pid)}
             _write(folder / STARTED, json.dumps(about))
-        self._watch(process, id, group)
+            self._watch(id, group, person, process)
         return id
 
     def running(self, group: str = "") -> list[str]:
-        """Ids of runs started here, of this group or of all, whose process lives."""
+        """Ids of runs started here, of this group or of all, that have not ended."""
         return [id for id in self._runs.without_end(group) if self.lives(id)]
 
     def lives(self, id: str) -> bool:
-        """Whether the process of a run that was started here is there."""
-        about = started(self._runs.folder / id)
-        pid, began = about.get("pid"), about.get("began")
-        return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
+        """Whether a run that was started here goes on: its own process, or what that left running."""
+        return id in self._watched or self._is_there(id)
 
-    def end(self, id: str, *, now: bool = False) -> str:
+    def _is_there(self, id: str) -> bool:
+        return _lives(started(self._runs.folder / id))
+
+    def end(self, id: str, person: str, *, now: bool = False) -> str:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
         While its own process lives that is told: it ends the ranks with their grace, and at a second signal without. A
         launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
-        if self.lives(id):
+        if self._is_there(id):
             os.kill(started(folder)["pid"], signal.SIGTERM)
             if now:
                 time.sleep(_POLL_S)
                 with contextlib.suppress(ProcessLookupError):
-                    if self.lives(id):
+                    if self._is_there(id):
                         os.kill(started(folder)["pid"], signal.SIGTERM)
             return "it is told to end its ranks at once" if now else "it is told to end, with the grace of its ranks"
         first, group = first_event(folder), started(folder).get("group")
         if first is None or not isinstance(group, str):
             raise NotRunning(id)
-        words = ["stop", first.run_id, "-i", first.inventory, *(["--now"] if now else [])]
-        process = self._child(words, folder / CONSOLE)
-        self._watch(process, id, group)
+        words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
+        process = self._child(words, folder / CONSOLE, person)
+        threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
         return f"runbook {' '.join(words[:2])} was started; what it says is in {CONSOLE}"
 
-    def restart(self, id: str, path: Path, person: str) -> None:
-        """End a run and start its group again once that is over, in the background."""
+    def restart(self, id: str, person: str, start: Callable[[], object]) -> None:
+        """End a run and `start` its group again once that is over, in the background."""
         group = str(started(self._runs.path(id)).get("group"))
         with contextlib.suppress(NotRunning):
-            self.end(id)
+            self.end(id, person)
 
         def again() -> None:
             deadline = time.monotonic() + RESTART_S
             while self.lives(id) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-            with contextlib.suppress(Busy, OSError):
-                self.start(group, path, person)
+            try:
+                start()
+            except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
+                log.warning("%s is not started again: %s", group, error)
             self._tell(id, group)
 
         threading.Thread(target=again, name=f"restart {id}", daemon=True).start()
 
-    def _child(self, words: Sequence[str], console: Path) -> subprocess.Popen[bytes]:
+    def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         with os.fdopen(os.open(console, flags, 0o600), "wb") as out:
             return subprocess.Popen(
@@ -117,30 +146,86 @@ class Processes:
                 stderr=out,
                 start_new_session=True,  # nothing that ends this server ends a run
                 cwd=self._data,
-                env={**os.environ, "RUNBOOK_DATA": str(self._data)},
+                env={**os.environ, "RUNBOOK_DATA": str(self._data), "RUNBOOK_PERSON": person},
             )
 
-    def _watch(self, process: subprocess.Popen[bytes], id: str, group: str) -> None:
-        """Say so when it has written something, and when it is over."""
+    def _watch(self, id: str, group: str, person: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Say so when a run has written something, follow what it leaves running, and say so when that is over."""
+        folder, written = self._runs.folder / id, -1
+
+        def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
+            nonlocal written
+            while process.poll() is None if process else _lives(about()):
+                self._closing.wait(_POLL_S)
+                with contextlib.suppress(OSError):
+                    size = _size(folder)
+                    if size != written:
+                        written = size
+                        self._changed(f"runs/{id}")
+                if self._closing.is_set():
+                    return
 
         def watch() -> None:
-            before = -1
-            while process.poll() is None:
-                time.sleep(_POLL_S)
-                with contextlib.suppress(OSError):
-                    size = (self._runs.folder / id / "events.jsonl").stat().st_size
-                    if size != before:
-                        before = size
-                        self._changed(f"runs/{id}")
-            self._tell(id, group)
+            look(process, lambda: started(folder))
+            tries = 0
+            while not self._closing.is_set() and left_running(self._runs.document(id)):
+                self._tell(id, group)
+                look(
+                    None if _lives(read_json(folder / FOLLOWER)) else self._follower(id, person),
+                    lambda: read_json(folder / FOLLOWER),
+                )
+                if left_running(self._runs.document(id)):
+                    self._closing.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+                    tries += 1
 
+        def whole() -> None:
+            try:
+                watch()
+            except (NoRun, OSError) as error:
+                log.warning("run %s is not followed any more: %s", id, error)
+            finally:
+                self._watched.discard(id)
+                self._tell(id, group)
+
+        self._watched.add(id)
         self._tell(id, group)
-        threading.Thread(target=watch, name=f"run {id}", daemon=True).start()
+        threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
+
+    def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
+        """Follow what a run left running; None where its folder does not tell what that is."""
+        folder = self._runs.path(id)
+        first = first_event(folder)
+        if first is None:
+            return None
+        words = ["attach", first.run_id, "-i", _group_of(folder, first), "--run-dir", str(folder)]
+        process = self._child(words, folder / CONSOLE, person)
+        _write(folder / FOLLOWER, json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
+        return process
 
     def _tell(self, id: str, group: str) -> None:
+        if self._closing.is_set():
+            return
         self._runs.forget()
         for topic in (f"runs/{id}", "runs", f"groups/{group}", "fleet"):
             self._changed(topic)
+
+
+def _lives(about: Mapping[str, Any]) -> bool:
+    """Whether the process that was written down is there, and no other that has its number now."""
+    pid, began = about.get("pid"), about.get("began")
+    return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
+
+
+def _group_of(folder: Path, first: RunStarted) -> str:
+    """The inventory by which a run's job is reached."""
+    frozen = folder / GROUP
+    return str(frozen) if frozen.is_file() else first.inventory
+
+
+def _size(folder: Path) -> int:
+    """Of what a page shows of a run that goes on."""
+    logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
+    return logs + (folder / "events.jsonl").stat().st_size
 
 
 def process_start(pid: int) -> str:

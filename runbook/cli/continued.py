@@ -1,0 +1,154 @@
+"""`runbook attach --run-dir`: a run that left its job running goes on in its own folder, until the job has ended.
+
+The launch is open again then: what the folder says of its end is taken back, and told when the end is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from runbook.engine.jobs.outlast import outlast
+from runbook.engine.run import EXIT_CODES, causes
+from runbook.engine.runfolder import folder_of_run
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.events import (
+    Emit,
+    Event,
+    OutcomeReached,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+)
+from runbook.model.folder import append_below, write_below
+from runbook.model.inventory import Inventory
+from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.report.jsonl import Jsonl, read, to_json
+from runbook.report.output import stdout
+from runbook.report.record import StageRecord, record
+from runbook.report.result import Result
+
+LEFT = 130
+
+
+def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
+    """The exit code of the whole run; 130 where somebody ended us before, and the job goes on. Raises FilesWrong."""
+    leaving = threading.Event()
+    for name in ("SIGINT", "SIGTERM"):
+        signal.signal(getattr(signal, name), lambda *_: leaving.set())
+    with folder_of_run(arguments.run_dir) as run_dir:
+        events = list(read(run_dir / "events.jsonl"))
+        started, stage = _left_running(run_dir, events, arguments.job)
+        with _open_again(run_dir, events, stage) as (emit, result):
+
+            def say(
+                text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
+            ) -> None:
+                emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
+
+            try:
+                outcomes = outlast(
+                    inventory,
+                    started.run_id,
+                    run_dir,
+                    tell=lambda *_: None,  # the lines are in the files
+                    say=say,
+                    leaving=leaving,
+                    forks=arguments.forks,
+                )
+            except FilesWrong as wrong:
+                outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
+            if outcomes is None:
+                return LEFT
+            finished = _told(emit, events, started, stage, outcomes)
+            write_below(run_dir, "result.json", data=result.text())
+    stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
+    return finished.exit_code
+
+
+def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tuple[RunStarted, StageRecord]:
+    """The run, and its launch, which must be the last stage that it began."""
+    known = record(events)
+    stage = known.stages[-1] if known.stages else None
+    if known.started is None or stage is None or stage.started.check != "launch":
+        message = f"{run_dir}: the last that this run did is no launch, so that it left nothing running"
+        raise FilesWrong([Problem("arguments.run-dir", message)])
+    if job is not None and not known.started.run_id.startswith(job):
+        message = f"{run_dir} is the folder of {known.started.run_id}, and not of {job}"
+        raise FilesWrong([Problem("arguments.run-dir", message)])
+    return known.started, stage
+
+
+@contextlib.contextmanager
+def _open_again(run_dir: Path, events: list[Event], stage: StageRecord) -> Iterator[tuple[Emit, Result]]:
+    """Both readers of the run as it was before its launch had ended, `emit` for what comes now."""
+    events[:] = [event for event in events if not _is_end(event, stage)]
+    write_below(run_dir, "events.jsonl", data="".join(f"{to_json(event)}\n" for event in events))
+    (run_dir / "result.json").unlink(missing_ok=True)
+    result = Result()
+    for event in events:
+        result(event)
+    with io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8") as file:
+        keep = Jsonl(file)
+
+        def emit(event: Event) -> None:
+            result(event)
+            keep(event)
+
+        yield emit, result
+
+
+def _is_end(event: Event, stage: StageRecord) -> bool:
+    """Whether it tells how the launch, or the run, ended."""
+    if isinstance(event, RunFinished):
+        return True
+    if isinstance(event, StageStarted | RunStarted) or getattr(event, "stage", "") != stage.name:
+        return False
+    return isinstance(event, OutcomeReached | StageFinished) or (isinstance(event, Progress) and "ends" in event.data)
+
+
+def _told(
+    emit: Emit, events: Sequence[Event], started: RunStarted, stage: StageRecord, outcomes: list[Outcome]
+) -> RunFinished:
+    for outcome in outcomes:
+        emit(OutcomeReached(time.time(), stage.name, outcome))
+    now, verdict = time.time(), overall(outcome.verdict for outcome in outcomes)
+    emit(StageFinished(now, stage.name, verdict, round(now - stage.started.time, 3)))
+    known = record(events)
+    seen = [outcome for one in known.stages for outcome in one.outcomes] + outcomes
+    verdict = overall(outcome.verdict for outcome in seen)
+
+    def named(verdict: Verdict) -> tuple[str, ...]:
+        found = {outcome.node for outcome in seen if outcome.verdict is verdict}
+        return tuple(name for name in started.nodes if name in found)
+
+    finished = RunFinished(
+        now,
+        verdict,
+        EXIT_CODES[verdict],
+        stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
+        round(now - started.time, 3),
+        causes(seen),
+        started.run_dir,
+        bad=named(Verdict.FAIL),
+        dropped=known.dropped,
+        unknown=named(Verdict.UNKNOWN),
+    )
+    emit(finished)
+    return finished
+
+
+def _unknown(node: str, wrong: FilesWrong) -> Outcome:
+    says = f"how the job ended on {node} is not known: {wrong.problems[0].message}"
+    return Outcome.unknown(
+        node,
+        Finding("insufficient-evidence", says, "read what its ranks wrote: it is in the folder of the run, `logs`"),
+    )

@@ -1,0 +1,141 @@
+"""A launch that was left to itself is followed to its end, by whichever server is there: no rank notices, no line is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from ports import free_port
+
+from serve.running import Running, running
+
+DEADLINE_S = 120.0
+GROUP = """\
+name: train
+rendezvous: {{port: {port}}}
+defaults: {{connection: local, workdir: {work}}}
+nodes:
+  one: {{address: 127.0.0.1}}
+  two: {{address: 127.0.0.2}}
+launch:
+  detach: true
+  grace: 5s
+  command: [/bin/sh, -c, 'echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do n=$((n+1)); echo "rank $RANK line $n"; sleep 0.05; done; echo "rank $RANK all $n"']
+"""
+
+
+class Page:
+    """Somebody who is logged in to a server, and presses buttons."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._cookie = server.log_in()
+
+    def press(self, path: str, **fields: str) -> str:
+        """Send the form that is at this path; where that leads."""
+        status, text = self._server.ask("GET", "/groups/train", {"Cookie": self._cookie})
+        assert status == 200, text
+        found = re.search(r'name="csrf" value="([^"]+)"', text)
+        assert found is not None
+        connection = self._server.connection()
+        kind = "application/x-www-form-urlencoded"
+        headers = {"Cookie": self._cookie, "Origin": self._server.url, "Content-Type": kind}
+        try:
+            connection.request("POST", path, urlencode({"csrf": found[1], **fields}), headers)
+            response = connection.getresponse()
+            said = response.read().decode()
+            assert response.status == 303, said
+            return response.getheader("location") or ""
+        finally:
+            connection.close()
+
+    def api(self, path: str) -> Any:
+        status, text = self._server.ask("GET", f"/api/v1{path}", {"Cookie": self._cookie})
+        assert status == 200, text
+        return json.loads(text)
+
+
+def until(what: str, done: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := done()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)
+    return found
+
+
+def prepared(folder: Path) -> Path:
+    """The folder where the ranks write."""
+    work = folder / "work"
+    work.mkdir(mode=0o700)
+    (folder / "data").mkdir(mode=0o700)
+    (folder / "data" / "groups").mkdir()
+    (folder / "data" / "groups" / "train.yml").write_text(GROUP.format(port=free_port(), work=work))
+    return work
+
+
+def pids(work: Path) -> dict[str, int]:
+    return {file.stem: int(text) for file in work.glob("*.pid") if (text := file.read_text().strip())}
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def followed(data: Path) -> bool:
+    """Whether the run's own process has ended, and another follows what it left."""
+    return any(data.glob("runs/*/follower.json"))
+
+
+def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        ranks = pids(work)
+        assert sorted(ranks) == ["0", "1"]
+        assert page.api(f"/runs/{id}")["running"]
+        server.stop(signal.SIGKILL)
+    follower = json.loads((tmp_path / "data" / "runs" / id / "follower.json").read_text())["pid"]
+    assert lives(follower)
+    os.kill(follower, signal.SIGKILL)
+    assert all(map(lives, ranks.values()))
+    with running(tmp_path) as server:
+        page = Page(server)
+        assert page.api(f"/runs/{id}")["running"]
+        assert pids(work) == ranks
+        assert all(map(lives, ranks.values()))
+        (work / "enough").touch()
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        assert told["verdict"] == "pass", told
+        assert not told["running"]
+    logs = tmp_path / "data" / "runs" / id / "logs" / "attempt-01"
+    for rank in range(2):
+        (file,) = logs.glob(f"rank-0*{rank}.*.out")
+        *lines, last = file.read_text().splitlines()
+        assert last == f"rank {rank} all {len(lines)}"
+        assert lines == [f"rank {rank} line {number}" for number in range(1, len(lines) + 1)]
+
+
+def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        ranks = pids(work)
+        page.press(f"/runs/{id}/stop")
+        until("the ranks have ended", lambda: not any(map(lives, ranks.values())))
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        assert told["verdict"] == "unknown", told
+        assert told["causes"] == ["terminated-from-outside"], told
