@@ -515,6 +515,23 @@ def machine():
     return " ".join(parts) or hostname()
 
 
+def waking_pipe():
+    """A file descriptor that gives the number of each signal that somebody here has taken, a byte each."""
+    numbers, taken = os.pipe()
+    os.set_blocking(taken, False)
+    signal.set_wakeup_fd(taken, warn_on_full_buffer=False)
+    return numbers
+
+
+def wake_main_thread(ends_us, numbers):
+    """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which waits for
+    its next frame: another signal, sent to that thread alone, ends the waiting."""
+    while True:
+        for number in os.read(numbers, 64):
+            if number in ends_us:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGURG)
+
+
 def main():
     supervisor = Supervisor()
 
@@ -523,10 +540,14 @@ def main():
         if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
             supervisor.end()
 
-    for name in ("SIGTERM", "SIGHUP", "SIGINT"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
+    ends_us = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
+    for number in ends_us:
+        signal.signal(number, stop)
+    if hasattr(signal, "SIGURG"):
+        signal.signal(signal.SIGURG, lambda _number, _frame: None)  # does nothing, but a call that waits is interrupted
     try:
+        if hasattr(signal, "pthread_kill"):
+            threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
         # Not a Python that fails, of which the next one may do better: said before our mark, and in good order.

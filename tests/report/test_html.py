@@ -138,6 +138,10 @@ def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
     assert told.startswith("FAIL") is False
     assert "UNFINISHED at firewall" in told
     assert "runbook was killed, or the run goes on" in told
+    alive = fragment(tmp_path / "run", lives=True)
+    assert "RUNNING" in alive
+    assert "UNFINISHED" not in alive
+    assert "killed" not in alive
 
 
 def test_bandwidth_has_its_gate_its_normal_range_and_a_table(tmp_path: Path) -> None:

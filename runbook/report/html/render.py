@@ -53,11 +53,12 @@ def render(run_dir: Path) -> str:
     return _document("document.html", _told(recorded))
 
 
-def fragment(run_dir: Path) -> str:
+def fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script (`copy.js`).
-    It has no inline style and no script, so a strict Content-Security-Policy bears it."""
+    It has no inline style and no script, so a strict Content-Security-Policy bears it. `lives`: the caller knows that the run
+    goes on."""
     recorded = Recorded(run_dir)
-    return _templates().get_template("report.html").render(**_told(recorded))
+    return _templates().get_template("report.html").render(**_told(recorded, lives=lives))
 
 
 def render_comparison(one: Path, other: Path) -> str:
@@ -92,7 +93,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _told(recorded: Recorded) -> dict[str, Any]:
+def _told(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
     """Everything that the templates show."""
     record = recorded.record
     known = record.started.nodes if record.started else ()
@@ -105,7 +106,7 @@ def _told(recorded: Recorded) -> dict[str, Any]:
         "record": record,
         "started": record.started,
         "finished": record.finished,
-        "head": (head := _head(recorded)),
+        "head": (head := _head(recorded, lives=lives)),
         "title": f"{head.word}{head.rest}: {record.started.playbook if record.started else 'a run'}",
         "blocks": _with_followers(found),
         "follows": [block for block in found if block.follows],
@@ -137,14 +138,16 @@ def _with_followers(found: Sequence[Block]) -> list[tuple[Block, list[Block]]]:
     return pairs
 
 
-def _head(recorded: Recorded) -> Head:
+def _head(recorded: Recorded, *, lives: bool) -> Head:
     record, ended = recorded.record, recorded.record.finished
     at = f" at {record.stopped_at}" if record.stopped_at else ""
     if ended is None:
         after = f" after {seconds_text(record.seconds)}" if recorded.timed else ""
         note = "The events end here and no verdict was given: runbook was killed, or the run goes on."
         failed = any(outcome.verdict is Verdict.FAIL for stage in record.stages for outcome in stage.outcomes)
-        return Head("UNFINISHED", "fail" if failed else "unknown", f"{at}{after}", note)
+        if lives:
+            note = "The run goes on; this is what happened so far."
+        return Head("RUNNING" if lives else "UNFINISHED", "fail" if failed else "unknown", f"{at}{after}", note)
     word, kind = ENDS[ended.verdict]
     if ended.exit_code == INTERRUPTED:
         word, kind = "INTERRUPTED", "unknown"

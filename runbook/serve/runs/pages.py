@@ -85,17 +85,17 @@ async def shown(request: Request) -> Response:
     files = await run_in_threadpool(logs.files, desk.runs.path(id))
     console = next((file for file in files if file.name == "console.txt"), None)
     tail = await run_in_threadpool(_tail, desk, id, console) if console and not document["stages"] else ()
-    report = await run_in_threadpool(_report, desk.runs.path(id))
+    report = await run_in_threadpool(_report, desk.runs.path(id), lives)
     return html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
         started_here=bool(started(desk.runs.path(id))), moment=moment,
     )  # fmt: skip
 
 
-def _report(folder: Path) -> Markup | None:
+def _report(folder: Path, lives: bool) -> Markup | None:
     """The report of a run as far as it is written, None where there is nothing to report. Its text is escaped where it is made."""
     try:
-        return Markup(fragment(folder))
+        return Markup(fragment(folder, lives=lives))
     except FilesWrong:
         return None
 
