@@ -98,14 +98,14 @@ def test_any_words_that_enter_a_container_will_do(lab: ContainerLab, entry: str)
         pid, id = lab.podman(host, "inspect", "--format", "{{.State.Pid}} {{.Id}}", "train").split()
         nodes[host.name] = {"inside": ["sudo", "-n", *entry.format(pid=pid, id=id).split()]}
     done, _ = run(lab, MARKED, defaults={"container": None}, nodes=nodes)
-    assert done.returncode == 0, document
+    assert done.returncode == 0, done
     nothing_left(lab)
 
 
 @pytest.mark.thorough
 def test_a_detached_job_stays_in_the_container_until_it_is_stopped(lab: ContainerLab) -> None:
     done, _ = run(lab, TRAIN)
-    assert done.returncode == 0, document
+    assert done.returncode == 0, done
     assert all(any("sleep 1235" in line for line in lab.within(host)) for host in lab)
     inventory = lab.inventory()
     assert runbook_cli(lab, "ps", "-i", inventory, "-o", "json").json()["jobs"][0]["state"] == "running"
