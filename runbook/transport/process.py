@@ -40,8 +40,11 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except ValueError as error:  # closed meanwhile
+            raise BrokenPipeError(str(error)) from error
 
     def read(self) -> bytes:
         assert self._process.stdout is not None

@@ -101,6 +101,11 @@ def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
         _signals_kept(),
     ):
         code = main(words)
+        for (
+            thread
+        ) in threading.enumerate():  # the program would end here; its readers must not write into the next test
+            if thread.name.startswith("fetch "):
+                thread.join(60)
     written = tuple(
         str(path.relative_to(folder))
         for path, state in _files(folder).items()
