@@ -36,8 +36,9 @@ class Entry:
 def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, Entry]:
     """Every node's name in order of appearance, ranges expanded in place."""
     entries: dict[str, Entry] = {}
+    too_many = f"there are more than {LARGEST:,} nodes"
     if len(nodes) > LARGEST:
-        complaints.about_key(("nodes",), "too-many-nodes", f"there are more than {LARGEST:,} nodes")
+        complaints.about_key(("nodes",), "too-many-nodes", too_many)
         return {}
     for key in nodes:
         keys = ("nodes", key)
@@ -52,7 +53,7 @@ def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, 
         elif "all" in names:
             complaints.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
         elif len(entries) + len(names) > LARGEST:
-            complaints.about_key(keys, "too-many-nodes", f"there are more than {LARGEST:,} nodes")
+            complaints.about_key(keys, "too-many-nodes", too_many)
             return {}
         else:
             _enter(key, names, entries, complaints)

@@ -543,10 +543,9 @@ def main():
     ends_us = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
     for number in ends_us:
         signal.signal(number, stop)
-    if hasattr(signal, "SIGURG"):
-        signal.signal(signal.SIGURG, lambda _number, _frame: None)  # does nothing, but a call that waits is interrupted
     try:
         if hasattr(signal, "pthread_kill"):
+            signal.signal(signal.SIGURG, lambda _number, _frame: None)  # only interrupts a call that waits
             threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
