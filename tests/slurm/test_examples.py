@@ -57,7 +57,7 @@ def test_the_batch_script_goes_on_without_the_node_that_was_proven_bad() -> None
     with SlurmLab(3, job=False) as lab:
         filter_rule(lab["node-b"], f"ip saddr {lab['node-a'].address} tcp dport 20000-32000 drop")
         work = submitted(lab)
-        until(lambda: trained(work) == {"node-a", "node-c"}, lab, 200)
+        until(lambda: trained(work) == {"node-a", "node-c"}, lab, 300)
         assert len(list(work.glob("preflight-*/result.json"))) == 2
 
 
