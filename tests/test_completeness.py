@@ -18,14 +18,14 @@ import pytest
 
 import runbook
 from runbook.causes.catalogue import CAUSES, CONSEQUENCES
-from runbook.causes.logs.rules import RULES, SIGNS
 from runbook.causes.shipped import cause_pages
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
-from runbook.checks.launch import Launch
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, where_found
+from runbook.diagnose.catalogue import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
+from runbook.jobs.launch import Launch
 from runbook.lint.catalogue import rules
 from runbook.load.accepts import accepts
 from runbook.load.document import parse_document

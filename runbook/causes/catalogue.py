@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
+
+Confidence = Literal["high", "medium", "low"]
+"""How sure it is that what was read shows a cause."""
 
 CAUSES: Mapping[str, str] = {
     # reaching the node

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.checks.bandwidth.blame import Blame, blame
+from runbook.checks.bandwidth.run import isolate
+from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.isolation.blame import Blame, blame
-from runbook.checks.isolation.run import isolate
-from runbook.checks.isolation.wires import Wires, ask
 from runbook.checks.normal import AUTO, Comparison, Expectation, NotKnown, expect
 from runbook.checks.normal.setting import setting_of
 from runbook.checks.ranks.gang import Gang, Member, dismiss_gang, place_of, start_gang

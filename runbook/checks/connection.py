@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
-from runbook.checks.dialling.between import Between
 from runbook.checks.infiniband.nccl_log import socket_fallback
+from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import elsewhere
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.gang import Gang, Halt, Member, start_gang

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runbook.causes.node_limits import limit_met
+from runbook.checks.node_limits import limit_met
 from runbook.launch.environment import socket_interface
 from runbook.load.address import is_loopback
 from runbook.model.commands import word

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runbook.causes.netfilter import Evidence
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
-from runbook.checks.dialling.busy import too_busy
-from runbook.checks.dialling.culprits import Trouble
-from runbook.checks.dialling.dial import Dial
-from runbook.checks.dialling.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
-from runbook.checks.dialling.mesh import Mesh, Want
-from runbook.checks.dialling.pairs import Pairs, around, chosen, groupings
+from runbook.checks.network.busy import too_busy
+from runbook.checks.network.common import listed
+from runbook.checks.network.culprits import Trouble
+from runbook.checks.network.dial import Dial
+from runbook.checks.network.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
+from runbook.checks.network.mesh import Mesh, Want
+from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, promised_ports
-from runbook.checks.reachability.common import listed
+from runbook.firewall import Evidence
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 

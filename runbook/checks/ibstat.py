@@ -6,9 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from runbook.causes.tools.ib_ports import Port, from_sysfs, parse
-from runbook.causes.tools.ibstat import read
-from runbook.causes.tools.reading import some
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.checks.infiniband.among import uneven
@@ -20,6 +17,9 @@ from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.parsers.ib_ports import Port, from_sysfs, parse
+from runbook.parsers.ibstat import read
+from runbook.parsers.reading import some
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from runbook.checks.bandwidth.findings import Told, as_csv, as_metrics, gbps, tell
+from runbook.checks.bandwidth.ranks import Halted, Ranks
+from runbook.checks.bandwidth.search import Search, leaves, look
+from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.isolation.findings import Told, as_csv, as_metrics, gbps, tell
-from runbook.checks.isolation.ranks import Halted, Ranks
-from runbook.checks.isolation.search import Search, leaves, look
-from runbook.checks.isolation.wires import Wires, ask
 from runbook.checks.normal import link_floor
 from runbook.checks.normal.setting import setting_of
 from runbook.checks.ranks.gang import Gang, Halt, dismiss_gang, start_gang

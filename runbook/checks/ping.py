@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 
 from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
-from runbook.checks.dialling.busy import sleepy, too_busy
-from runbook.checks.dialling.dial import UNMEASURED, Dial
-from runbook.checks.dialling.ephemeral import exhausted, without_ports
-from runbook.checks.dialling.mesh import TURNS, Mesh, Want
-from runbook.checks.dialling.pairs import Pairs, chosen, groupings
-from runbook.checks.reachability.addresses import address_findings, strangers, wrong_interface
-from runbook.checks.reachability.chance import chance_findings
-from runbook.checks.reachability.common import listed
-from runbook.checks.reachability.loss import loses, loss_findings, losses, warning
-from runbook.checks.reachability.names import name_findings, name_warnings, names_used
-from runbook.checks.reachability.routes import route_findings
-from runbook.checks.reachability.seen import Pair, Seen
-from runbook.checks.reachability.silence import silence_findings
-from runbook.checks.reachability.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
+from runbook.checks.network.addresses import address_findings, strangers, wrong_interface
+from runbook.checks.network.busy import sleepy, too_busy
+from runbook.checks.network.chance import chance_findings
+from runbook.checks.network.common import listed
+from runbook.checks.network.dial import UNMEASURED, Dial
+from runbook.checks.network.ephemeral import exhausted, without_ports
+from runbook.checks.network.loss import loses, loss_findings, losses, warning
+from runbook.checks.network.mesh import TURNS, Mesh, Want
+from runbook.checks.network.names import name_findings, name_warnings, names_used
+from runbook.checks.network.pairs import Pairs, chosen, groupings
+from runbook.checks.network.routes import route_findings
+from runbook.checks.network.seen import Pair, Seen
+from runbook.checks.network.silence import silence_findings
+from runbook.checks.network.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.launch.environment import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome

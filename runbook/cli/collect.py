@@ -17,13 +17,13 @@ from runbook.cli.inventory import only_one_here
 from runbook.cli.product import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import inventory_source
-from runbook.engine.collect.archive import archive_files, packed, write_archive
-from runbook.engine.collect.entries import UNFIT, Absent
-from runbook.engine.collect.gather import Gathered, Wanted, gather
-from runbook.engine.collect.nodes import WINDOWS, NodeAnswer
-from runbook.engine.collect.readme import counts
-from runbook.engine.collect.rundir import RunFolder, latest_run, read_run
-from runbook.engine.collect.sources import load
+from runbook.collect.archive import archive_files, packed, write_archive
+from runbook.collect.entries import UNFIT, Absent
+from runbook.collect.gather import Gathered, Wanted, gather
+from runbook.collect.nodes import WINDOWS, NodeAnswer
+from runbook.collect.readme import counts
+from runbook.collect.rundir import RunFolder, latest_run, read_run
+from runbook.collect.sources import load
 from runbook.load.document import Document
 from runbook.load.env import Environment
 from runbook.load.origins import Origins

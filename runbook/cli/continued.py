@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from runbook.engine.jobs.outlast import outlast
 from runbook.engine.run import EXIT_CODES, causes
 from runbook.engine.runfolder import folder_of_run
+from runbook.jobs.outlast import outlast
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (
     Emit,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 
-from runbook.causes.logs.judge import Cause, judge
-from runbook.causes.logs.reached import Reached
-from runbook.causes.logs.rules import scanner
-from runbook.causes.logs.scan import Scanner
-from runbook.causes.logs.sign import Tier
 from runbook.causes.shipped import cause_pages
-from runbook.causes.tools.paste import Paste, read_paste
-from runbook.causes.tools.verdict import UNREAD, Source, with_tools
-from runbook.cli.decoding import Account
-from runbook.cli.logfiles import LogFile, chunks, find_logs
-from runbook.cli.ownruns import RESULT, OwnRun, latest_run, read_run
+from runbook.diagnose.catalogue import scanner
+from runbook.diagnose.judge import Cause, judge
+from runbook.diagnose.paste import Paste, read_paste
+from runbook.diagnose.reached import Reached
+from runbook.diagnose.scan import Scanner
+from runbook.diagnose.sign import Tier
+from runbook.diagnose.sources.decoding import Account
+from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
+from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run
+from runbook.diagnose.tools import UNREAD, Source, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.output import stderr, stdout
 

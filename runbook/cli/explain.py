@@ -7,8 +7,8 @@ from importlib import resources
 from runbook.causes.catalogue import CAUSES
 from runbook.causes.shipped import page_text
 from runbook.checks import CHECKS
-from runbook.checks.launch import Launch
 from runbook.cli.variablepages import variable_page
+from runbook.jobs.launch import Launch
 from runbook.lint.catalogue import Rule, rules
 from runbook.lint.variables.table import known
 from runbook.load.didyoumean import nearest
@@ -16,7 +16,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
 
 PAGES = (*CHECKS, Launch.id)
-"""What has a page of its own in checks/: every check, and the stage that starts the real job."""
+"""What has a page of its own: every check, and the stage that starts the real job."""
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
@@ -25,7 +25,7 @@ def explain(id: str | None) -> int:
     if id is None:
         stdout.tell(everything())
     elif id in PAGES:
-        stdout.tell(resources.files("runbook.checks").joinpath(f"{id}.md").read_text(encoding="utf-8"))
+        stdout.tell(stage_page(id))
     elif id in CAUSES:
         stdout.tell(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
     elif id in rules():
@@ -51,6 +51,12 @@ def everything() -> str:
     return "\n".join(lines) + "\n"
 
 
+def stage_page(name: str) -> str:
+    """The page lies beside the code of what it tells of."""
+    room = "runbook.jobs" if name == Launch.id else "runbook.checks"
+    return resources.files(room).joinpath(f"{name}.md").read_text(encoding="utf-8")
+
+
 def rule_page(rule: Rule) -> str:
     silenced = "cannot be silenced" if rule.always else f"silenced on a line by `# noqa: {rule.id}`"
     rest = rule.text.partition("\n")[2].strip()
@@ -61,6 +67,6 @@ def where_found(cause: str) -> str:
     """The sections of the checks' pages that speak of this cause."""
     found: list[str] = []
     for name in PAGES:
-        page = resources.files("runbook.checks").joinpath(f"{name}.md").read_text(encoding="utf-8")
-        found += [f"\nchecked by {name}: {line[2:]}\n" for line in page.splitlines() if line.startswith(f"- `{cause}`")]
+        lines = stage_page(name).splitlines()
+        found += [f"\nchecked by {name}: {line[2:]}\n" for line in lines if line.startswith(f"- `{cause}`")]
     return "".join(found)

@@ -8,14 +8,14 @@ from pathlib import Path
 from runbook.cli.product import refuse_to_replace, write_product
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import ALLOCATION, allocated
-from runbook.engine.survey.ask import Survey, survey
-from runbook.engine.survey.draft import draft_of
-from runbook.engine.survey.hosts import Login, parse_hosts
 from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.visible import visible
 from runbook.report.output import stderr
+from runbook.survey.ask import Survey, survey
+from runbook.survey.draft import draft_of
+from runbook.survey.hosts import Login, parse_hosts
 
 UNREACHED = 3
 HERE = {

@@ -9,13 +9,13 @@ import threading
 from typing import Any
 
 from runbook.checks.context import Run
-from runbook.checks.training.attempt import Place
 from runbook.cli.inventory import load
-from runbook.engine.jobs.follow import Tell, crew_of, follow, read, supervise
-from runbook.engine.jobs.known import Cluster, KnownJob
-from runbook.engine.jobs.secrets import JobSecrets, job_secrets
-from runbook.engine.jobs.stop import clean, living, stop
 from runbook.engine.runfolder import run_folder
+from runbook.jobs.attempt import Place
+from runbook.jobs.follow import Tell, crew_of, follow, read, supervise
+from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.secrets import JobSecrets, job_secrets
+from runbook.jobs.stop import clean, living, stop
 from runbook.launch.ranks import narrow
 from runbook.load.patterns import select
 from runbook.model.commands import word

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from runbook.cli.ownruns import latest_run
+from runbook.diagnose.sources.own_runs import latest_run
 from runbook.engine.runfolder import homes
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.folder import BadName, file_name, write_below

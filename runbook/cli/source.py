@@ -27,7 +27,7 @@ def allocated(named: str, name: str | None = None) -> str:
     """The text of the inventory that `slurm` or `slurm:JOBID` stands for."""
     from dataclasses import replace
 
-    from runbook.engine.survey.allocation import allocation
+    from runbook.survey.allocation import allocation
 
     match = ALLOCATION.fullmatch(named)
     number = match["job"] if match else None

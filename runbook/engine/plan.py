@@ -71,7 +71,7 @@ class PlannedStage:
         """What runs: of a job, the launch of it."""
         if not isinstance(self.work, Job):
             return self.work
-        from runbook.checks.launch import Launch
+        from runbook.jobs.launch import Launch
 
         return Launch(job=self.work)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import runbook
 from runbook.causes.catalogue import CONSEQUENCES
-from runbook.causes.kinship import in_order
 from runbook.checks.context import Context, Run
+from runbook.diagnose.kinship import in_order
 from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
-from runbook.engine.job_over import told_by_their_job
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.jobs.job_over import told_by_their_job
 from runbook.launch.described import described
 from runbook.launch.job import Job
 from runbook.model.commands import word

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.causes.logs.judge import HANGS, Cause
 from runbook.causes.page import CausePage
+from runbook.diagnose.judge import HANGS, Cause
 from runbook.model.visible import visible
 from runbook.report.text import one_line
 

@@ -18,8 +18,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import runbook
-from runbook.causes.logs.sign import Sign
-from runbook.causes.tools.paste import LONGEST
+from runbook.diagnose.paste import LONGEST
+from runbook.diagnose.sign import Sign
 
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 sre: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
@@ -30,7 +30,7 @@ ALPHABET = " =:0a\t\n,.-_/'\"[]({<>#\\|ZeF;%$@é\0*&!"
 GENERIC = (" ", "=", ":", "0", "a", "\n", " \n", "'", '"', "[", "(", "a ", "0.", "a.", "# \n", "-", ", ", "\\")
 
 READ_BY_CHECKS = ("ib_ports", "ibstat", "nvidia.", "nvidia:", "xids")
-"""Modules of `causes.tools` that are given what nodes printed as it is; all others get what `paste` has cut into lines."""
+"""Modules of `parsers` that are given what nodes printed as it is; all others get what `paste` has cut into lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Found:
 
     def subjects(self, text: str) -> list[str]:
         """What of a text it is asked on: of the outputs of tools, which are cut, all together or line by line."""
-        module = self.place.removeprefix("runbook.causes.tools.")
+        module = self.place.removeprefix("runbook.parsers.")
         if module == self.place or module.startswith(READ_BY_CHECKS):
             return [text]
         lines = [line[at : at + LONGEST] for line in text.split("\n") for at in range(0, len(line) or 1, LONGEST)]

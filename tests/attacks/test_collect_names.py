@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.cli.main import main
-from runbook.engine.collect.archive import archive_files, packed
-from runbook.engine.collect.entries import Absent, Entry
-from runbook.engine.collect.gather import scrubbed
-from runbook.engine.collect.members import Taken, refused
-from runbook.engine.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
-from runbook.engine.collect.people import GENERIC
-from runbook.engine.collect.rundir import read_run, run_entries
-from runbook.engine.collect.scrub import Scrubber
+from runbook.collect.archive import archive_files, packed
+from runbook.collect.entries import Absent, Entry
+from runbook.collect.gather import scrubbed
+from runbook.collect.members import Taken, refused
+from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
+from runbook.collect.people import GENERIC
+from runbook.collect.rundir import read_run, run_entries
+from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer
 from runbook.transport.answers import Collected, answer

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runbook.causes.netfilter import Evidence, Flow, arp_stop, explain
-from runbook.causes.netfilter import firewalld as firewalld_tool
+from runbook.firewall import Evidence, Flow, arp_stop, explain
+from runbook.firewall import firewalld as firewalld_tool
 from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
 from runbook.model.visible import visible
 from runbook.report.remedies import placed
@@ -226,7 +226,7 @@ def test_no_name_makes_a_command_for_another_node(name: str) -> None:
 
 @pytest.mark.parametrize("name", PIECES)
 def test_hosts_file(name: str) -> None:
-    from runbook.checks.reachability.names import correct_hosts
+    from runbook.checks.network.names import correct_hosts
 
     assert len(shlex.split(correct_hosts(name, "10.0.0.1", []))) == 7  # echo LINE | sudo tee -a FILE: `|` counts
     both = shlex.split(correct_hosts(name, "10.0.0.1", [[2, "x"]]))

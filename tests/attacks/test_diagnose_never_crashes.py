@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from profiles import examples
 
-from runbook.causes.logs.rules import SIGNS
-from runbook.causes.sequence import compare_all
-from runbook.causes.tools.paste import read_paste
-from runbook.causes.tools.table import TABLE
+from runbook.checks.ranks.sequence import compare_all
 from runbook.cli.main import main
+from runbook.diagnose.catalogue import SIGNS
+from runbook.diagnose.paste import read_paste
 from runbook.model.numbers import MOST, number, small_number
+from runbook.parsers.table import TABLE
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
 DIGITS = "7" * 4400

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.training import ending, watch
-from runbook.engine.jobs import follow
+from runbook.jobs import ending, follow, watch
 
 from .hostile_run import Done, attack, changing
 from .recorded_node import UNANSWERED, Json, Recording, recording

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.dialling import mesh
+from runbook.checks.network import mesh
 from runbook.checks.ranks import gang
-from runbook.checks.training import ending
+from runbook.jobs import ending
 from runbook.load.inventory import load_inventory
 from runbook.transport.answers import ANSWERS, KEEPER, MESH, RULES, Messages, message
 from runbook.transport.frames import UnexpectedAnswer

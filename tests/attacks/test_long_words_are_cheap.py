@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.causes.logs.judge import judge
-from runbook.causes.logs.rules import RULES, SIGNS, scanner
-from runbook.causes.logs.sign import Sign
+from runbook.diagnose.catalogue import RULES, SIGNS, scanner
+from runbook.diagnose.judge import judge
+from runbook.diagnose.sign import Sign
 
 CHANCE = random.Random(7)
 SIZE = 1_000_000

@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.checks.training.attempt import Place
-from runbook.checks.training.logs import MARK, RankLogs
-from runbook.checks.training.verdict import judge_attempt
-from runbook.checks.training.watch import End
 from runbook.cli.main import main
+from runbook.jobs.attempt import Place
+from runbook.jobs.logs import MARK, RankLogs
+from runbook.jobs.verdict import judge_attempt
+from runbook.jobs.watch import End
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, file_name
 from runbook.model.redact import Redactor

@@ -25,8 +25,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.checks.training.attempt import Place
-from runbook.checks.training.logs import LONGEST_LINE, RankLogs
+from runbook.jobs.attempt import Place
+from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.launch.quote import bat, ps1, sh
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.secret import Secret

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.checks.isolation.judge import End, Judgement, Link, Measured, Role, Verdict, verdict
-from runbook.checks.isolation.schedule import Schedule
+from runbook.checks.bandwidth.judge import End, Judgement, Link, Measured, Role, Verdict, verdict
+from runbook.checks.bandwidth.schedule import Schedule
 
 NOISE, TRANSIENTS = 0.03, 0.002
 GBYTES = 12.0

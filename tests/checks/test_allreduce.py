@@ -11,9 +11,9 @@ import pytest
 
 import runbook.node
 from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
+from runbook.checks.bandwidth.blame import Blame, Charge
 from runbook.checks.base import configure
 from runbook.checks.context import Context
-from runbook.checks.isolation.blame import Blame, Charge
 from runbook.checks.normal import Setting, expect
 from runbook.checks.ranks.gang import Gang
 from runbook.model.errors import FilesWrong, Span

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.checks.connection import misseated, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
-from runbook.checks.dialling.between import Between
+from runbook.checks.network.between import Between
 from runbook.checks.ranks.gang import Gang
 from runbook.checks.ranks.words import log_name
 from runbook.model.inventory import Infiniband, Inventory

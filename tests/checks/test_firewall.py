@@ -1,4 +1,4 @@
-"""firewall: what dials saw to who is guilty. How a rule is found is tested where the rules are read: tests/netfilter."""
+"""firewall: what dials saw to who is guilty. How a rule is found is tested where the rules are read: tests/firewall."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.dialling.addresses import numeric
-from runbook.checks.dialling.culprits import Trouble
-from runbook.checks.dialling.dial import Dial, ports_text
-from runbook.checks.dialling.mesh import Mesh
-from runbook.checks.dialling.ports import ephemeral_range, needed_ports
 from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
+from runbook.checks.network.culprits import Trouble
+from runbook.checks.network.dial import Dial, ports_text
+from runbook.checks.network.mesh import Mesh
+from runbook.checks.network.ports import ephemeral_range, needed_ports
+from runbook.checks.network.resolved import numeric
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .world import C, cluster, context, dial, node, ruled, with_ports

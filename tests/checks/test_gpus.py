@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.causes.tools.nvidia import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
-from runbook.causes.tools.xids import events
 from runbook.checks.context import Facts
 from runbook.checks.readiness.gpus.compare import driver_too_old, driver_warnings
 from runbook.checks.readiness.gpus.judge import Judged, judge_gpus
+from runbook.parsers.nvidia import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
+from runbook.parsers.xids import events
 
 from .world import node
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.dialling.between import Between
+from runbook.checks.network.between import Between
 from runbook.checks.ranks.evidence import gather, main_stack
 from runbook.checks.ranks.gang import Gang, Halt, Member
 from runbook.checks.ranks.halts import outcomes_of_halt

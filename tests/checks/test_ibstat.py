@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.causes.tools.ib_ports import Port, as_rate, from_sysfs, parse
 from runbook.checks.ibstat import judge, spares
 from runbook.checks.infiniband.among import uneven
 from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.infiniband.ports import select
 from runbook.model.verdict import Outcome, Verdict
+from runbook.parsers.ib_ports import Port, as_rate, from_sysfs, parse
 
 from .world import node
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from runbook.causes.tools.ib_ports import Port
-from runbook.checks.isolation.blame import blame
-from runbook.checks.isolation.judge import Link
-from runbook.checks.isolation.lanes import Verdict, judge, ring, rounds, second_look, slow_lanes
-from runbook.checks.isolation.ranks import uneven
-from runbook.checks.isolation.run import Isolation, Layer
-from runbook.checks.isolation.wires import Wires, rate_after, reasons, shapers
+from runbook.checks.bandwidth.blame import blame
+from runbook.checks.bandwidth.judge import Link
+from runbook.checks.bandwidth.lanes import Verdict, judge, ring, rounds, second_look, slow_lanes
+from runbook.checks.bandwidth.ranks import uneven
+from runbook.checks.bandwidth.run import Isolation, Layer
+from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
+from runbook.parsers.ib_ports import Port
 
 from .world import cluster, gang_of, node
 

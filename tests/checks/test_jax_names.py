@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from runbook.checks.training.prepare import dials
+from runbook.jobs.prepare import dials
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from runbook.checks.bandwidth.findings import Told, as_csv, as_metrics, tell
+from runbook.checks.bandwidth.judge import Normal
+from runbook.checks.bandwidth.ranks import Halted, Moved, Pair
+from runbook.checks.bandwidth.run import between
+from runbook.checks.bandwidth.search import Search, leaves, look, starved
+from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.base import configure
-from runbook.checks.isolation.findings import Told, as_csv, as_metrics, tell
-from runbook.checks.isolation.judge import Normal
-from runbook.checks.isolation.ranks import Halted, Moved, Pair
-from runbook.checks.isolation.run import between
-from runbook.checks.isolation.search import Search, leaves, look, starved
-from runbook.checks.isolation.wires import Wires
 from runbook.checks.links import Links, outcomes
 from runbook.checks.normal import link_floor
 from runbook.checks.normal.expect import Setting

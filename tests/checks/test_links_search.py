@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.checks.isolation.judge import End, Judgement, Link, Measured, Role, normal, verdict
-from runbook.checks.isolation.schedule import Schedule, crossing, groups, round_robin
+from runbook.checks.bandwidth.judge import End, Judgement, Link, Measured, Role, normal, verdict
+from runbook.checks.bandwidth.schedule import Schedule, crossing, groups, round_robin
 
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.dialling.pairs import ALL_UP_TO, AROUND, Pairs, around, chosen
+from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Pairs, around, chosen
 
 NUMBERS = st.integers(2, 300)
 

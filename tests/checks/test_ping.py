@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.dialling.dial import Dial
-from runbook.checks.dialling.pairs import Pairs
+from runbook.checks.network.chance import chance_findings
+from runbook.checks.network.common import culprits, listed
+from runbook.checks.network.dial import Dial
+from runbook.checks.network.loss import loses
+from runbook.checks.network.names import name_findings
+from runbook.checks.network.pairs import Pairs
+from runbook.checks.network.seen import Seen
 from runbook.checks.ping import Judge, before_packets, ssh_port, targets
-from runbook.checks.reachability.chance import chance_findings
-from runbook.checks.reachability.common import culprits, listed
-from runbook.checks.reachability.loss import loses
-from runbook.checks.reachability.names import name_findings
-from runbook.checks.reachability.seen import Seen
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runbook.causes.netfilter.truth import Span
-from runbook.checks.reachability.refusal import Refusal, Sent, family, refusal, rule_text, within
+from runbook.checks.network.refusal import Refusal, Sent, family, refusal, rule_text, within
+from runbook.firewall.truth import Span
 
 Rule = dict[str, Any]
 Route = dict[str, Any]

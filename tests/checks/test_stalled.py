@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.checks.training.progress import USUAL, Progress
-from runbook.checks.training.stalled import Frame, Standing, accused, frames_of
+from runbook.jobs.progress import USUAL, Progress
+from runbook.jobs.stalled import Frame, Standing, accused, frames_of
 from runbook.launch.job import Watch
 
 MAIN = Frame("/srv/train.py", 90, "<module>")

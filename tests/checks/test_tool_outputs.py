@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from one_tool import read_tool
 
-from runbook.causes.netfilter import firewalld, iptables, nft, ufw
-from runbook.causes.tools import ib_ports as ibstat
-from runbook.causes.tools import nvidia as printed
-from runbook.causes.tools import read_tool
 from runbook.checks.readiness.gpus.judge import judge_gpus
+from runbook.firewall import firewalld, iptables, nft, ufw
+from runbook.parsers import ib_ports as ibstat
+from runbook.parsers import nvidia as printed
 
 from .world import node
 

@@ -13,16 +13,16 @@ import pytest
 
 from runbook.causes.catalogue import CAUSES
 from runbook.checks.context import Facts
-from runbook.checks.launch import Launch
-from runbook.checks.training.attempt import about, port_of
-from runbook.checks.training.crew import Crew, Member, wait_for
-from runbook.checks.training.ending import drain, end
-from runbook.checks.training.logs import LONGEST_LINE, MARK, RankLogs
-from runbook.checks.training.prepare import AFTER_S, _in_the_way, _programs, _sources
-from runbook.checks.training.retry import FIRST_S, JITTER, LONGEST_S, ONCE, TRANSIENT, decide
-from runbook.checks.training.start import running
-from runbook.checks.training.verdict import judge_attempt
-from runbook.checks.training.watch import End, earliest, take, watch
+from runbook.jobs.attempt import about, port_of
+from runbook.jobs.crew import Crew, Member, wait_for
+from runbook.jobs.ending import drain, end
+from runbook.jobs.launch import Launch
+from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
+from runbook.jobs.prepare import AFTER_S, _in_the_way, _programs, _sources
+from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, ONCE, TRANSIENT, decide
+from runbook.jobs.start import running
+from runbook.jobs.verdict import judge_attempt
+from runbook.jobs.watch import End, earliest, take, watch
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secret import Secret

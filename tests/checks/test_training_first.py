@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.checks.training.crew import Crew, Member
-from runbook.checks.training.verdict import judge_attempt
-from runbook.checks.training.watch import End, earliest
+from runbook.jobs.crew import Crew, Member
+from runbook.jobs.verdict import judge_attempt
+from runbook.jobs.watch import End, earliest
 from runbook.model.verdict import Finding, Verdict
 
 from .training_world import crew, ended, wrote

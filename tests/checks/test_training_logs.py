@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.checks.training.attempt import Place
-from runbook.checks.training.logs import LONGEST_LINE, RankLogs
+from runbook.jobs.attempt import Place
+from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.model.redact import Redactor
 
 NAME = "rank-00003.node-b.l1.out"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runbook.checks.allreduce import pauses
 from runbook.checks.brief import MOST, in_brief
-from runbook.checks.dialling.dial import Dial
-from runbook.checks.dialling.ports import why_so_many
+from runbook.checks.network.dial import Dial
+from runbook.checks.network.ports import why_so_many
 from runbook.checks.ranks.ended import LAUNCH_SCRIPT
 from runbook.checks.ranks.words import telling
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from runbook.checks.context import Context, Run
-from runbook.checks.training.attempt import Attempt, Place, make_attempt
-from runbook.checks.training.crew import Crew, Member
-from runbook.checks.training.logs import RankLogs
+from runbook.jobs.attempt import Attempt, Place, make_attempt
+from runbook.jobs.crew import Crew, Member
+from runbook.jobs.logs import RankLogs
 from runbook.launch.job import Job, Program
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage

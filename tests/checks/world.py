@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from runbook.causes.netfilter import Evidence
 from runbook.checks.context import Context, Facts, Run
-from runbook.checks.dialling.dial import Dial
+from runbook.checks.network.dial import Dial
 from runbook.checks.ranks.gang import Gang, Member
+from runbook.firewall import Evidence
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote, Site

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.engine.collect.scrub import Scrubber
+from runbook.collect.scrub import Scrubber
 
 
 def hidden(*texts: str, names: tuple[str, ...] = ()) -> list[str]:

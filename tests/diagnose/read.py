@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runbook.causes.logs.judge import Cause
-from runbook.causes.logs.rules import scanner
 from runbook.cli.diagnose import Reader
-from runbook.cli.logfiles import LogFile
 from runbook.cli.main import main
+from runbook.diagnose.catalogue import scanner
+from runbook.diagnose.judge import Cause
+from runbook.diagnose.sources.logfiles import LogFile
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.causes.logs.index import Index
-from runbook.causes.logs.line import read_line, section_of, section_of_path, when
-from runbook.causes.logs.rules import SIGNS, scanner
+from runbook.diagnose.catalogue import SIGNS, scanner
+from runbook.diagnose.index import Index
+from runbook.diagnose.line import read_line, section_of, section_of_path, when
 
 from .read import causes_in, first_in
 
@@ -164,8 +164,8 @@ def test_keys_are_lower_case_without_digits_and_not_too_common(sign) -> None:  #
 def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runbook.causes.logs.scan.SHAPES", 200)
-    monkeypatch.setattr("runbook.causes.logs.scan.READ", 100)
+    monkeypatch.setattr("runbook.diagnose.scan.SHAPES", 200)
+    monkeypatch.setattr("runbook.diagnose.scan.READ", 100)
     letters = "abcdefghij"
     unlike = [f"error: {''.join(letters[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
     last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"

@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from runbook.checks.training.attempt import make_attempt
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.scripts import node_files
+from runbook.jobs.attempt import make_attempt
 from runbook.launch.job import Job
 from runbook.load.inventory import load_inventory_with_origins
 

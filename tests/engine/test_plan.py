@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from runbook.checks.allreduce import AllReduce
-from runbook.checks.launch import Launch
 from runbook.checks.shell import Shell
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
+from runbook.jobs.launch import Launch
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import runbook
-from runbook.causes.tools import read_tool
-from runbook.causes.tools.nvidia import parse_gpus
 from runbook.checks.readiness.gpus.judge import judge_gpus
 from runbook.model.inventory import Node
+from runbook.diagnose.paste import read_paste
+from runbook.parsers.nvidia import parse_gpus
 
 pytestmark = [
     pytest.mark.gpu,
@@ -218,8 +218,9 @@ def test_real_gpus_are_judged_and_nothing_about_them_is_unknown(gpus: int, facts
 def test_pasted_text_of_nvidia_smi_is_known_for_what_it_is(gpus: int, words: str) -> None:
     line = f"nvidia-smi {words}".strip()
     text = nvidia_smi(*words.split())
-    reading = read_tool(f"$ {line}\n{text}")
-    assert reading is not None, text
+    found = read_paste(f"$ {line}\n{text}", "").found
+    assert found, text
+    reading = found[0].reading
     assert reading.tool.startswith("nvidia-smi"), reading
     assert not reading.unknown, (reading, text)
     assert not reading.faults, (reading, text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runbook.causes.tools.ib_ports import Port
 from runbook.model.selection import Selection, selection
+from runbook.parsers.ib_ports import Port
 
 
 def rate(port: Port) -> str:

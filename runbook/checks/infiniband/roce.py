@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runbook.causes.tools.ib_ports import Port
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
+from runbook.parsers.ib_ports import Port
 
 Gids = Mapping[str, Mapping[str, str]]
 """index -> {gid, type, ndev}; an entry that is all zeros is left out."""

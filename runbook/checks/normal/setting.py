@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.context import Context
-from runbook.checks.isolation.wires import Wires
 from runbook.checks.normal.expect import Setting
 from runbook.checks.ranks.gang import Gang
 from runbook.launch.environment import network_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runbook.causes.sequence import Call, Comparison, compare_all, odd_ones
+from runbook.checks.ranks.sequence import Call, Comparison, compare_all, odd_ones
 from runbook.checks.ranks.words import progress, stack_lines
 from runbook.model.commands import word
 from runbook.model.verdict import Finding

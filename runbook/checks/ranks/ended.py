@@ -7,10 +7,10 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from runbook.causes.logs.judge import Cause
 from runbook.checks.brief import in_brief
 from runbook.checks.ranks.told import meaning
 from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.diagnose.judge import Cause
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.regex import bounded

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from runbook.checks.context import Context, no_answer
-from runbook.checks.dialling.ephemeral import NO_PORT, exhausted
+from runbook.checks.network.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import WATCH_S, gather

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.checks.context import Context
-from runbook.checks.dialling.between import Between, between
+from runbook.checks.network.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.words import kept, progress, stack_lines

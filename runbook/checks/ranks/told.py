@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runbook.causes.catalogue import CONSEQUENCES, VAGUE
-from runbook.causes.logs.judge import Cause, judge
+from runbook.diagnose.judge import Cause, judge
 
 
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
-    from runbook.causes.logs.rules import scanner  # takes a moment: only for a rank that failed
+    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a rank that failed
 
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from runbook.causes.tools.nvidia import App, Details, Gpu, bus_key, throttled
 from runbook.checks.brief import in_brief
 from runbook.checks.context import Facts
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
+from runbook.parsers.nvidia import App, Details, Gpu, bus_key, throttled
 
 BUSY_SHARE = 0.25
 """More than this share of a GPU's memory in other hands is another job: not a desktop, a monitor or a driver's own."""

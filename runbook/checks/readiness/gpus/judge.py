@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.causes.tools.nvidia import (
-    Gpu,
-    Listing,
-    bus_key,
-    parse_apps,
-    parse_details,
-    parse_gpus,
-    parse_links,
-)
-from runbook.causes.tools.xids import APPLICATION, Event, ago, events
 from runbook.checks.context import Facts
 from runbook.checks.readiness.gpus.health import (
     busy,
@@ -28,6 +18,16 @@ from runbook.checks.readiness.gpus.health import (
 from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S, refused
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
+from runbook.parsers.nvidia import (
+    Gpu,
+    Listing,
+    bus_key,
+    parse_apps,
+    parse_details,
+    parse_gpus,
+    parse_links,
+)
+from runbook.parsers.xids import APPLICATION, Event, ago, events
 
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)

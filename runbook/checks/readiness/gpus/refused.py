@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runbook.causes.tools.nvidia import Listing, flat
 from runbook.checks.context import Facts
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
+from runbook.parsers.nvidia import Listing, flat
 
 SMI_DEADLINE_S = 12
 """How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second each."""

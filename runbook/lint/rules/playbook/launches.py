@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from runbook.checks.training.retry import FIRST_S, LONGEST_S
+from runbook.jobs.retry import FIRST_S, LONGEST_S
 from runbook.lint.rules.paths import UNEXPANDED, WRITE_OUT
 from runbook.lint.staging import Staged
 from runbook.load.templating import is_template

@@ -1,0 +1,274 @@
+"""From what was measured to who is to blame: nodes, the layer, what their own adapters say of it, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.checks.bandwidth.judge import Link
+from runbook.checks.bandwidth.run import Isolation, Layer
+from runbook.checks.bandwidth.wires import Reason, Wires, inner_reasons, reasons, wire_text
+from runbook.checks.normal import span_text
+from runbook.checks.ranks.gang import Member
+from runbook.model.commands import word
+from runbook.model.units import bandwidth_text
+
+STARVED = 1 / 3
+"""A rank is slow by itself below this part of the fastest one: machines of one cluster are nearer to each other, even
+while other things run on them."""
+
+QUEUED = (0.6, 0.5, 0.3)
+"""It is slow as well below this part, when its threads waited for a CPU this share of the time, and so much longer than
+those of the luckiest rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What is held against one node: a sentence, what to do there, the proof, and which cause it is."""
+
+    says: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    cause: str = "allreduce-slow"
+
+
+@dataclass(frozen=True)
+class Blame:
+    """`charges` by node, empty where no node stands out; then `common` says what all have in common, and `remedy` where
+    to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for everybody."""
+
+    charges: Mapping[str, Charge] = field(default_factory=dict)
+    common: str = ""
+    remedy: str = ""
+    cleared: Mapping[str, str] = field(default_factory=dict)
+    measured: tuple[str, ...] = ()
+
+
+def blame(members: Sequence[Member], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
+    """Who is to blame. The innermost layer that singles somebody out decides: a rank that is slow by itself is slow on
+    every lane as well."""
+    nodes = list(dict.fromkeys(member.rank.node for member in members))
+    home = {member.label: member.rank.node for member in members}
+    own = {
+        node: [
+            reason
+            for reason in reasons(wires[node], [other for name, other in wires.items() if name != node])
+            if reason.gbytes is None or reason.gbytes < gate
+        ]
+        for node in nodes
+        if node in wires
+    }
+    measured = tuple(_measured(found))
+    charges = (
+        _starved(members, found) or _inside(found.inside, home, wires) or _between(found.between, own, members, wires)
+    )
+    if not charges and any(own.values()) and (found.between.rates or found.stopped):
+        # The lanes single nobody out, and some adapters say themselves that they are limited below the gate.
+        charges = {node: _limited(node, own[node][0], found.between) for node in nodes if own.get(node)}
+    for node, charge in charges.items():
+        errors = tuple(wire_text(wires[node])) if node in wires else ()
+        charges[node] = replace(charge, evidence=(*charge.evidence, *errors))
+    if not charges:
+        return Blame(common=_common(found, gate), remedy=shared_remedy(wires), measured=measured)
+    return Blame(charges, cleared=_cleared(nodes, charges, found), measured=measured)
+
+
+def _starved(members: Sequence[Member], found: Isolation) -> dict[str, Charge]:
+    """Ranks that are slow with nobody else involved, and whose lanes are slow too: CPU, GPU or memory of their node."""
+    best = max((rate for rate, _ in found.alone.values()), default=0.0)
+    least = min((waited for _, waited in found.alone.values()), default=0.0)
+    verdict = found.between.verdict
+    involved = {*verdict.ends, *(end for lane in verdict.paths for end in (lane.source, lane.destination))}
+    charges: dict[str, Charge] = {}
+    for member in members:
+        rate, waited = found.alone.get(member.rank.rank, (best, 0.0))
+        part, share, more = QUEUED
+        queued = rate < part * best and waited > max(share, least + more)
+        if rate >= STARVED * best and not queued:
+            continue
+        node = member.rank.node
+        if not verdict.clean and node not in involved:
+            continue  # its lanes are fine, so that is not why all of them together are slow
+        cpu = not member.steps.get("imported", {}).get("gpu")
+        why = f" (its threads waited {waited:.0%} of the time for a CPU)" if waited > 0.2 and cpu else ""
+        says = (
+            f"{member.label} is slow by itself, before anything crosses a link: it adds tensors up at "
+            f"{bandwidth_text(rate)}, others at {bandwidth_text(best)}{why}"
+        )
+        remedy = (
+            f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs of its "
+            "own (`taskset -cp`, the cgroup's `cpu.max`)"
+            if cpu
+            else f"on {node}: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
+            "`nvidia-smi` what else runs on it"
+        )
+        charges.setdefault(node, Charge(says, remedy, found.busy.get(node, ()) if cpu else (), cause="rank-behind"))
+    return charges
+
+
+def _inside(layer: Layer, home: Mapping[str, str], wires: Mapping[str, Wires]) -> dict[str, Charge]:
+    """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
+    charges: dict[str, Charge] = {}
+    verdict = layer.verdict
+    slow = [lane for lane in layer.rates if lane.source in verdict.sending or lane.destination in verdict.receiving]
+    for lane in dict.fromkeys([*slow, *verdict.paths]):
+        node = home[lane.source]
+        says = (
+            f"the ranks of {node} are slow among themselves, before anything leaves the node: {lane} "
+            f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
+        )
+        remedy = (
+            f"on {node}: `nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that is "
+            "down, PCIe at a lower width); `lscpu` and `top` for CPU ranks"
+        )
+        own = inner_reasons(wires[node]) if node in wires else []
+        charges.setdefault(node, charge_of(node, says, own, remedy))
+    return charges
+
+
+def _between(
+    layer: Layer, own: Mapping[str, list[Reason]], members: Sequence[Member], wires: Mapping[str, Wires]
+) -> dict[str, Charge]:
+    charges: dict[str, Charge] = {}
+    verdict, rates = layer.verdict, layer.rates
+    if verdict.clean:
+        return charges
+    best = bandwidth_text(max(rates.values()))
+    for node in verdict.ends:
+        sends, receives = node in verdict.sending, node in verdict.receiving
+        lanes = [lane for lane in rates if (sends and lane.source == node) or (receives and lane.destination == node)]
+        slowest = bandwidth_text(min(rates[lane] for lane in lanes))
+        way = " and ".join(["sends"] * sends + ["receives"] * receives)
+        whoever = ", whichever the other node is" if len(lanes) > 1 else ""
+        says = f"{node} {way} at {slowest}{whoever}; the fastest link carries {best}"
+        charges[node] = charge_of(
+            node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, lanes, members)
+        )
+    for lane in verdict.paths:
+        ends = [lane.source, lane.destination]
+        told = [node for node in ends if own.get(node)]
+        says = f"{lane} carries {bandwidth_text(rates[lane])}, where the fastest link carries {best}"
+        if told:  # one end says itself that it is the limit
+            for node in told:
+                charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
+            continue
+        two = len({end for each in rates for end in (each.source, each.destination)}) == 2
+        says += (
+            f": {lane.source} sends slowly, or {lane.destination} receives slowly; a third node would tell which"
+            if two
+            else ": only on the way between these two; with other nodes both are fast"
+        )
+        for node, other in zip(ends, reversed(ends), strict=True):
+            charge = charge_of(node, says, [], where_to_look(node, wires), rails_of(layer, [lane], members))
+            charges.setdefault(node, replace(charge, peers=(other,)))
+    return charges
+
+
+def charge_of(node: str, says: str, own: Sequence[Reason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
+    """With the reason that the node's own adapters give, if they do: then the remedy is a command."""
+    if not own:
+        return Charge(says, remedy, evidence)
+    reason = own[0]
+    proof = (*evidence, *(each.evidence for each in own))
+    return Charge(f"{says}: {reason.says}", f"on {node}: `{reason.command}`", proof)
+
+
+def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
+    mine = wires.get(node)
+    if mine and mine.ports:
+        names = ", ".join(port.name for port in mine.ports)
+        return (
+            f"on {node} and on its switch ports ({names}): `ibstat`, `sudo perfquery -x` (symbol errors, link downs), "
+            "`mlxlink -d DEVICE -c`; change the cable of a port that counts errors"
+        )
+    name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
+    return (
+        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show {word(name)}`; "
+        "change the cable if errors are counted"
+    )
+
+
+def _limited(node: str, reason: Reason, layer: Layer) -> Charge:
+    says = f"{node} is slow: {reason.says}"
+    if layer.rates:
+        says += f" (measured between nodes: {layer.span})"
+    return Charge(says, f"on {node}: `{reason.command}`", (reason.evidence,))
+
+
+def rails_of(layer: Layer, lanes: Sequence[Link], members: Sequence[Member]) -> tuple[str, ...]:
+    """Where single pairs of ranks make a lane slow: with GPUs each pair has an adapter of its own."""
+    labels = {member.rank.rank: member.label for member in members}
+    found = []
+    for lane in lanes:
+        rates = layer.pairs.get(lane, {})
+        best = max(rates.values(), default=0.0)
+        for (source, destination), rate in rates.items():
+            if rate < 0.7 * best:
+                found.append(
+                    f"{labels[source]} → {labels[destination]}: {bandwidth_text(rate)}, the fastest pair of these nodes "
+                    f"{bandwidth_text(best)}: look at the adapter beside that GPU"
+                )
+    return tuple(found)
+
+
+def _common(found: Isolation, gate: float) -> str:
+    if found.stopped:
+        return f"which layer is slow could not be measured: {found.stopped}"
+    parts = []
+    if found.between.rates:
+        alike = f"all links between nodes are alike, {found.between.span}"
+        enough = min(found.between.rates.values()) >= gate
+        parts.append(
+            f"{alike}: each by itself is fast enough, so what they share is slow (the switch, other traffic, CPUs)"
+            if enough
+            else f"{alike}: what they have in common is slow (the interface, the switch, the transport)"
+        )
+    if found.inside.rates:
+        parts.append(f"inside the nodes {found.inside.span}, nobody stands out")
+    return "; ".join(parts) or "no rank stands out"
+
+
+def shared_remedy(wires: Mapping[str, Wires]) -> str:
+    """Where to look when no node stands out."""
+    for mine in wires.values():
+        if mine.ports:
+            return (
+                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with GPUDirect "
+                "(GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and other traffic"
+            )
+        for name in mine.interfaces:
+            return (
+                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network you mean "
+                "(`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s -h link`)"
+            )
+    return ""
+
+
+def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolation) -> dict[str, str]:
+    """What speaks for the nodes that are not charged: the lanes among them."""
+    free = [node for node in nodes if node not in charges]
+    rates = found.between.rates
+    among = {lane: rate for lane, rate in rates.items() if lane.source in free and lane.destination in free}
+    guilty = ", ".join(charges)
+    if not among:
+        return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
+    span = span_text(min(among.values()), max(among.values()))
+    return {node: f"{', '.join(free)} move {span} among themselves; what is slow is {guilty}" for node in free}
+
+
+def _measured(found: Isolation) -> list[str]:
+    """The numbers, slowest lanes first."""
+    lines = []
+    for name, layer in (("between nodes", found.between), ("inside a node", found.inside)):
+        if layer.rates:
+            lanes = sorted(layer.rates, key=lambda lane: layer.rates[lane])
+            shown = [f"{lane} {bandwidth_text(layer.rates[lane])}" for lane in lanes[:6]]
+            more = f" and {len(lanes) - 6} more, up to {bandwidth_text(max(layer.rates.values()))}" * (len(lanes) > 6)
+            lines.append(f"{name}: {', '.join(shown)}{more}")
+    if found.alone:
+        rates = [rate for rate, _ in found.alone.values()]
+        lines.append(f"each rank alone, adding up: {span_text(min(rates), max(rates))}")
+    if found.stopped:
+        lines.append(f"not everything could be measured: {found.stopped}")
+    return lines

@@ -1,0 +1,350 @@
+"""What is told of measured links: findings by node, with what to do there. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
+from runbook.checks.bandwidth.judge import End, Judgement, Link, Role, Verdict
+from runbook.checks.bandwidth.run import between
+from runbook.checks.bandwidth.search import Found, Search
+from runbook.checks.bandwidth.wires import Reason, Wires, reasons, wire_text
+from runbook.checks.network.busy import too_busy_finding
+from runbook.checks.ranks.gang import Member
+from runbook.model.units import link_text, significant
+from runbook.model.verdict import Finding
+
+SHOWN = 6
+"""Links in the evidence; `links.csv` has them all."""
+
+LATE_TIMES, LATE_US = 5.0, 100.0
+"""A few bytes take that many times as long as usual, and so much longer, with every partner: said as a warning."""
+
+VAGUE = 0.25
+"""Where noise hides all that is less than this far below the median, that is said as well."""
+
+SHARED = 0.6
+"""Less than this part of one way is left while the other way is busy: said as a warning, where others keep more."""
+
+VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
+
+
+@dataclass(frozen=True)
+class Told:
+    """Findings and warnings by node; `unsettled`: why nothing is known of a node."""
+
+    findings: Mapping[str, list[Finding]] = field(default_factory=dict)
+    unsettled: Mapping[str, Finding] = field(default_factory=dict)
+    warnings: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+def tell(done: Search, members: Sequence[Member], wires: Mapping[str, Wires], floor: float | None) -> Told:
+    """`floor`: Gbit/s that every node should have at least, where that is known."""
+    return _Teller(done, members, wires, floor).told()
+
+
+class _Teller:
+    def __init__(
+        self, done: Search, members: Sequence[Member], wires: Mapping[str, Wires], floor: float | None
+    ) -> None:
+        self.done, self.members, self.wires, self.floor = done, members, wires, floor
+        self.verdict: Verdict = done.verdict
+        self.judged: Judgement = done.judge()
+        self.median = self.verdict.normal.median
+        self.rates = done.best
+        self.found: dict[str, list[Finding]] = {}
+
+    def told(self) -> Told:
+        if self.verdict.common:
+            self._all(self._common())
+        elif self.floor is not None and self.median * 8 < self.floor:
+            self._all(f"every link is slow: {self._span(self.rates)}, at least {link_text(self.floor)} are due")
+        else:
+            for leaf in self.verdict.leaves:
+                self._leaf(leaf)
+            for pair in self.verdict.leaf_pairs:
+                self._leaf_pair(pair)
+            for name in dict.fromkeys(end.name for end in self.verdict.nodes):
+                self._node(name)
+            for link in self.verdict.links:
+                self._link(link)
+        return Told(self.found, {} if self.verdict.common else self._unsettled(), self._warnings())
+
+    # Numbers as text.
+
+    def _of_usual(self, link: Link) -> str:
+        rate = self.rates[link]
+        return f"{gbps(rate)} ({rate / self.median:.0%})" if self.median else gbps(rate)
+
+    def _others(self) -> str:
+        return f"the median of all is {gbps(self.median)}"
+
+    def _span(self, links: Iterable[Link]) -> str:
+        rates = [self.rates[link] for link in links]
+        low, high = gbps(min(rates)), gbps(max(rates))
+        if low == high:
+            return low
+        number, _, unit = low.partition(" ")
+        return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+    def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
+        """The slowest of them, each with its rounds."""
+        lines = []
+        listed = sorted(links, key=self.rates.__getitem__)
+        for link in listed[:SHOWN]:
+            rounds = sorted(each.round + 1 for each in self.done.found if each.link == link and each.counts)
+            numbers = ", ".join(map(str, rounds))
+            lines.append(f"{link}: {self._of_usual(link)}, round{'s' * (len(rounds) > 1)} {numbers}")
+        if len(listed) > SHOWN:
+            lines.append(f"and {len(listed) - SHOWN} more in links.csv")
+        return tuple(lines)
+
+    # What is told.
+
+    def _add(self, node: str, finding: Finding) -> None:
+        self.found.setdefault(node, []).append(finding)
+
+    def _all(self, says: str) -> None:
+        evidence = self._evidence(self.rates)
+        for node in self.done.nodes:
+            self._add(node, Finding("link-slow", says, shared_remedy(self.wires) or NOBODY, evidence))
+
+    def _common(self) -> str:
+        slow = sum(rate.suspect for rate in self.judged.best.values())
+        return (
+            f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the fast ones "
+            f"do ({self._span(self.rates)}): more than single nodes explain, and nobody is named"
+        )
+
+    def _reasons(self, node: str) -> list[Reason]:
+        """What its own adapters say that explains a rate below the usual one."""
+        if node not in self.wires:
+            return []
+        others = [wires for name, wires in self.wires.items() if name != node]
+        usual = 0.95 * self.median
+        return [one for one in reasons(self.wires[node], others) if one.gbytes is None or one.gbytes < usual]
+
+    def _node(self, name: str) -> None:
+        roles = [end.role for end in self.verdict.nodes if end.name == name]
+        links = [link for link in self.rates if any(link.end(role).name == name for role in roles)]
+        slow = [link for link in links if self.judged.best[link].suspect] or links
+        what = " and ".join(VERBS[role][0] for role in roles)
+        whoever = "whoever the other node is" if len(roles) > 1 else VERBS[roles[0]][1]
+        says = f"{name} {what} at {self._span(slow)}, {whoever} ({len(slow)} tried); {self._others()}"
+        mates = [end.name for end in self.verdict.nodes]
+        leaf = self.done.leaf_of.get(name)
+        shared = len(mates) > 1 and leaf and all(self.done.leaf_of.get(mate) == leaf for mate in mates)
+        evidence = (
+            *self._evidence(slow),
+            *rails_of(between(self.done), slow, self.members),
+            *((f"all slow nodes share {leaf}: {', '.join(dict.fromkeys(mates))}",) if shared else ()),
+            *(wire_text(self.wires[name]) if name in self.wires else ()),
+        )
+        charge = charge_of(name, says, self._reasons(name), where_to_look(name, self.wires), evidence)
+        peers = tuple(dict.fromkeys(link.destination if link.source == name else link.source for link in slow))
+        self._add(name, Finding("node-slow", charge.says, charge.remedy, charge.evidence, peers))
+
+    def _link(self, link: Link) -> None:
+        two = len(self.done.nodes) == 2
+        says = f"{link} carries {self._of_usual(link)}; {self._others()}: " + (
+            f"{link.source} sends slowly, or {link.destination} receives slowly; a third node would tell which"
+            if two
+            else "only on the way between these two; with other nodes both are fast"
+        )
+        evidence = (*self._evidence([link]), *rails_of(between(self.done), [link], self.members))
+        for node, other in ((link.source, link.destination), (link.destination, link.source)):
+            charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
+            self._add(node, Finding("link-slow", charge.says, charge.remedy, charge.evidence, (other,)))
+
+    def _leaf(self, leaf: End) -> None:
+        nodes = [node for node in self.done.nodes if self.done.leaf_of.get(node) == leaf.name]
+        links = [
+            link
+            for link in self.rates
+            if link.end(leaf.role).name in nodes and link.end(leaf.role.opposite).name not in nodes
+        ]
+        verb = VERBS[leaf.role][0]
+        where = {
+            True: f"and among themselves they are fast: what joins {leaf.name} to the others is slow",
+            False: "among themselves as well",
+            None: "whoever the others are",
+        }[self.verdict.inside.get(leaf.name)]
+        says = (
+            f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, {self._span(links)}, {where}; "
+            f"{self._others()}"
+        )
+        self._of_switch(nodes, says, [leaf.name], links)
+
+    def _leaf_pair(self, pair: Link) -> None:
+        leaf_of = self.done.leaf_of
+        links = [
+            link
+            for link in self.rates
+            if (leaf_of.get(link.source), leaf_of.get(link.destination)) == (pair.source, pair.destination)
+        ]
+        says = (
+            f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} links, while "
+            f"their nodes are fast with others: the way between these two switches; {self._others()}"
+        )
+        here, there = (
+            tuple(node for node in self.done.nodes if leaf_of.get(node) == leaf)
+            for leaf in (pair.source, pair.destination)
+        )
+        for nodes, peers in ((here, there), (there, here)):
+            self._of_switch(nodes, says, [pair.source, pair.destination], links, peers)
+
+    def _of_switch(
+        self,
+        nodes: Iterable[str],
+        says: str,
+        leaves: Sequence[str],
+        links: Sequence[Link],
+        peers: tuple[str, ...] = (),
+    ) -> None:
+        remedy = (
+            f"look at {' and '.join(leaves)} before any of these nodes: state, rate and error counters of the ports that lead "
+            "to the other switches (`iblinkinfo` and `ibqueryerrors` on InfiniBand, the switch's own console on Ethernet)"
+        )
+        for node in nodes:
+            self._add(node, Finding("leaf-slow", says, remedy, self._evidence(links), peers))
+
+    # What is not known, and what is only said.
+
+    def _unsettled(self) -> dict[str, Finding]:
+        busy = set(self.done.too_busy)
+        found: dict[str, Finding] = {}
+        for node in self.done.nodes:
+            roles = [role for role in Role if not self.judged.proven(node, role)]
+            if node in self.found or not roles:
+                continue
+            waits = [
+                each
+                for each in self.done.found
+                if node in (each.link.source, each.link.destination) and not each.counts
+            ]
+            if waits and (node in busy or not any(each.counts for each in self._of(node, roles))):
+                seconds = max(each.moved.waited for each in waits)
+                seen = (
+                    f"in {len(waits)} tries it, or its partner, got no CPU for up to {seconds:.1f} s of "
+                    f"{waits[0].moved.seconds:.1f} s"
+                )
+                found[node] = too_busy_finding(node, seen, self._evidence_of(waits))
+                continue
+            slow = [link for link in self.rates if any(link.end(role).name == node for role in roles)]
+            says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"
+            stopped = f": {self.done.stopped}" if self.done.stopped else ""
+            remedy = f"run `links` again with more time (`timeout:`), or alone on {node} and its neighbours (`nodes:`)"
+            found[node] = Finding("insufficient-evidence", says + stopped, remedy, self._evidence(slow))
+        return found
+
+    def _of(self, node: str, roles: Sequence[Role]) -> list[Found]:
+        return [each for each in self.done.found if any(each.link.end(role).name == node for role in roles)]
+
+    def _evidence_of(self, found: Sequence[Found]) -> tuple[str, ...]:
+        return tuple(
+            f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for {each.moved.waited:.2f} of "
+            f"{each.moved.seconds:.2f} s: does not count"
+            for each in found[:SHOWN]
+        )
+
+    def _warnings(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        if not self.verdict.common:
+            for link in self.verdict.open[:SHOWN]:
+                if link.source not in self.found and link.destination not in self.found:
+                    worst = min(each.moved.gbytes for each in self.done.found if each.link == link and each.counts)
+                    text = f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and nothing confirms it"
+                    found.setdefault(link.source, []).append(text)
+        normal = self.verdict.normal
+        if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
+            text = f"noise of {normal.sigma:.0%}: what has more than {normal.suspect:.0%} of the median is not told from it"
+            for node in self.done.nodes:
+                found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes tell more")
+        for name, text in (*self._late(), *self._half_duplex()):
+            found.setdefault(name, []).append(text)
+        return found
+
+    def _late(self) -> list[tuple[str, str]]:
+        """Nodes for which a few bytes take far longer than for others."""
+        own = {
+            node: [each.moved.us for each in self._of(node, list(Role)) if each.moved.us is not None]
+            for node in self.done.nodes
+        }
+        least = {node: min(times) for node, times in own.items() if times}
+        if len(least) < 3:
+            return []
+        usual = statistics.median(least.values())
+        return [
+            (
+                node,
+                f"a few bytes to or from {node} take {significant(us)} us one way, elsewhere {significant(usual)}: `ping`, `tc qdisc show`",
+            )
+            for node, us in least.items()
+            if us > max(LATE_TIMES * usual, usual + LATE_US)
+        ]
+
+    def _half_duplex(self) -> list[tuple[str, str]]:
+        """Nodes that lose much of a direction while the other is busy, where others do not."""
+        kept: dict[str, list[float]] = {}
+        for each in self.done.found:
+            if each.counts and each.moved.both is not None and each.moved.gbytes:
+                for node in (each.link.source, each.link.destination):
+                    kept.setdefault(node, []).append(each.moved.both / each.moved.gbytes)
+        middle = {node: statistics.median(parts) for node, parts in kept.items()}
+        usual = statistics.median(middle.values()) if middle else 0.0
+        if len(middle) < 3 or usual < 0.8:
+            return []
+        where = "`ethtool IFACE | grep Duplex`, the width of its PCIe slot"
+        return [
+            (node, f"{node} keeps {part:.0%} of its rate while both ways are busy, others {usual:.0%}: {where}")
+            for node, part in middle.items()
+            if part < SHARED
+        ]
+
+
+NOBODY = "compare with what the links promise: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; then the switches and other traffic"
+
+
+def gbps(gbytes: float) -> str:
+    """GB/s in, as links are rated."""
+    return link_text(gbytes * 8)
+
+
+def as_metrics(found: Iterable[Found]) -> list[dict[str, object]]:
+    """Measured links as the result has them, in Gbit/s and microseconds; what does not count is left out."""
+    return [
+        {
+            "from": each.link.source,
+            "to": each.link.destination,
+            "gbps": round(each.moved.gbytes * 8, 6),
+            "us": None if each.moved.us is None else round(each.moved.us, 1),
+            "round": each.round + 1,
+            "both_gbps": None if each.moved.both is None else round(each.moved.both * 8, 6),
+        }
+        for each in found
+        if each.counts
+    ]
+
+
+def as_csv(done: Search) -> str:
+    """Every measurement, those that do not count as well."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["from", "to", "round", "gbps", "both_gbps", "us", "seconds", "waited", "long", "asked", "counts"])
+    for each in done.found:
+        moved = each.moved
+        numbers = (
+            moved.gbytes * 8,
+            moved.both * 8 if moved.both is not None else None,
+            moved.us,
+            moved.seconds,
+            moved.waited,
+        )
+        shown = ["" if number is None else f"{number:.6g}" for number in numbers]
+        flags = [int(flag) for flag in (each.meeting.long, each.meeting.asked, each.counts)]
+        table.writerow([each.link.source, each.link.destination, each.round + 1, *shown, *flags])
+    return text.getvalue()

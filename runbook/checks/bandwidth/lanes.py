@@ -1,0 +1,139 @@
+"""Which transfers to measure, and what they prove. Pure: names and numbers in, names and sentences out.
+
+An end is whatever can be slow: a node, or one rank of a node. A lane goes one way, from one end to another. First every
+end sends to the next one (a ring, as AllReduce does), so each is tried once as a sender and once as a receiver. A lane
+that is slow leaves two suspects and the path between them; each suspect is then tried with a partner that is proven
+good in that very role. In one round no end is on two lanes: a slow neighbour makes nobody else look slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.bandwidth.judge import Link
+
+SLOWER_THAN_GATE = 0.7
+SLOWER_THAN_BEST = 0.5
+"""A lane is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
+proven to be possible; else 0.5, what is between healthy links of one cluster at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the lanes prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`: lanes
+    that are slow where nothing tells the two ends apart, or where both are fine with others."""
+
+    sending: tuple[str, ...] = ()
+    receiving: tuple[str, ...] = ()
+    paths: tuple[Link, ...] = ()
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Every end that is to blame, each once."""
+        return tuple(dict.fromkeys([*self.sending, *self.receiving]))
+
+    @property
+    def clean(self) -> bool:
+        return not (self.sending or self.receiving or self.paths)
+
+
+def ring(ends: Sequence[str]) -> list[Link]:
+    """Every end to the next; two ends give both directions, one gives nothing."""
+    if len(ends) < 2:
+        return []
+    return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
+
+
+def rounds(lanes: Iterable[Link]) -> list[list[Link]]:
+    """The lanes in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
+    found: list[tuple[set[str], list[Link]]] = []
+    for lane in lanes:
+        ends = {lane.source, lane.destination}
+        for taken, members in found:
+            if not taken & ends:
+                taken |= ends
+                members.append(lane)
+                break
+        else:
+            found.append((ends, [lane]))
+    return [members for _, members in found]
+
+
+def slow_lanes(measured: Mapping[Link, float], gate: float) -> list[Link]:
+    """Lanes that are slow beside the fastest one, slowest first. GB/s."""
+    best = max(measured.values(), default=0.0)
+    part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
+    return sorted((lane for lane, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
+
+
+def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
+    """Each slow lane again, since once may be chance, and each of its ends with a partner that is proven good.
+
+    Partners are used evenly, so that many suspects need few rounds.
+    """
+    slow = slow_lanes(measured, gate)
+    good = [lane for lane in measured if lane not in slow]
+    senders = [lane.source for lane in good]
+    receivers = [lane.destination for lane in good]
+    circle = circles(measured)
+    used: dict[str, int] = {}
+    wanted: list[Link] = []
+
+    def partner(choice: Sequence[str], lane: Link) -> str | None:
+        own = circle[lane.source]
+        free = [end for end in choice if circle[end] == own and end not in (lane.source, lane.destination)]
+        chosen = min(free, key=lambda end: used.get(end, 0), default=None)
+        if chosen is not None:
+            used[chosen] = used.get(chosen, 0) + 1
+        return chosen
+
+    for lane in slow:
+        receiver, sender = partner(receivers, lane), partner(senders, lane)
+        if receiver is not None:
+            wanted.append(Link(lane.source, receiver))
+        if sender is not None:
+            wanted.append(Link(sender, lane.destination))
+        wanted.append(lane)
+    return list(dict.fromkeys(wanted))
+
+
+def circles(lanes: Iterable[Link]) -> dict[str, str]:
+    """For every end the first end of its ring: ranks of one node are no partners for those of another."""
+    found: dict[str, str] = {}
+    for lane in lanes:
+        kept = found.setdefault(lane.source, lane.source)
+        old = found.setdefault(lane.destination, kept)
+        found = {end: kept if circle == old else circle for end, circle in found.items()}
+    return found
+
+
+def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> Verdict:
+    """Who is to blame, by the ring and by the second look. A lane that was slow only once is nobody's fault."""
+    suspects = slow_lanes(first, gate)
+    # Both looks on one scale. The better of two counts for a lane: what it reached once it can do.
+    best = {lane: max(first.get(lane, 0.0), second.get(lane, 0.0)) for lane in {**first, **second}}
+    slow = set(slow_lanes(best, gate))
+    good = [lane for lane in first if lane not in suspects]
+    receivers, senders = {lane.destination for lane in good}, {lane.source for lane in good}
+
+    def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
+        return proven and all(lane in slow for lane in mine)
+
+    sending, receiving, paths = [], [], []
+    for lane in suspects:
+        sent = [other for other in best if other.source == lane.source]
+        received = [other for other in best if other.destination == lane.destination]
+        sends_slowly = whoever_the_partner(sent, any(other.destination in receivers for other in sent))
+        receives_slowly = whoever_the_partner(received, any(other.source in senders for other in received))
+        if sends_slowly:
+            sending.append(lane.source)
+        if receives_slowly:
+            receiving.append(lane.destination)
+        if lane in slow and not sends_slowly and not receives_slowly:
+            paths.append(lane)
+    return Verdict(_once(sending), _once(receiving), tuple(paths))
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,220 @@
+"""Who is measured with whom: rounds in which each node has one partner. Pure: names in, pairs of names out.
+
+Up to eight nodes everybody meets everybody. With more, the first round crosses every pair of leaves (node k of leaf a
+meets node a of leaf k) and the second stays inside them. After that the suspects meet proven partners, what was
+slow is tried again, and whoever is idle runs along, so that every round is as busy as the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.bandwidth.judge import Judgement, Link, Measured, Role
+
+EVERYBODY_UP_TO = 8
+MOST_EXTRA_ROUNDS = 9
+"""After the first ones: what is not settled then stays open, and is told as that."""
+
+PROBES = 2
+"""Other links between the same two leaves, beside the one that was slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Two nodes that are measured with each other in one round. `asked`: somebody wants to know of them; without it they
+    only keep the network as busy as it was. `long`: a transfer that takes three times as long."""
+
+    one: str
+    other: str
+    asked: bool = True
+    long: bool = False
+
+    @property
+    def links(self) -> tuple[Link, Link]:
+        return Link(self.one, self.other), Link(self.other, self.one)
+
+
+class Schedule:
+    """Rounds until everything is settled. `leaf_of` names the switch of each node, where that is known."""
+
+    def __init__(
+        self, nodes: Sequence[str], leaf_of: Mapping[str, str] | None = None, *, every_pair: bool = False
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.leaf_of = dict(leaf_of or {})
+        self._groups = groups(self.nodes, self.leaf_of)
+        everybody = every_pair or len(nodes) <= EVERYBODY_UP_TO
+        self._first = round_robin(self.nodes) if everybody else [crossing(self._groups)]
+        self._inside = not everybody  # whether a second round is due, in which the neighbours meet
+
+    def __len__(self) -> int:
+        """How many rounds there are at least."""
+        return len(self._first) + self._inside
+
+    def round(
+        self,
+        number: int,
+        judged: Judgement | None,
+        measured: Sequence[Measured],
+        again: Sequence[tuple[str, str]] = (),
+    ) -> list[Meeting]:
+        """The meetings of a round, counted from 0; none when all is settled. `judged` is what `measured` proves so far;
+        `again`: pairs that were measured and proved nothing."""
+        if number < len(self._first):
+            return [Meeting(*pair) for pair in self._first[number]]
+        if judged is None or number >= len(self) + MOST_EXTRA_ROUNDS:
+            return []
+        met = {frozenset((each.link.source, each.link.destination)) for each in measured}
+        booked = _Round(self.nodes)
+        if not judged.common:
+            self._settle(booked, judged, met)
+            for one, other in again:
+                booked.add(one, other)
+        second = self._inside and number == len(self._first)
+        if not booked.meetings and not second:
+            return []
+        for one, other in self._company(booked, met if second else set(), cross=not second):
+            booked.add(one, other, asked=second)
+        return booked.meetings
+
+    def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
+        """Book whoever somebody wants to know of, what decides most first."""
+        for leaf in judged.leaves_to_cross:
+            for node in self._of(leaf.name):
+                booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True)
+        for leaf in judged.leaves_to_look_inside:
+            for one, other in neighbours(self._of(leaf.name)):
+                booked.add(one, other)
+        for end in judged.nodes_to_confirm:
+            booked.with_partner(end.name, self._proven(end.name, judged, [end.role]), met, long=True)
+        for link, long in judged.links_to_repeat:
+            booked.add(link.source, link.destination, long=long)
+        for link in judged.links_to_surround:
+            self._probe(booked, link, judged, met)
+        for node, roles in judged.suspects.items():
+            booked.with_partner(node, self._proven(node, judged, roles), met)
+        for node in judged.untested(self.nodes):
+            booked.with_partner(node, self._proven(node, judged, list(Role)), met)
+
+    def _of(self, leaf: str) -> list[str]:
+        return [node for node in self.nodes if self.leaf_of.get(node) == leaf]
+
+    def _proven(self, node: str, judged: Judgement, roles: Sequence[Role]) -> list[str]:
+        """Partners whose opposite roles are proven, the best first: for all of these roles, then of the same leaf."""
+        leaf = self.leaf_of.get(node)
+        use = {other: sum(judged.proven(other, role.opposite) for role in roles) for other in self.nodes}
+        found = [other for other in self.nodes if other != node and use[other]]
+        return sorted(found, key=lambda other: (-use[other], self.leaf_of.get(other) != leaf))
+
+    def _elsewhere(self, node: str, judged: Judgement, role: Role) -> list[str]:
+        leaf = self.leaf_of[node]
+        partners = self._proven(node, judged, [role])
+        return [other for other in partners if self.leaf_of.get(other) not in (leaf, None)]
+
+    def _probe(self, booked: _Round, link: Link, judged: Judgement, met: set[frozenset[str]]) -> None:
+        """Other links from the one leaf to the other, between nodes that are proven."""
+        senders = [node for node in self._of(self.leaf_of[link.source]) if judged.proven(node, Role.SENDS)]
+        receivers = [node for node in self._of(self.leaf_of[link.destination]) if judged.proven(node, Role.RECEIVES)]
+        found = 0
+        for one in senders:
+            if found == PROBES:
+                return
+            free = [other for other in receivers if booked.free(other) and frozenset((one, other)) not in met]
+            if booked.free(one) and free:
+                booked.add(one, free[0])
+                found += 1
+
+    def _company(self, booked: _Round, met: set[frozenset[str]], *, cross: bool) -> Iterator[tuple[str, str]]:
+        """Pairs of those who are idle: with `cross`, half of them as in the first round; the others inside their groups,
+        without those that met before; what is left, anyhow."""
+        for one, other in self._first[0][::2] if cross else ():
+            if booked.free(one) and booked.free(other):
+                yield one, other
+        left: list[str] = []
+        for group in self._groups:
+            waiting = [node for node in group if booked.free(node)]
+            while len(waiting) > 1:
+                one = waiting.pop(0)
+                fresh = [each for each in waiting if frozenset((one, each)) not in met]
+                if not fresh:
+                    left.append(one)
+                    continue
+                waiting.remove(fresh[0])
+                yield one, fresh[0]
+            left += waiting
+        yield from halves(left)
+
+
+class _Round:
+    """Meetings of one round, in which nobody is booked twice."""
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self._free = set(nodes)
+        self.meetings: list[Meeting] = []
+
+    def free(self, node: str) -> bool:
+        return node in self._free
+
+    def add(self, one: str, other: str, *, asked: bool = True, long: bool = False) -> None:
+        if one in self._free and other in self._free and one != other:
+            self._free -= {one, other}
+            self.meetings.append(Meeting(one, other, asked, long))
+
+    def with_partner(self, node: str, partners: Sequence[str], met: set[frozenset[str]], *, long: bool = False) -> None:
+        """With the first who is free, rather one whom the node has not met."""
+        if node not in self._free:
+            return
+        free = [other for other in partners if other in self._free]
+        fresh = (other for other in free if frozenset((node, other)) not in met)
+        if (partner := next(fresh, None) or next(iter(free), None)) is not None:
+            self.add(node, partner, long=long)
+
+
+def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
+    """The nodes by their leaf; those of unknown ones in blocks of √n, since neighbours in a list are often neighbours."""
+    known: dict[str, list[str]] = {}
+    unknown = []
+    for node in nodes:
+        if node in leaf_of:
+            known.setdefault(leaf_of[node], []).append(node)
+        else:
+            unknown.append(node)
+    size = max(2, math.isqrt(len(nodes)))
+    return [*known.values(), *(unknown[start : start + size] for start in range(0, len(unknown), size))]
+
+
+def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Every pair once, in rounds in which nobody is in two pairs: the circle method. With an odd number one rests."""
+    circle: list[str | None] = [*nodes, *([None] * (len(nodes) % 2))]
+    found = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
+        found.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return found
+
+
+def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as far as
+    a group's nodes last. The others meet somebody of another group where that is possible."""
+    largest = max(map(len, grouped), default=0)
+    pairs = []
+    for start in range(0, len(grouped), max(1, largest)):
+        block = grouped[start : start + largest]
+        for a, group in enumerate(block):
+            pairs += [(group[k], block[k][a]) for k in range(a + 1, min(len(block), len(group))) if a < len(block[k])]
+    taken = {node for pair in pairs for node in pair}
+    return pairs + halves([node for group in grouped for node in group if node not in taken])
+
+
+def halves(nodes: Sequence[str]) -> list[tuple[str, str]]:
+    """The first half with the second, in order; with an odd number the last one rests."""
+    half = len(nodes) // 2
+    return list(zip(nodes[:half], nodes[half : 2 * half], strict=True))
+
+
+def neighbours(nodes: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(nodes[::2], nodes[1::2], strict=False))

@@ -1,0 +1,171 @@
+"""Measure links between nodes, round after round, until the schedule has nothing more to ask."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.checks.bandwidth.judge import Judgement, Link, Measured, Normal, Verdict, normal, verdict
+from runbook.checks.bandwidth.ranks import Halted, Moved, Pair, Ranks
+from runbook.checks.bandwidth.schedule import Meeting, Schedule
+from runbook.checks.ranks.gang import Member
+from runbook.model.inventory import Node
+
+LONGER = 3.0
+"""A long transfer takes so many times as long."""
+
+TRIES = 3
+"""For a link of which nothing counts."""
+
+EXPLAINED = 0.5
+"""A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side as an
+    AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be measured."""
+
+    link: Link
+    round: int
+    meeting: Meeting
+    moved: Moved
+    rails: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    counts: bool = True
+
+
+@dataclass
+class Search:
+    """What was measured, and `stopped`: why not all that should have been. `enough`: GB/s that are as good as any more."""
+
+    nodes: tuple[str, ...]
+    leaf_of: Mapping[str, str]
+    enough: float = math.inf
+    found: list[Found] = field(default_factory=list)
+    rounds: int = 0
+    stopped: str | None = None
+
+    @property
+    def measured(self) -> list[Measured]:
+        """What counts."""
+        return [
+            Measured(each.link, min(self.enough, each.moved.gbytes), each.round, each.meeting.asked, each.meeting.long)
+            for each in self.found
+            if each.counts
+        ]
+
+    def judge(self) -> Judgement:
+        return Judgement(self.nodes, self.measured, self.leaf_of)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Nobody is accused where nothing was measured."""
+        return verdict(self.judge()) if self.measured else Verdict(Normal(0.0, 0.0))
+
+    @property
+    def best(self) -> dict[Link, float]:
+        """GB/s that each link reached once."""
+        found: dict[Link, float] = {}
+        for each in self.found:
+            if each.counts:
+                found[each.link] = max(each.moved.gbytes, found.get(each.link, 0.0))
+        return found
+
+    @property
+    def again(self) -> list[tuple[str, str]]:
+        """Pairs with a link of which nothing counts yet, as long as another try may help."""
+        tried: dict[Link, list[Found]] = {}
+        for each in self.found:
+            if each.meeting.asked:
+                tried.setdefault(each.link, []).append(each)
+        open_ = [all_[0] for all_ in tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)]
+        return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
+
+    @property
+    def too_busy(self) -> list[str]:
+        """Nodes that were measured again and again, and had no CPU for it each time: nothing is known of them."""
+        tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
+        return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
+
+
+def look(
+    ranks: Ranks,
+    members: Sequence[Member],
+    *,
+    seconds: float,
+    leaf_of: Mapping[str, str] | None = None,
+    every_pair: bool = False,
+    trips: int = 0,
+    both: bool = False,
+    enough: float = math.inf,
+    say: Callable[[str], object] = lambda _: None,
+) -> Search:
+    """Ask the ranks until it is settled. `seconds` is for one way of a short transfer."""
+    by_node: dict[str, list[Member]] = {}
+    for member in members:
+        by_node.setdefault(member.rank.node, []).append(member)
+    done = Search(tuple(by_node), dict(leaf_of or {}), enough)
+    schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
+    judged: Judgement | None = None
+    while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured, done.again)):
+        say(f"round {done.rounds + 1}: {len(meetings)} pair{'s' * (len(meetings) > 1)} of nodes")
+        pairs = {each: _rails(by_node, each, seconds) for each in meetings}
+        try:
+            moved = ranks.meet([pair for some in pairs.values() for pair in some], trips=trips, both=both)
+        except Halted as error:
+            if error.halt is not None and error.halt.kind != "late":
+                raise
+            done.stopped = str(error)
+            break
+        new = [_found(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links]
+        done.found += counted(done.found, new)
+        done.rounds += 1
+        judged = done.judge()
+    return done
+
+
+def _rails(by_node: Mapping[str, Sequence[Member]], meeting: Meeting, seconds: float) -> list[Pair]:
+    """Every rank of one node and the rank with the same place on the other: with GPUs, each through its own adapter."""
+    here, there = by_node[meeting.one], by_node[meeting.other]
+    lasts = seconds * (LONGER if meeting.long else 1.0)
+    return [(one.rank.rank, other.rank.rank, lasts) for one, other in zip(here, there, strict=False)]
+
+
+def _found(
+    link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], Moved]
+) -> Found:
+    """A link is as fast as its slowest pair lets it be: AllReduce gives all pairs the same work."""
+    ways = [(one, other) if link.source == meeting.one else (other, one) for one, other, _ in pairs]
+    said = [moved[way] for way in ways]
+    both = [each.both for each in said if each.both is not None]
+    us = [each.us for each in said if each.us is not None]
+    together = Moved(
+        len(said) * min(each.gbytes for each in said),
+        max(each.seconds for each in said),
+        max(each.waited for each in said),
+        len(both) * min(both) if both else None,
+        statistics.median(us) if us else None,
+    )
+    return Found(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
+
+
+def counted(before: Sequence[Found], new: Sequence[Found]) -> list[Found]:
+    """The new ones, each with whether it counts: slow, and an end that had no CPU meanwhile, proves nothing of the link."""
+    usual = normal(each.moved.gbytes for each in (*before, *new))
+    return [
+        Found(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
+        for each in new
+    ]
+
+
+def starved(moved: Moved, usual: Normal) -> bool:
+    """Whether it is slow and most of the time that was lost is explained by an end that did not run."""
+    ratio = moved.gbytes / usual.median if usual.median else 1.0
+    return ratio < usual.suspect and moved.waited >= EXPLAINED * (1 - ratio) * moved.seconds
+
+
+def leaves(nodes: Sequence[Node]) -> dict[str, str]:
+    """The switch of each node, as far as the inventory names it: its leaf, or else its rack."""
+    return {node.name: name for node in nodes if (name := node.leaf or node.rack)}

@@ -1,0 +1,168 @@
+"""What a node's own network adapters say of themselves: how fast they may be, and who told them to be slower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.checks.context import Context, Facts, select_interfaces
+from runbook.checks.ibstat import ports_of
+from runbook.checks.infiniband.ports import select
+from runbook.launch.environment import hca_expression, network_environment, socket_interface
+from runbook.model.commands import word
+from runbook.model.inventory import Node
+from runbook.model.verdict import Outcome
+from runbook.parsers.ib_ports import Port
+
+UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
+RATE = r"([\d.]+)([KMGT]?)bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """`interfaces`: what `link.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes. `inner`: of the
+    loopback interface, which carries what the ranks of one node tell each other over TCP."""
+
+    interfaces: Mapping[str, Facts]
+    ports: tuple[Port, ...] = ()
+    inner: Mapping[str, Facts] = field(default_factory=dict)
+
+    @property
+    def gbps(self) -> float | None:
+        """Gbit/s of the slowest interface, None where the kernel does not know one of them."""
+        rates = [facts["mbit"] for facts in self.interfaces.values()]
+        return min(rates) / 1000 if rates and all(rates) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a node is slow, by its own account. `gbytes`: what it is limited to in GB/s; None: not a matter of a rate."""
+
+    says: str
+    command: str
+    evidence: str
+    gbytes: float | None
+
+
+def ask(at: Context) -> dict[str, Wires | Outcome]:
+    """Ask every node; an outcome stands for one that could not be asked."""
+    links = at.ask("link", lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
+    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask("ibstat", lambda node: {}, timeout_s=10.0)
+    found: dict[str, Wires | Outcome] = {}
+    for node in at.nodes:
+        link, ib = links[node.name], rdma[node.name] if rdma else {}
+        if isinstance(link, Outcome) or isinstance(ib, Outcome):
+            found[node.name] = link if isinstance(link, Outcome) else ib  # type: ignore[assignment]  # one of them is
+            continue
+        outer = {name: facts for name, facts in link["interfaces"].items() if name != "lo"}
+        inner = {name: facts for name, facts in link["interfaces"].items() if name == "lo"}
+        found[node.name] = Wires(outer, tuple(adapters_of(at, node, ib)) if ib else (), inner)
+    return found
+
+
+def interfaces_of(at: Context, node: Node) -> list[str]:
+    """The interfaces that carry the job's TCP: those that are named, else the one with the node's address."""
+    known: Mapping[str, Facts] = at.facts(node.name).get("interfaces", {})
+    expression = socket_interface(at.inventory, node)
+    if expression and (chosen := select_interfaces(expression, known)):
+        return chosen
+    address = at.data_address(node)
+    return [name for name, facts in known.items() if address in facts["addresses"]]
+
+
+def adapters_of(at: Context, node: Node, answer: Facts) -> list[Port]:
+    """The active ports that NCCL would use; none where it is told not to, or there are none."""
+    if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
+        return []
+    chosen = select(hca_expression(at.inventory, node), ports_of(answer)[0])
+    return [port for port in chosen if port.state == "active"]
+
+
+def reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
+    """What slows this node's own adapters down, the slowest first; `others` are its peers'."""
+    found = port_reasons(wires, others) if wires.ports else tcp_reasons(wires, others)
+    return sorted(found, key=lambda reason: (reason.gbytes is None, reason.gbytes or 0.0))
+
+
+def inner_reasons(wires: Wires) -> list[Reason]:
+    """What slows down TCP inside the node."""
+    return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts.get("tc") or {})]
+
+
+def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
+    found: list[Reason] = []
+    usual = max((other.gbps for other in others if other.gbps), default=None)
+    for name, facts in wires.interfaces.items():
+        tc: Mapping[str, str] = facts.get("tc") or {}
+        found += shapers(name, tc)
+        mbit = facts["mbit"]
+        metal = "/".join(facts["hardware"]) or name
+        if "half" in facts["duplex"]:
+            says = f"{metal} runs at half duplex"
+            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", f"/sys/class/net/{metal}/duplex: half", None))
+        if mbit and usual and mbit / 1000 < usual:
+            says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
+            evidence = f"/sys/class/net/{metal}/speed: {mbit}"
+            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", evidence, mbit / 8000))
+    return found
+
+
+def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
+    """HCA ports that came up slower than the fastest one around."""
+    rates = [port.rate_gbps for each in (wires, *others) for port in each.ports if port.rate_gbps]
+    usual = max(rates, default=0.0)
+    return [
+        Reason(
+            f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
+            f"sudo ibportstate -D 0 {port.number} reset",
+            f"{port.name}: Rate {port.rate_gbps:g}",
+            port.rate_gbps / 8,
+        )
+        for port in wires.ports
+        if port.rate_gbps and port.rate_gbps < usual
+    ]
+
+
+def shapers(name: str, tc: Mapping[str, str]) -> list[Reason]:
+    """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
+    found: list[Reason] = []
+    command = f"sudo tc qdisc del dev {word(name)} root"
+    for line in tc.get("qdisc", "").splitlines():
+        kind = line.partition("qdisc ")[2].partition(" ")[0]
+        wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
+        rate = rate_after(wanted, line) if wanted else None
+        if rate is not None:
+            found.append(Reason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
+        elif kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
+            found.append(Reason(f"{name} is disturbed by `tc`: {line.strip()}", command, line.strip(), None))
+    for line in tc.get("class", "").splitlines():
+        rate = rate_after("ceil", line) or rate_after("ul m1 0bit d 0us m2", line)
+        if rate is not None and re.search(r"class (htb|hfsc) ", line):
+            found.append(Reason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
+    rate = rate_after("rate", tc.get("ingress", "")) if "police" in tc.get("ingress", "") else None
+    if rate is not None:
+        way = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
+        evidence = next(line.strip() for line in tc["ingress"].splitlines() if "rate" in line)
+        says = f"what arrives at {name} is limited to {mbit_text(rate)} by `tc`"
+        found.append(Reason(says, f"sudo tc qdisc del dev {word(name)} {way}", evidence, rate / 8))
+    return found
+
+
+def rate_after(word: str, text: str) -> float | None:
+    """Gbit/s behind this word in what `tc` printed."""
+    match = re.search(rf"\b{word} {RATE}", text)
+    return float(match[1]) * UNITS[match[2]] if match else None
+
+
+def mbit_text(gbps: float) -> str:
+    return f"{gbps:g} Gbit/s" if gbps >= 1 else f"{gbps * 1000:g} Mbit/s"
+
+
+def wire_text(wires: Wires) -> list[str]:
+    """Errors that the interfaces counted since boot, where there are any."""
+    return [
+        f"{name}: {', '.join(f'{key} {count}' for key, count in facts['counters'].items() if count)}"
+        for name, facts in wires.interfaces.items()
+        if any(facts["counters"].values())
+    ]

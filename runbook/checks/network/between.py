@@ -1,0 +1,191 @@
+"""Between nodes, now: what stops the traffic of ranks that live and do not get on.
+
+A rule may appear in the middle of a run. The ranks only see silence or a reset; here the kernel's own view of their
+connections, fresh dials and the rules of both ends are put together within seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from runbook.checks.context import Context, Facts
+from runbook.checks.network.culprits import Trouble, sure
+from runbook.checks.network.gone import smaller
+from runbook.checks.network.mesh import Mesh, Want
+from runbook.checks.network.resolved import number
+from runbook.checks.network.rules import rules_of
+from runbook.firewall import Blocked, Evidence, Flow, explain_blocked
+from runbook.firewall.flow import EPHEMERAL
+from runbook.model.inventory import Node
+from runbook.model.units import bytes_text
+from runbook.model.verdict import Finding
+
+MOST_NODES_READ_AHEAD = 16
+"""Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
+
+REPLY_S = 1.2
+
+RESENT = 2
+"""A segment that was sent again so often in a row is no single loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What was found between some nodes.
+
+    `findings` are by guilty node; none: nothing blocks between them, as far as could be seen. `stalled` are sentences
+    about connections of ranks that stand still, `blind` the nodes that could not be looked at, and why.
+    """
+
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    stalled: tuple[str, ...] = ()
+    blind: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One established connection of two ranks: the client dialled the server. `resent` is the worse of both ends'."""
+
+    client: str
+    server: str
+    client_address: str
+    server_address: str
+    client_port: int
+    server_port: int
+    said: tuple[str, ...] = ()  # by the end that waits for acknowledgement
+
+    @property
+    def still(self) -> bool:
+        return bool(self.said)
+
+
+def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> Between:
+    """Look now at what lies between these nodes (all of the stage by default); back after `timeout_s` at the latest.
+
+    The stage's own deadline is not minded: what is explained here is often that it has run out.
+    """
+    chosen = tuple(node for node in at.nodes if nodes is None or node.name in set(nodes))
+    begun = time.monotonic()
+    at = replace(at, inventory=replace(at.inventory, nodes=chosen), deadline=begun + timeout_s)
+    if len(chosen) < 2:
+        return Between()
+    names = [node.name for node in chosen]
+    peers = {name: [number(at, node.name) for node in chosen if node.name != name] for name in names}
+    pool = ThreadPoolExecutor(2, thread_name_prefix="between")
+    seeing = pool.submit(flows, at)
+    few = len(names) <= MOST_NODES_READ_AHEAD
+    reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
+    pool.shutdown(wait=False)
+    with Mesh(at, lambda _: [Want(0, "ephemeral"), Want(0, "ephemeral")], reply_s=REPLY_S) as mesh:
+        mesh.dial(("greet", "up", "down"), extra=lambda peer: door(at, peer))
+        evidence = reading.result() if reading else None
+        trouble = Trouble.of(at, mesh.dials, evidence)
+        if unexplained := trouble.unexplained():
+            mesh.again(unexplained)
+    # Rank 0 may have closed its door: the ranks tell that better than a refused knock does.
+    dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
+    seen = seeing.result()
+    streams = joined_up(at, seen)
+    if evidence is None:
+        involved = set(trouble.evidence) | {
+            name for stream in streams if stream.still for name in (stream.client, stream.server)
+        }
+        evidence = rules_of(at, sorted(involved), peers, timeout_s=at.left_s)
+    findings: dict[str, list[Finding]] = defaultdict(list)
+    for name, listed in Trouble.of(at, dials, evidence).findings().items():
+        findings[name] += listed
+    for name in names if not findings else ():
+        if shrunk := smaller(at, name, evidence.get(name)):
+            findings[name].append(replace(shrunk, peers=tuple(other for other in names if other != name)))
+    told = {frozenset((dial.source, dial.destination)) for dial in dials if dial.outcome != "open"}
+    told |= {frozenset((name, other)) for name in findings for other in names}
+    for stream in streams:
+        if frozenset((stream.client, stream.server)) in told:
+            continue
+        if found := stopped(at, stream, evidence):
+            findings[found[0]].append(found[1])
+            told.add(frozenset((stream.client, stream.server)))
+    return Between(
+        {name: tuple(listed) for name, listed in findings.items()},
+        tuple(line for stream in streams for line in stream.said),
+        {name: outcome.findings[0].says for name, outcome in mesh.silent.items()},
+    )
+
+
+def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
+    """Where the ranks meet: on the master alone."""
+    rendezvous = at.inventory.rendezvous
+    return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
+
+
+def flows(at: Context) -> dict[str, Facts]:
+    """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
+
+    def one(node: Node) -> Facts:
+        return at.session(node).call("flows", {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+
+    return {name: answer for name, answer in at.each(one).items() if isinstance(answer, dict)}
+
+
+def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[Stream]:
+    """Both ends' views of each connection as one."""
+    owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
+    owner.update({number(at, node.name): node.name for node in at.nodes})
+    listening = {name: set(answer["listening"]) for name, answer in seen.items()}
+    found: dict[tuple[str, int, str, int], Stream] = {}
+    for name, answer in seen.items():
+        for one in answer["connections"]:
+            peer = owner.get(one["remote"])
+            if peer is None or peer == name:
+                continue
+            here = (name, str(one["local"]), int(one["local_port"]))
+            there = (peer, str(one["remote"]), int(one["remote_port"]))
+            serves = here[2] in listening[name] and there[2] not in listening.get(peer, set())
+            client, server = (there, here) if serves else (here, there)
+            key = (*client[1:], *server[1:])
+            if (reverse := (*server[1:], *client[1:])) in found:
+                key, client, server = reverse, server, client
+            said = found[key].said if key in found else ()
+            if one["resent"] >= RESENT and one["unacked"]:
+                way = f"{name} → {one['remote']}:{one['remote_port']} from port {one['local_port']}"
+                waiting = f"{bytes_text(one['unacked'])} not acknowledged, sent again {one['resent']} times"
+                said += (f"{way} (process {one['pid']}): {waiting}",)
+            found[key] = Stream(client[0], server[0], client[1], server[1], client[2], server[2], said)
+    return sorted(found.values(), key=lambda stream: not stream.still)
+
+
+def stopped(at: Context, stream: Stream, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """The rule that stops an established connection, and its node; one that stands still needs no certain rule."""
+    low, high = EPHEMERAL
+    ports = [(low, high), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]
+    blocked: Blocked | None = None
+    for length in (None, 1500) if stream.still else (None,):
+        flow = Flow(
+            stream.client_address,
+            stream.server_address,
+            stream.server_port,
+            state="established",
+            source_ports=(stream.client_port, stream.client_port),
+            packet_length=length,
+        )
+        blocked = explain_blocked(
+            "lost",
+            flow,
+            evidence.get(stream.client),
+            evidence.get(stream.server),
+            stream.client,
+            stream.server,
+            ports=ports,
+        )
+        if sure(blocked):
+            break
+    if blocked is None or not (sure(blocked) or (stream.still and blocked.remedies)):
+        return None
+    others = tuple(name for name in (stream.client, stream.server) if name != blocked.node)
+    return blocked.node, Finding(
+        blocked.cause, blocked.says, blocked.remedy, (*stream.said, *blocked.evidence)[:10], others
+    )

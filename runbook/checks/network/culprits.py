@@ -1,0 +1,422 @@
+"""From connections that failed to guilty nodes: the rule, the route or the address behind it, and what mends it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypedDict
+
+from runbook.checks.context import Context
+from runbook.checks.network.dial import UNMEASURED, Dial, folded, ports_text, seen_of
+from runbook.checks.network.ephemeral import exhausted
+from runbook.checks.network.gone import gone, turned_away
+from runbook.checks.network.guilt import MOST_LINES, Guilt
+from runbook.checks.network.ports import needed_ports, why_so_many
+from runbook.checks.network.refusal import Sent
+from runbook.checks.network.resolved import number, numeric
+from runbook.checks.network.rules import peers_of, rules_of
+from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.blocked import Seen
+from runbook.firewall.flow import EPHEMERAL
+from runbook.firewall.truth import Span
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+SEEN: Mapping[str, Seen] = {
+    "dropped": "dropped",
+    "rejected": "rejected",
+    "refused": "refused",
+    "reset": "reset",
+    "silent": "lost",
+    "lost": "lost",
+}
+"""What became of a dial, as the packet filter's judge knows it; what is not in here is no filter's doing."""
+
+
+ENOUGH = 4
+"""So many connections that open at once show that a path loses nothing to speak of."""
+
+
+REPEATED = 3
+"""So many segments that were sent again on connections that did work tell of a path that loses packets."""
+
+OPENED = ("reset", "silent", "lost")
+"""Dials that got as far as an established connection."""
+
+
+class Wanted(TypedDict):
+    ports: list[tuple[int, int]]
+    sources: list[str]
+    destinations: list[str]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence` are the
+    rules of the nodes involved."""
+
+    at: Context
+    bad: list[Dial]
+    good: list[Dial]
+    evidence: Mapping[str, Evidence | None] = field(default_factory=dict)
+    unmeasured: Sequence[Dial] = ()
+
+    @classmethod
+    def of(cls, at: Context, dials: Iterable[Dial], evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
+        """Reads the rules of both ends of what failed, where they are not given."""
+        dials = list(dials)
+        bad = [dial for dial in dials if dial.outcome not in ("open", UNMEASURED)]
+        good = [dial for dial in dials if dial.outcome == "open"]
+        involved = {name for dial in bad for name in (dial.source, dial.destination)}
+        if fresh := sorted(involved - set(evidence or ())):
+            evidence = {**(evidence or {}), **rules_of(at, fresh, peers_of(at, bad))}
+        return cls(at, bad, good, evidence or {}, [dial for dial in dials if dial.outcome == UNMEASURED])
+
+    @cached_property
+    def _good_between(self) -> Mapping[frozenset[str], list[Dial]]:
+        found: dict[frozenset[str], list[Dial]] = defaultdict(list)
+        for dial in self.good:
+            found[frozenset((dial.source, dial.destination))].append(dial)
+        return found
+
+    def _opened_between(self, dial: Dial) -> Sequence[Dial]:
+        """Dials of the same two nodes, either way, that opened."""
+        return self._good_between.get(frozenset((dial.source, dial.destination)), ())
+
+    @property
+    def groups(self) -> list[list[Dial]]:
+        """One group for each pair and kind of trouble, all its ports together."""
+        found: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
+        for dial in sorted(self.bad, key=lambda dial: dial.source == dial.destination):  # its own affairs come last
+            found[dial.source, dial.destination, dial.outcome].append(dial)
+        return list(found.values())
+
+    def unexplained(self) -> list[Dial]:
+        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those that
+        were not measured.
+
+        Where others between the same two nodes opened, all of them at the first try, it was not loss.
+        """
+        found: list[Dial] = list(self.unmeasured)
+        for dials in self.groups:
+            if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
+                found += [
+                    dial
+                    for dial in dials
+                    if not sure(self.blocked([dial])) and not ((told := self._turned_away(dial)) and told[2])
+                ]
+        return found
+
+    def unsure(self) -> list[Dial]:
+        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may tell more."""
+        found: list[Dial] = []
+        for dials in self.groups:
+            if dials[0].source != dials[0].destination and not (
+                dials[0].outcome in SEEN and sure(self.blocked(dials[:1]))
+            ):
+                found += dials
+        return found
+
+    def _clean(self, dial: Dial) -> bool:
+        opened = self._opened_between(dial)
+        return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
+
+    def findings(self) -> dict[str, list[Finding]]:
+        """By guilty node, one for each rule or kind of trouble."""
+        found: dict[str, list[Guilt]] = defaultdict(list)
+        for node, finding in self._unsent().items():
+            found[node].append(Guilt(node, finding))
+        for dials in self._by_rule():
+            if dials[0].outcome == "unsent":
+                continue
+            guilt = self._judge(dials)
+            told = found[guilt.node]
+            same = next((at for at, other in enumerate(told) if other.same(guilt)), None)
+            if same is None:
+                told.append(guilt)
+            else:
+                told[same] = told[same].merged(guilt)
+        return {node: [guilt.finding for guilt in told] for node, told in found.items()}
+
+    def _unsent(self) -> dict[str, Finding]:
+        """Nodes that had no port left to dial from."""
+        dials = [dial for dial in self.bad if dial.outcome == "unsent"]
+        sources = dict.fromkeys(dial.source for dial in dials)
+        return exhausted(
+            self.at,
+            {source: seen_of([dial for dial in dials if dial.source == source]) for source in sources},
+            {source: sorted({d.destination for d in dials if d.source == source} - {source}) for source in sources},
+        )
+
+    def _by_rule(self) -> list[list[Dial]]:
+        """The groups, joined where one rule stops them in the same way: one command is to open all of it."""
+        joined: dict[tuple[object, ...], list[Dial]] = {}
+        for dials in self.groups:
+            blocked = self.blocked(dials[:1]) if dials[0].outcome in SEEN else None
+            key: tuple[object, ...] = (dials[0].source, dials[0].destination, dials[0].outcome)
+            if blocked is not None and sure(blocked):
+                key = (blocked.rule, *((name, one.leg) for name, one in blocked.explanations if one.blocks))
+            joined.setdefault(key, []).extend(dials)
+        return list(joined.values())
+
+    def blocked(self, dials: Sequence[Dial]) -> Blocked | None:
+        """What the rules of both ends make of the first of these dials, with a remedy that opens all of them."""
+        first = dials[0]
+        alike = [
+            d for d in dials if (d.source, d.destination, d.outcome) == (first.source, first.destination, first.outcome)
+        ]
+        return explain_blocked(
+            SEEN[first.outcome],
+            replace(self._flow(first), ports=folded(alike)),
+            *self._ends(first),
+            **self._wanted(dials),
+            listener_was_up=first.mode != "knock",
+        )
+
+    def elsewhere(self, dials: Sequence[Dial]) -> Blocked | None:
+        """The NAT rule by which something else than our listener answered these dials."""
+        first = dials[0]
+        return sent_elsewhere(self._flow(first), *self._ends(first), **self._wanted(dials))
+
+    def _flow(self, dial: Dial) -> Flow:
+        to_itself = "lo" if dial.source == dial.destination else None
+        return Flow(
+            self.source_of(dial),
+            self.destination_of(dial),
+            dial.port,
+            in_interface=to_itself,
+            out_interface=to_itself,
+            state="established" if dial.outcome in OPENED else "new",
+            packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
+        )
+
+    def _ends(self, dial: Dial) -> tuple[Evidence | None, Evidence | None, str, str]:
+        ends = dial.source, dial.destination
+        return self.evidence.get(ends[0]), self.evidence.get(ends[1]), *ends
+
+    def _wanted(self, dials: Sequence[Dial]) -> Wanted:
+        """All that one command is to open."""
+        first = dials[0]
+        return {
+            "ports": needed_ports(self.at.inventory, dials),
+            "sources": sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
+            "destinations": sorted({self.destination_of(d) for d in dials if d.source == first.source}),
+        }
+
+    def source_of(self, dial: Dial) -> str:
+        """The address that the dialler's kernel chose, which is what the rules of the other end see."""
+        return dial.local or number(self.at, dial.source)
+
+    def destination_of(self, dial: Dial) -> str:
+        return dial.remote or numeric(dial.address)
+
+    def _mtu(self, name: str) -> int | None:
+        entries = self.at.facts(name).get("interfaces", {}).values()
+        address = number(self.at, name)
+        return next((int(entry["mtu"]) for entry in entries if address in entry["addresses"]), None)
+
+    def _judge(self, dials: list[Dial]) -> Guilt:
+        """Which node is guilty of these failed dials of one direction, and the finding."""
+        first = dials[0]
+        source, destination = first.source, first.destination
+        seen = tuple(seen_of(dials))
+        others = tuple(n for n in dict.fromkeys(n for d in dials for n in (d.source, d.destination)))
+        if first.outcome == "unresolvable":
+            return Guilt(
+                source,
+                Finding(
+                    "name-unresolvable",
+                    f"{source} cannot resolve {first.address}",
+                    f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
+                    seen,
+                    (destination,),
+                ),
+            )
+        if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
+            peers = tuple(name for name in others if name != led.node)
+            finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
+            return Guilt(led.node, finding, led.rule, led.remedies, source == destination)
+        if first.outcome == "stranger":
+            return Guilt(
+                destination,
+                Finding(
+                    "name-wrong-address",
+                    f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+                    f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
+                    seen,
+                    (source,),
+                ),
+            )
+        if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
+            node, finding = missing
+            peers = tuple(name for name in others if name != node)
+            finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
+            return Guilt(node, finding)
+        blocked = self.blocked(dials) if first.outcome in SEEN else None
+        by_chance = blocked is not None and blocked.by_chance
+        if not sure(blocked) and (refused := self._turned_away(first)):
+            node, finding, _ = refused
+            peers = tuple(name for name in others if name != node)
+            return Guilt(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
+        ends = self.evidence.get(source), self.evidence.get(destination)
+        if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
+            return Guilt(
+                source,
+                Finding(
+                    "no-route",
+                    f"{source} has no way to {destination} ({first.address}): {first.errno}",
+                    f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
+                    seen,
+                    (destination,),
+                ),
+            )
+        if (
+            first.outcome in ("dropped", "silent", "lost")
+            and not sure(blocked)
+            and not by_chance
+            and (lossy := self._lossy(dials))
+        ):
+            return Guilt(destination, lossy_link(source, destination, lossy, seen))
+        if first.outcome in OPENED and not (
+            blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
+        ):
+            return Guilt(destination, self._broken(dials, seen))
+        if blocked is None:
+            return Guilt(
+                destination,
+                Finding(
+                    "master-not-listening",
+                    f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
+                    f"look at {destination} by hand: `sudo nft list ruleset`",
+                    seen,
+                    (source,),
+                ),
+            )
+        cause, says = blocked.cause, blocked.says
+        if first.outcome == "lost" and not also_small(blocked, self._flow(first), *self._ends(first)):
+            cause = "mtu-blackhole"
+            says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
+        elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports
+            cause = "data-ports-blocked"
+            says = (
+                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange "
+                f"data do not: {says}"
+            )
+        finding = Finding(
+            cause,
+            says,
+            blocked.remedy,
+            (*seen[:4], *why_so_many(dials, blocked.remedy), *blocked.evidence)[:MOST_LINES],
+            tuple(name for name in others if name != blocked.node),
+        )
+        return Guilt(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
+
+    def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
+        """What one of the two ends has lost since the run began, which explains it before any rule does."""
+        near, far = (dial.source, number(self.at, dial.source)), (dial.destination, self.destination_of(dial))
+        for (name, address), (_, peer) in ((near, far), (far, near)):
+            if dial.source != dial.destination and (
+                found := gone(self.at, name, address, peer, self.evidence.get(name))
+            ):
+                return name, found
+        return None
+
+    def _turned_away(self, dial: Dial) -> tuple[str, Finding, bool] | None:
+        """The policy rule by which one end's own kernel refuses just these ports, this user or this mark."""
+        if dial.outcome not in ("dropped", "rejected"):
+            return None
+        near, far = self.source_of(dial), self.destination_of(dial)
+        port, any_port = Span.exactly(dial.port), Span(*EPHEMERAL)
+        ways = (
+            (dial.source, Sent(far, near, any_port, port), f"TCP {dial.port} to {dial.destination} ({far})"),
+            (
+                dial.destination,
+                Sent(near, far, port, any_port),
+                f"answers from TCP {dial.port} to {dial.source} ({near})",
+            ),
+        )
+        told = [
+            (name, *found)
+            for name, sent, what in ways
+            if (found := turned_away(name, sent, what, self.evidence.get(name))) is not None
+        ]
+        return max(told, key=lambda one: one[2], default=None)
+
+    def _only_data_ports(self, dials: list[Dial]) -> bool:
+        """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""
+        source, destination = dials[0].source, dials[0].destination
+        master = self.at.inventory.rendezvous.master
+        tried = (*self._opened_between(dials[0]), *self.bad)
+        fixed = [dial for dial in tried if (dial.source, dial.destination) == (source, destination)]
+        fixed = [dial for dial in fixed if dial.kind in ("rendezvous", "range")]
+        return (
+            any(dial.kind == "ephemeral" for dial in dials)
+            and {source, destination} - {master} <= self._joining
+            and (not fixed or any(dial.outcome == "open" for dial in fixed))
+        )
+
+    @cached_property
+    def _joining(self) -> frozenset[str]:
+        """Nodes that reach the rendezvous."""
+        master = self.at.inventory.rendezvous.master
+        return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
+
+    def _lossy(self, dials: list[Dial]) -> str | None:
+        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss, not of
+        a filter. One repetition is a busy moment."""
+        same = self._opened_between(dials[0])
+        slow = [dial for dial in same if dial.tries > 1]
+        repeated = sum(dial.retransmitted or 0 for dial in same)
+        if not slow and repeated < REPEATED:
+            return None
+        several = f"{len(slow)} connection{'s' if len(slow) > 1 else ''} opened only after several tries"
+        seen = [f"{several} (up to {max(d.tries for d in slow)})"] if slow else []
+        seen += [f"{repeated} segments had to be sent again"] if repeated else []
+        never = "never" if dials[0].outcome == "dropped" else "opened and carried nothing through"
+        return f"{', '.join(seen)}, {len(dials)} {never}"
+
+    def _broken(self, dials: list[Dial], seen: tuple[str, ...]) -> Finding:
+        first = dials[0]
+        then = {
+            "reset": "is then reset",
+            "silent": "then nothing more comes through",
+            "lost": "then full-size packets do not arrive",
+        }[first.outcome]
+        return Finding(
+            {"reset": "tcp-connection-lost-midrun", "silent": "packet-loss", "lost": "mtu-blackhole"}[first.outcome],
+            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that could "
+            "be read accounts for it",
+            "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
+            f"`sudo tcpdump -ni any {word(f'tcp port {first.port} and host {self.destination_of(first)}')}` on both",
+            seen,
+            (first.source,),
+        )
+
+
+def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
+    """Loss that no rule explains: between two nodes it is the link, within one there is none."""
+    if source == destination:
+        says = f"packets that {source} sends to itself are lost: {lossy}"
+        fix = (
+            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` show what "
+            "drops some of them"
+        )
+    else:
+        says = f"packets between {source} and {destination} are lost: {lossy}"
+        fix = (
+            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then at cable, "
+            "transceiver and switch port"
+        )
+    return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
+
+
+def sure(blocked: Blocked | None) -> bool:
+    """Whether a rule was found that is certain to block."""
+    return blocked is not None and blocked.decided and not blocked.between
+
+
+def rejects(*evidence: Evidence | None) -> bool:
+    """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
+    return any(one is None or one.bases(4) or one.bases(6) for one in evidence)

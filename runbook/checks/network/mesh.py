@@ -1,0 +1,248 @@
+"""Real listeners on every node and real dials between all of them: what `ping` and `firewall` stand on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.network.busy import busiest, sleepy
+from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
+from runbook.checks.network.pairs import ALL_UP_TO, Pairs
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.model.verdict import Outcome
+from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
+
+OPEN_S = 0.5
+"""How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the node
+sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
+
+PATIENT_S = 2.2
+"""How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
+
+REPLY_S = 2.2
+"""How long an opened connection may take to its first byte, and to each next one."""
+
+AT_ONCE, AT_ONCE_AGAIN = 64, 8
+"""So many dials a node has under way."""
+
+TURNS = 3
+"""How often what could not be measured is tried again."""
+
+LISTEN_S = 30.0
+
+ANSWER_S = 1.0
+"""Between a node's own deadline and ours."""
+
+UNHEARD = ("silent", "lost")
+"""Outcomes for which the program at the other end may be to blame, and not only its kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A port to listen on: 0 for one that the kernel picks."""
+
+    port: int
+    kind: str
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether on all addresses of the machine, as torch opens its store: the rendezvous address may be any of them."""
+        return self.kind == "rendezvous"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one node is told to dial."""
+
+    peer: str
+    address: str
+    port: int
+    kind: str
+    mode: str
+
+
+class Mesh:
+    """Listeners up on all nodes of a stage for as long as the `with` block lasts."""
+
+    def __init__(self, at: Context, wants: Callable[[Node], Sequence[Want]], *, reply_s: float = REPLY_S) -> None:
+        self._at = at
+        self._reply_s = reply_s
+        self._wants = wants
+        self._remotes: dict[str, Remote] = {}
+        self.listening: dict[str, list[tuple[int, str]]] = {}  # by node: (port, kind)
+        self.occupied: dict[str, list[Facts]] = {}  # by node: ports that could not be bound
+        self.silent: dict[str, Outcome] = {}
+        self.dials: list[Dial] = []
+        self.busy: dict[str, Facts] = {}  # by node that had no CPU for a dial: how late its program ran
+        self._awake: dict[str, Facts] = {}  # by node, of the last order
+
+    def __enter__(self) -> Mesh:
+        # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
+        # rendezvous is on all addresses of its machine, so it leaves that port to nobody else there.
+        wanted = {node.name: self._wants(node) for node in self._at.nodes}
+        machines = {node.name: self._at.machine(node.name) for node in self._at.nodes}
+        meeting = {(machines[name], w.port) for name, wants in wanted.items() for w in wants if w.everywhere}
+        taken: set[tuple[str, str, int]] = set()
+        plans: dict[str, list[Want]] = {}
+        for node in self._at.nodes:
+            machine = machines[node.name]
+            place = (machine, self._at.data_address(node))
+            plans[node.name] = [
+                w
+                for w in wanted[node.name]
+                if w.port == 0 or w.everywhere or ((machine, w.port) not in meeting and (*place, w.port) not in taken)
+            ]
+            taken |= {(*place, want.port) for want in plans[node.name]}
+        started = self._at.each(lambda node: self._start(node, plans[node.name]), paced=True)
+        for name, result in started.items():
+            if result is not None:
+                self.silent[name] = no_answer(name, "mesh", result)
+        return self
+
+    def _start(self, node: Node, wants: Sequence[Want]) -> Answer | None:
+        """How the program ended, if it did instead of listening."""
+        arguments = {
+            "run_id": self._at.run.run_id,
+            "address": self._at.data_address(node),
+            "listen": [[want.port, want.everywhere] for want in wants],
+        }
+        remote = self._at.session(node).program("mesh", arguments, timeout_s=self._at.left_s)
+        self._remotes[node.name] = remote
+        for message in remote.messages(min(LISTEN_S, self._at.left_s)):
+            refused = Counter(error["port"] for error in message["errors"])
+            bound = [want for want in wants if not _taken_from(refused, want.port)]
+            ports = message["ports"]
+            if len(ports) != len(bound) or any(w.port not in (0, port) for w, port in zip(bound, ports, strict=True)):
+                raise UnexpectedAnswer(f"it listens on {ports}, and was told {[want.port for want in bound]}")
+            self.listening[node.name] = [(port, want.kind) for want, port in zip(bound, ports, strict=True)]
+            self.occupied[node.name] = list(message["errors"])
+            return None
+        return remote.wait(0.1)
+
+    def dial(
+        self,
+        modes: Sequence[str] = ("greet",),
+        *,
+        pairs: Pairs | None = None,
+        itself: bool = False,
+        extra: Callable[[Node], Sequence[tuple[str, int, str]]] | None = None,
+    ) -> None:
+        """Every node dials its peers (all others by default) on all their ports; results are in `dials`.
+
+        With `itself` every node also dials its own address, as rank 0 and the ranks of one node do; `extra(peer)` adds
+        (address, port, kind) where somebody else listens: they are only opened.
+        """
+        up = {node.name: node for node in self._at.nodes if node.name in self.listening}
+        pairs = pairs or Pairs.every(list(up))
+        orders: dict[str, list[Target]] = {}
+        for source in up:
+            wanted: list[Target] = []
+            for name in (*([source] if itself else []), *pairs.peers.get(source, ())):
+                if name not in up:
+                    continue
+                for port, kind in self.listening[name]:
+                    wanted += [Target(name, self._address(up[name], kind), port, kind, mode) for mode in modes]
+                wanted += [Target(name, *where, "knock") for where in (extra(up[name]) if extra else ())]
+            if wanted:
+                orders[source] = wanted
+        self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
+
+    def again(self, failed: Sequence[Dial]) -> None:
+        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`. What
+        cannot be measured then is dialled again, up to TURNS times in all."""
+        for _ in range(TURNS):
+            if not failed:
+                return
+            failed = [dial for dial in self._once_more(failed) if dial.outcome == UNMEASURED]
+
+    def _once_more(self, failed: Sequence[Dial]) -> list[Dial]:
+        orders: dict[str, list[Target]] = {}
+        self.busy = {}
+        for dial in failed:
+            orders.setdefault(dial.source, []).append(
+                Target(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
+            )
+        replaced = set(failed)
+        self.dials = [dial for dial in self.dials if dial not in replaced]
+        found = self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
+        self.dials += found
+        return found
+
+    def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
+        """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence proves
+        nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
+        found = self._sent(orders, open_s, at_once)
+        for dial in found:
+            if dial.outcome == UNMEASURED and dial.source in self._awake:
+                self.busy[dial.source] = busiest(self.busy.get(dial.source), self._awake[dial.source])
+        unheard = sorted({dial.destination for dial in found if dial.outcome in UNHEARD} & set(self.listening))
+        if not unheard:
+            return found
+        before = dict(self._awake)
+        self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # which only asks how late they ran since
+        for name in unheard:
+            for told in (before.get(name), self._awake.get(name)):
+                if told and sleepy(told):
+                    self.busy[name] = busiest(self.busy.get(name), told)
+        return [
+            replace(dial, outcome=UNMEASURED) if dial.outcome in UNHEARD and dial.destination in self.busy else dial
+            for dial in found
+        ]
+
+    def _sent(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
+        found: list[Dial] = []
+
+        def one(source: Node) -> Answer | None:
+            remote, targets = self._remotes[source.name], orders[source.name]
+            within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(targets), open_s, at_once))
+            order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
+            order["hold"] = len(self.listening) <= ALL_UP_TO
+            remote.tell({"dial": [asdict(target) for target in targets], **order})
+            for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
+                results = message["results"]
+                if len(results) != len(targets):
+                    raise UnexpectedAnswer(f"{len(results)} results of {len(targets)} dials")
+                self._awake[source.name] = message["awake"]
+                found.extend(
+                    Dial(source.name, target.peer, target.address, target.port, target.kind, target.mode, **result)
+                    for target, result in zip(targets, (one or OPENED_AT_ONCE for one in results), strict=True)
+                )
+                return None
+            return remote.wait(0.1)
+
+        sources = [node for node in self._at.nodes if node.name in orders]
+        for name, result in self._at.each(one, sources, paced=True).items():
+            if result is not None:
+                self.silent[name] = no_answer(name, "mesh", result)
+        return found
+
+    def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
+        """How long a node may take to so many dials, of which it makes a few at a time; with room for one that is busy."""
+        return 10.0 + math.ceil(2 * dials / at_once) * (open_s + 4 * self._reply_s)
+
+    def _address(self, peer: Node, kind: str) -> str:
+        rendezvous = self._at.inventory.rendezvous
+        if kind == "rendezvous" and peer.name == rendezvous.master and len(self._at.nodes) > 1:
+            return rendezvous.address
+        return self._at.data_address(peer)
+
+    def __exit__(self, *_: object) -> None:
+        for remote in self._remotes.values():
+            try:
+                remote.feed(b"", end=True)
+            except (Unreachable, ProgramNotStarted):
+                continue
+        deadline = time.monotonic() + 1.0
+        for remote in self._remotes.values():
+            remote.over.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _taken_from(counts: Counter[int], port: int) -> bool:
+    """Whether the port was still among these; it is one less then."""
+    counts[port] -= 1
+    return counts[port] >= 0

@@ -1,0 +1,146 @@
+"""Which pairs of nodes are tried: all of a few nodes; of many so many that each is met by others of every kind.
+
+With N nodes all pairs are N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each
+node tries those at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and
+racks are crossed, since what stands between them stops no one inside. Both directions of a pair are tried.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.context import Context
+from runbook.checks.network.resolved import number
+
+ALL_UP_TO = 16
+"""Of so few nodes every pair is tried."""
+
+MOST_GROUPS_OF_EACH = 8
+"""Of so few subnets each node tries one node of each; of more, one pair of nodes crosses each two of them."""
+
+MOST_GROUPS = 128
+
+SUBNET_BITS = {4: 24, 6: 64}
+
+AROUND = 3
+"""So many other nodes of the far side each end of a pair that failed tries besides."""
+
+MOST_AROUND = 2000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """By node, its peers in the order in which they are tried. At any moment all are at the same distance around the ring, so
+    that a peer has few guests at a time."""
+
+    peers: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def every(cls, names: Sequence[str]) -> Pairs:
+        return cls({name: (*names[at + 1 :], *names[:at]) for at, name in enumerate(names)})
+
+    @classmethod
+    def of(cls, names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Pairs:
+        """Both directions of these."""
+        place = {name: at for at, name in enumerate(names)}
+        found: dict[str, set[str]] = defaultdict(set)
+        for one, other in pairs:
+            if one != other:
+                found[one].add(other)
+                found[other].add(one)
+        count = len(names)
+        return cls(
+            {
+                name: tuple(sorted(found[name], key=lambda peer: (place[peer] - at) % count))
+                for at, name in enumerate(names)
+            }
+        )
+
+    def __len__(self) -> int:
+        return sum(map(len, self.peers.values()))
+
+    def and_(self, more: Pairs) -> Pairs:
+        return Pairs({name: (*peers, *more.peers.get(name, ())) for name, peers in self.peers.items()})
+
+    def note(self) -> str:
+        """What of all pairs was tried, where it is not all of them."""
+        every = len(self.peers) * (len(self.peers) - 1)
+        return "" if len(self) >= every else f"{len(self):,} of {every:,} pairs; `pairs: all` tries every one"
+
+
+def chosen(
+    names: Sequence[str], master: str, groupings: Sequence[Mapping[str, str]] = (), wanted: str = "auto"
+) -> Pairs:
+    """`groupings`: by node its subnet, its rack or whatever else may stand apart as one."""
+    if wanted == "all" or len(names) <= ALL_UP_TO:
+        return Pairs.every(names)
+    count = len(names)
+    steps = [1 << power for power in range(count.bit_length()) if 1 << power <= count // 2]
+    pairs = [(name, names[(at + step) % count]) for at, name in enumerate(names) for step in steps]
+    pairs += [(name, master) for name in names]
+    for grouping in groupings:
+        pairs += _crossing(members(names, grouping))
+    return Pairs.of(names, pairs)
+
+
+def groupings(at: Context) -> list[Mapping[str, str]]:
+    """The nodes' subnets, as far as their addresses show them, and what the inventory calls their rack or leaf."""
+    numbers = {node.name: ipaddress.ip_address(number(at, node.name)) for node in at.nodes}
+    subnets = {
+        name: str(ipaddress.ip_network((address, SUBNET_BITS[address.version]), strict=False))
+        for name, address in numbers.items()
+    }
+    named = [{n.name: str(n.vars[key]) for n in at.nodes if n.vars.get(key)} for key in ("rack", "leaf")]
+    return [grouping for grouping in (subnets, *named) if len(set(grouping.values())) > 1]
+
+
+def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if name in grouping:
+            found[grouping[name]].append(name)
+    return list(found.values())
+
+
+def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that nobody is
+    everybody's partner. Of groups that hold hardly more than one node each nothing is to be learned."""
+    count = len(groups)
+    if count < 2 or 2 * count > sum(map(len, groups)):
+        return []
+    if count <= MOST_GROUPS_OF_EACH:
+        return [
+            (name, there[at % len(there)])
+            for here in groups
+            for there in groups
+            if there is not here
+            for at, name in enumerate(here)
+        ]
+    groups = groups[:: -(-count // MOST_GROUPS)]
+    return [
+        (here[b % len(here)], there[a % len(there)])
+        for a, here in enumerate(groups)
+        for b, there in enumerate(groups[a + 1 :], a + 1)
+    ]
+
+
+def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[Mapping[str, str]] = ()) -> Pairs:
+    """More pairs, which tell whether it is a node, a link or the way between two groups: each end of what failed with others,
+    of the far end's group first."""
+    names = list(tried.peers)
+    known = {name: set(peers) for name, peers in tried.peers.items()}
+    more: list[tuple[str, str]] = []
+    for one, other in dict.fromkeys(tuple(sorted(pair)) for pair in failed):
+        for near, far in ((one, other), (other, one)):
+            alike = [n for grouping in groupings for n in names if grouping.get(n) == grouping.get(far) is not None]
+            fresh = [n for n in dict.fromkeys((*alike, *names)) if n not in known[near] and n not in (near, far)]
+            for name in fresh[:AROUND]:
+                known[near].add(name)
+                known[name].add(near)
+                more.append((near, name))
+        if len(more) >= MOST_AROUND:
+            break
+    return Pairs.of(names, more)

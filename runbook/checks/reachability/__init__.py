@@ -1,1 +1,0 @@
-"""What `ping` asks of names, addresses and paths: one question a module."""

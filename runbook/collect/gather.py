@@ -1,0 +1,209 @@
+"""Everything for one archive, from this machine, the run's folder and the nodes; then scrubbed as one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from runbook.collect.controller import controller_entries, controller_name, controller_person
+from runbook.collect.entries import Absent, Entry
+from runbook.collect.members import refused
+from runbook.collect.nodes import NodeAnswer, ask_nodes
+from runbook.collect.rundir import RunFolder, run_entries
+from runbook.collect.scrub import GONE, Scrubber
+from runbook.collect.sources import plan_of, script_entries, source_entries
+from runbook.load.env import Environment
+from runbook.load.origins import Origins
+from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.model.redact import long_enough, secrets_of
+
+MOST = 64 * 1024 * 1024
+"""Of all texts together, before they are packed."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What is to be gathered. Without an inventory no node is asked; without a run there is none in the archive."""
+
+    inventory: Inventory | None
+    origins: Origins | None
+    inventory_path: Path | None
+    nodes: Sequence[Node]
+    run: RunFolder | None
+    command: Sequence[str]
+    forks: int = 64
+    hide_addresses: bool = False
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Scrubbed, and in the order of the archive."""
+
+    entries: list[Entry] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+    nodes: list[NodeAnswer] = field(default_factory=list)
+    secrets: int = 0
+    people: int = 0
+    mails: int = 0
+    unknown: list[str] = field(default_factory=list)  # where secrets of the playbook are from that cannot be looked for
+    scrubber: Scrubber = field(default_factory=Scrubber)
+
+
+def gather(wanted: Wanted) -> Gathered:
+    """Ask, read, scrub. Nothing is written; raises nothing for what is not there."""
+    began = wanted.run.started if wanted.run else None
+    answers: list[NodeAnswer] = []
+    if wanted.inventory:
+        answers = ask_nodes(wanted.inventory, wanted.nodes, forks=wanted.forks, run_began=began)
+    found: list[Entry | Absent] = [
+        *controller_entries(wanted.command),
+        *source_entries(wanted.inventory_path, wanted.run),
+    ]
+    if wanted.run:
+        found += run_entries(wanted.run)
+    else:
+        found.append(Absent("run", "there is no run here yet"))
+    secrets = secrets_of(wanted.inventory) if wanted.inventory else []
+    if wanted.inventory and wanted.origins:
+        names = frozenset(node.name for node in wanted.nodes)
+        try:
+            plan = plan_of(wanted.inventory, wanted.run.playbook if wanted.run else None, Environment(os.environ))
+        except FilesWrong as wrong:
+            found.append(Absent("scripts", f"they cannot be rendered: {wrong}", "failed"))
+        else:
+            secrets = plan.secrets
+            found += script_entries(plan, wanted.origins, names)
+    for answer in answers:
+        found += [*sorted(answer.entries, key=lambda entry: entry.path), *answer.absent]
+        if not answer.asked:
+            found.append(Absent(f"nodes/{answer.node}", f"{answer.cause}: {answer.says}", "not asked", answer.node))
+    scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
+    introduce(scrubber, wanted, answers)
+    gathered = scrubbed(found, answers, scrubber)
+    here = secrets_of(wanted.inventory) if wanted.inventory else []
+    gathered.unknown = sorted({one.source for one in secrets if one not in here and not long_enough(one.reveal())})
+    return gathered
+
+
+def introduce(scrubber: Scrubber, wanted: Wanted, answers: Sequence[NodeAnswer]) -> None:
+    """Everybody's name whom we know, in an order that does not change from one archive to the next."""
+    login, home, full = controller_person()
+    scrubber.people.add(login, *_full_name(full), home=home)
+    for node in wanted.inventory.nodes if wanted.inventory else ():
+        scrubber.people.add(*([node.ssh.user] if node.ssh.user else []))
+        if node.ssh.jump and "@" in node.ssh.jump:
+            scrubber.people.add(node.ssh.jump.partition("@")[0])
+        scrubber.people.add(*_login_of(node))
+    for answer in answers:
+        for person in answer.people:
+            scrubber.people.add(person[0], *_full_name(person[2]), home=person[1])
+    if scrubber.machines is None:
+        return
+    names = (
+        [node.name for node in wanted.inventory.nodes]
+        if wanted.inventory
+        else list(wanted.run.nodes if wanted.run else ())
+    )
+    for node in wanted.inventory.nodes if wanted.inventory else ():
+        jump = (node.ssh.jump or "").rpartition("@")[2]
+        names += [node.address, node.ssh.host or "", *(part.partition(":")[0] for part in jump.split(","))]
+    if wanted.inventory:
+        names.append(wanted.inventory.rendezvous.address)
+    names += [name for answer in answers for name in answer.hostnames]
+    for name in [*names, controller_name()]:
+        scrubber.machines.add_name(name)
+
+
+def _full_name(text: str) -> list[str]:
+    """`Jane Doe`; of one word it may be anything, such as the name of a service."""
+    return [text] if " " in text.strip() and not any(char.isdigit() for char in text) else []
+
+
+def _login_of(node: Node) -> list[str]:
+    """Whom ssh would log in as, by its own configuration."""
+    if node.connection != "ssh" or node.ssh.user or node.windows:
+        return []
+    from runbook.transport.ssh_config import resolve
+
+    with contextlib.suppress(Unreachable, OSError):
+        return [resolve(node.ssh.host or node.address, node.ssh).user]
+    return []
+
+
+def scrubbed(found: Iterable[Entry | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
+    """What may go into the archive: by its name, by the room that is left, and without what has to be taken out."""
+    gathered = Gathered(nodes=answers, scrubber=scrubber)
+    entries: list[Entry] = []
+    room = MOST
+    for one in found:
+        if isinstance(one, Absent):
+            gathered.absent.append(one)
+            continue
+        if why := refused(one.path):
+            gathered.absent.append(Absent(ascii(one.path)[:200], why, "left out", one.node, one.command))
+        elif len(one.text) > room:
+            why = f"the archive holds {MOST >> 20} MiB already"
+            gathered.absent.append(Absent(one.path, why, "left out", one.node, one.command))
+        else:
+            room -= len(one.text)
+            entries.append(one)
+            scrubber.learn(one.text)
+    for absent in gathered.absent:
+        scrubber.learn(absent.why)
+    for entry in entries:
+        try:
+            gathered.entries.append(_entry(entry, scrubber))
+        except Exception as error:  # noqa: BLE001  what cannot be looked through must not be sent, and keeps nothing else back
+            why = f"it could not be looked through: {type(error).__name__}"
+            gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
+    gathered.absent = [
+        replace(
+            one,
+            what=_place(one.what, scrubber),
+            why=scrubber.text(one.why),
+            node=_maybe(one.node, scrubber),
+            command=_maybe(one.command, scrubber),
+        )
+        for one in gathered.absent
+    ]
+    gathered.secrets = scrubber.secrets_found
+    gathered.people, gathered.mails = len(set(scrubber.people.names)), scrubber.people.mails
+    return gathered
+
+
+def _maybe(text: str | None, scrubber: Scrubber) -> str | None:
+    return None if text is None else scrubber.text(text)
+
+
+def _entry(entry: Entry, scrubber: Scrubber) -> Entry:
+    if entry.form == "json":
+        text = scrubber.json(entry.text, indent=2) + "\n"
+    elif entry.form == "json lines":
+        text = scrubber.json_lines(entry.text)
+    elif entry.form == "yaml":
+        text = scrubber.yaml(entry.text, entry.path)
+    else:
+        text = scrubber.text(entry.text)
+    if entry.path.startswith("scripts/"):
+        scrubber.secrets_found += entry.text.count(GONE)  # taken out before they were rendered
+    return replace(
+        entry,
+        path=_place(entry.path, scrubber),
+        text=text,
+        node=_maybe(entry.node, scrubber),
+        command=_maybe(entry.command, scrubber),
+        trouble=_maybe(entry.trouble, scrubber),
+    )
+
+
+def _place(path: str, scrubber: Scrubber) -> str:
+    """The same path with names taken out where others gave them: a node's folder, and a run's logs. The rest is ours."""
+    first, *parts = path.split("/")
+    theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))
+    return "/".join(
+        [first, *(scrubber.text(part) if theirs[0] <= at < theirs[1] else part for at, part in enumerate(parts))]
+    )

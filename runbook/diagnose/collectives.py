@@ -1,0 +1,131 @@
+"""Watchdog lines compared between ranks: who is behind, who called something else, or everybody in the same call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from runbook.diagnose.sign import Hit
+from runbook.model.numbers import number, small_number
+
+UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
+"""Operations whose sizes may differ between ranks."""
+FEW = 1 / 3
+"""Silent ranks for each that spoke: with more, the log is an excerpt, or one machine's."""
+
+
+def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
+    """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it."""
+    told = _told_groups(watchdogs, states)
+    groups: dict[str, dict[int, Hit]] = defaultdict(dict)
+    for hit in watchdogs:
+        rank = rank_of(hit)
+        group = _group(hit) or told.get((rank, hit.groups.get("seq")), "")
+        groups[group].setdefault(-1 - hit.line.number if rank is None else rank, hit)
+    enqueued: dict[str, dict[int, Hit]] = defaultdict(dict)
+    for hit in states:
+        if (rank := rank_of(hit)) is not None:
+            enqueued[_group(hit)].setdefault(rank, hit)
+    # Numbers count within one process group; where lines of a kind do not name it, there must be only one.
+    only = next(iter(enqueued.values())) if len(enqueued) == 1 else {}
+    for group, first in groups.items():
+        yield from _judge(first, enqueued.get(group, only))
+    if not groups:
+        for counts in enqueued.values():
+            yield from _judge(counts, counts)
+
+
+def _group(hit: Hit) -> str:
+    """The process group that a line names; its number counts on one rank only, its GUID is the same on all."""
+    return hit.groups.get("pg", "").rpartition("GUID")[2].strip()
+
+
+def _told_groups(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[int | None, str | None], str]:
+    """The group of each rank's call where only the next line names it (torch 2.5), if there is more than one."""
+    if any(_group(hit) for hit in watchdogs):
+        return {}
+    told: dict[tuple[int | None, str | None], str]
+    told = {(rank_of(hit), hit.groups["seq"]): _group(hit) for hit in states if "seq" in hit.groups and _group(hit)}
+    return told if len(set(told.values())) > 1 else {}
+
+
+def rank_of(hit: Hit) -> int | None:
+    if hit.line.rank is not None:
+        return hit.line.rank
+    return small_number(hit.groups.get("rank"))
+
+
+def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hit]:
+    by_number: dict[str, list[Hit]] = defaultdict(list)
+    for hit in first.values():
+        by_number[hit.groups.get("seq", "")].append(hit)
+    for sequence, hits in by_number.items():
+        if how := _difference(hits, sequence):
+            yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in hits)
+            return
+    numbers = sorted(((number(text), hits) for text, hits in by_number.items() if text), key=lambda pair: pair[0])
+    if len(numbers) > 1:
+        (first_one, low), (last_one, high) = numbers[0], numbers[-1]
+        if last_one - first_one == 1 and _sizes(low) != _sizes(high) and len(first) > 1:
+            how = f"call {first_one} on {_ranks(low)} is {_call(low[0])}, call {last_one} on {_ranks(high)} is {_call(high[0])}"
+            yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in (*low, *high))
+        else:
+            yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
+        return
+    known = {rank: number(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
+    if len(set(known.values())) > 1:
+        late = [enqueued[rank] for rank, count in known.items() if count == min(known.values())]
+        yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
+        return
+    ranks = sorted(rank for rank in first if rank >= 0)
+    # So many are missing that nobody would name them, or a number is no rank: then none is looked for.
+    few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
+    silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
+    cut_off = bool(enqueued) and not set(ranks) <= set(enqueued)
+    if silent and not cut_off:
+        late_ranks = f"rank {spans(silent)}, which printed no timeout,"
+        yield from (Hit("watchdog-behind", first[rank].line, {"late": late_ranks}) for rank in ranks)
+    elif len(first) > 1:
+        yield from (Hit("watchdog-uniform", hit.line, dict(hit.groups)) for hit in first.values())
+    else:
+        yield from (Hit("watchdog-alone", hit.line, dict(hit.groups)) for hit in first.values())
+
+
+def _difference(hits: Sequence[Hit], sequence: str) -> str:
+    """What differs between ranks in the call of one number, in words; empty when they agree."""
+    calls: dict[str, list[Hit]] = defaultdict(list)
+    told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off says nothing against the others
+    sized = all("nin" in hit.groups for hit in told)
+    for hit in told:
+        operation = hit.groups["op"]
+        uneven = operation.upper().lstrip("_").startswith(UNEVEN)
+        calls[_call(hit) if sized and not uneven else operation].append(hit)
+    if len(calls) < 2:
+        return ""
+    who = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
+    return f"call {sequence} is {who}" if sequence else who
+
+
+def _call(hit: Hit) -> str:
+    size = f" of {hit.groups['nin']} elements" if "nin" in hit.groups else ""
+    return f"{hit.groups.get('op', 'a collective')}{size}"
+
+
+def _sizes(hits: Sequence[Hit]) -> set[tuple[str | None, str | None]]:
+    return {(hit.groups.get("nin"), hit.groups.get("nout")) for hit in hits}
+
+
+def _ranks(hits: Sequence[Hit]) -> str:
+    numbers = sorted({rank for hit in hits if (rank := rank_of(hit)) is not None})
+    return f"rank {spans(numbers)}" if numbers else "a rank"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers, runs of them folded: `0-3, 7`."""
+    told: list[list[int]] = []
+    for one in numbers:
+        if told and one == told[-1][-1] + 1:
+            told[-1][1:] = [one]
+        else:
+            told.append([one])
+    return ", ".join("-".join(map(str, run)) for run in told)

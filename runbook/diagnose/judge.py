@@ -1,0 +1,230 @@
+"""From signs to causes: which rules hold, which cause is the root, and what only follows from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from runbook.causes.catalogue import Confidence
+from runbook.diagnose.derive import derive, with_summaries
+from runbook.diagnose.reached import Reached
+from runbook.diagnose.scan import Scanner
+from runbook.diagnose.sign import Hit, Line, Rule, Tier
+
+EVIDENCE = 6  # lines that are quoted for a cause
+ENDINGS = ("traceback", "launcher-failed", "glog-error", "nccl-failed", "aborted", "killed", "crashed", "exception", "hangs",
+           "watchdog", "client-timed-out", "told-to-end", "cancelled", "step-cancelled", "hung-up")  # fmt: skip
+"""Signs after which a run does not go on by itself."""
+EMPTY = "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, Kubernetes to `kubectl logs`"
+SO_FAR = "nothing failed so far, and nothing shows that it finished or went on: no step, no connection, no end"
+HANGS = (
+    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
+    "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
+)
+MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
+    "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
+"""Errors that a program makes by itself, whatever other processes do."""
+HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "allreduce-wrong-data")
+"""No step that comes later makes these good."""
+ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+WORDS = {
+    "host": "the master", "wrong": "some", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
+    "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
+    "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
+    "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
+    "task": "a task", "module": "a module", "value": "see the line", "line": "", "xid": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause that logs show, with the lines that prove it; `follows` names the root when it is only a consequence."""
+
+    cause: str
+    confidence: Confidence
+    says: str
+    remedy: str
+    evidence: tuple[Hit, ...]
+    tier: Tier
+    rank: int | None = None
+    node: str | None = None
+    follows: str | None = None
+    own: bool = False  # a mistake in the program of another process than the root's: it follows from nothing
+    ruled_out: tuple[str, ...] = ()  # causes whose lines would be here, and are not
+
+
+def judge(scanner: Scanner) -> list[Cause]:
+    """The causes that the scanned logs show, the root first; none when they are healthy."""
+    hits: dict[str, list[Hit]] = defaultdict(list)
+    for hit in with_summaries(scanner.hits):
+        hits[hit.sign].append(hit)
+    for hit in derive(dict(hits)):
+        hits[hit.sign].append(hit)
+    seen = {name: few for name, few in hits.items() if few}
+    found = _merge([_cause(rule, seen) for rule in _rules() if _holds(rule, seen)])
+    found = [cause for cause in found if not _recovered(cause, seen, scanner)]
+    order = _order(scanner)
+    found.sort(key=lambda cause: (cause.tier, order(cause)))
+    found = _after_what_they_follow(found)
+    if len(found) > 1:
+        found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
+    if not found and not scanner.told:
+        return [Cause("insufficient-evidence", "high", "there is nothing in these logs", EMPTY, (), Tier.WRAPPER)]
+    if not found and scanner.reached is Reached.NOTHING:
+        return [Cause("insufficient-evidence", "low", SO_FAR, HANGS, (), Tier.WRAPPER)]
+    return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
+
+
+def _rules() -> Sequence[Rule]:
+    from runbook.diagnose.catalogue import RULES
+
+    return RULES
+
+
+def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
+    return (
+        any(name in seen for name in rule.names)
+        and all(name in seen for name in rule.needs)
+        and not any(name in seen for name in rule.unless)
+    )
+
+
+def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
+    proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
+    first = proof[0]
+    groups = {**WORDS, "who": _speaker(first.line), "line": first.line.shown[:120]}
+    for hit in reversed(proof):
+        groups.update(hit.groups)
+    groups.update(first.groups)
+    lines = [*proof, *(seen[name][0] for name in rule.needs)]
+    return rule, Cause(
+        rule.cause, rule.confidence, rule.says.format_map(groups).strip(), rule.remedy, tuple(_distinct(lines)), rule.tier,
+        rank=_only([first, *proof], "rank"), node=_only([first, *proof], "node"), ruled_out=_ruled_out(rule),
+    )  # fmt: skip
+
+
+def _only(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:
+    """The rank or node of the first line, or the one that all lines which name any agree on."""
+    told = [getattr(hit.line, name) for hit in hits if getattr(hit.line, name) is not None]
+    return told[0] if told and (getattr(hits[0].line, name) is not None or len(set(told)) == 1) else None
+
+
+def _speaker(line: Line) -> str:
+    """Who printed the line, for a sentence."""
+    if line.rank is None:
+        return line.node or "a process"
+    return f"rank {line.rank} on {line.node}" if line.node else f"rank {line.rank}"
+
+
+def _ruled_out(rule: Rule) -> tuple[str, ...]:
+    """The causes that the rule's `unless` would have shown."""
+    others = [
+        other.cause
+        for other in _rules()
+        if set(other.names) & set(rule.unless) and not other.needs and other.cause != rule.cause
+    ]
+    return tuple(dict.fromkeys(others))
+
+
+def _by_clock(hits: list[Hit]) -> list[Hit]:
+    """Lines that name something (a host, a rank) first, then by the clock where all have one, else as they stand."""
+    timed = all(hit.line.when is not None for hit in hits)
+    return sorted(hits, key=lambda hit: (not hit.groups, (hit.line.when or 0.0) if timed else 0.0))
+
+
+def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+    """A few lines: first one of each speaker, then others that say something else."""
+    chosen: dict[tuple[str, int], Hit] = {}
+    speakers: set[tuple[str, str]] = set()
+    for hit in hits:
+        if (hit.sign, hit.line.who) not in speakers and len(chosen) < EVIDENCE:
+            speakers.add((hit.sign, hit.line.who))
+            chosen.setdefault((hit.line.source, hit.line.number), hit)
+    return list(chosen.values())
+
+
+def _merge(found: Sequence[tuple[Rule, Cause]]) -> list[Cause]:
+    """One entry a cause: the surest rule speaks, the others add their lines."""
+    merged: dict[str, Cause] = {}
+    for _, cause in sorted(found, key=lambda pair: (pair[1].tier, ORDER[pair[1].confidence])):
+        if before := merged.get(cause.cause):
+            merged[cause.cause] = replace(before, evidence=tuple(_distinct([*before.evidence, *cause.evidence])))
+        else:
+            merged[cause.cause] = cause
+    return list(merged.values())
+
+
+def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
+    """The run went on after every line that speaks for this cause, and did not end badly later."""
+    if cause.cause in HARDWARE or cause.tier is Tier.NOTE:
+        return False
+    # Other ranks may print a line or two after one has died.
+    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
+    went_on = scanner.last_progress if retried else scanner.steady_progress
+    sources = {proof.line.source for proof in cause.evidence}
+    signs = {hit.sign for hit in cause.evidence} | set(ENDINGS)
+    hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
+    if all(
+        hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
+    ):
+        return True
+    # One that is over, and well, had caught it: nothing says that a process ended of it, and no rank is named for it.
+    return all(
+        hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
+        for hit in hits
+    )
+
+
+def _order(scanner: Scanner) -> Callable[[Cause], tuple[float, int, int]]:
+    """Earlier first: by the clock when every line of a cause has one, else by the place in the logs."""
+    place = {source: at for at, source in enumerate(scanner.ends)}
+
+    def key(cause: Cause) -> tuple[float, int, int]:
+        first = min(cause.evidence, key=lambda hit: (place[hit.line.source], hit.line.number))
+        times = [hit.line.when for hit in cause.evidence if hit.line.when is not None]
+        return (min(times) if times else float("inf"), place[first.line.source], first.line.number)
+
+    return key
+
+
+def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
+    """Within a tier, a cause that follows from another found there comes after it."""
+    follows: dict[str, set[str]] = defaultdict(set)
+    for rule in _rules():
+        follows[rule.cause] |= set(rule.follows)
+    ordered: list[Cause] = []
+    rest = list(found)
+    while rest:
+        tier = [cause for cause in rest if cause.tier is rest[0].tier]
+        names = {cause.cause for cause in tier}
+        free = [cause for cause in tier if not (follows[cause.cause] & names) - {cause.cause}]
+        chosen = (free or tier)[0]
+        ordered.append(chosen)
+        rest.remove(chosen)
+    return ordered
+
+
+def _folded(cause: Cause, root: Cause) -> Cause:
+    """What is no root of its own is told under the root that explains it."""
+    if _own_mistake(cause, root):
+        return replace(cause, own=True, evidence=_beside(cause, root))
+    explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
+    return replace(cause, follows=root.cause) if explained else cause
+
+
+def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
+    """The cause's lines that do not prove the root already."""
+    proven = {(hit.line.source, hit.line.number) for hit in root.evidence}
+    return tuple(hit for hit in cause.evidence if (hit.line.source, hit.line.number) not in proven)
+
+
+def _own_mistake(cause: Cause, root: Cause) -> bool:
+    """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
+    roots = {hit.line.who for hit in root.evidence}
+    return (
+        cause.cause == "program-error"
+        and root.tier < Tier.NETWORK
+        and any(hit.groups.get("type") in MISTAKES and hit.line.who not in roots for hit in cause.evidence)
+    )

@@ -1,0 +1,221 @@
+"""The outputs of tools in a text: a file that is one, a paste of several, a log that begins with some."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePath
+
+from runbook.diagnose.line import ESCAPES
+from runbook.parsers.reading import Reading, Tool
+from runbook.parsers.table import TABLE
+
+BEFORE = (
+    r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
+    r"|(?P<windows>PS (?:[A-Z]:|/)[^>\n]*> ?|[A-Z]:\\[^>\n]*> ?))"
+)
+PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
+AROUND = re.compile(
+    r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~|(?:###+|==>|===|---) ?\S.*"
+)
+"""What stands around outputs: what `runbook collect` notes, fences, headings."""
+
+CUT_HERE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
+LONGEST = 1000  # characters of a line that are read, which bounds what a pattern costs; a ruleset as JSON is one line
+MOSTLY = 0.6  # of the lines: then the whole text is one tool's, some odd lines among it
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A reading and where it stands: its lines begin behind line `above` of the text."""
+
+    reading: Reading
+    above: int
+    lines: tuple[str, ...]
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paste:
+    """`only`: every line is one of a tool's, so that no log has to be looked for. `meant`: it is meant as nothing else, even
+    if some lines are odd."""
+
+    found: tuple[Found, ...] = ()
+    only: bool = False
+    meant: bool = False
+
+
+Entry = tuple[Tool, re.Pattern[str], re.Pattern[str], re.Pattern[str]]
+"""A tool with its patterns: the command, the line that an output begins with, any line of it."""
+
+
+@cache
+def _compiled() -> tuple[Entry, ...]:
+    return tuple(
+        (
+            tool,
+            re.compile(rf"(?:sudo (?:-n )?)?(?:{tool.command})"),
+            re.compile(f"^(?:{tool.start})".replace(r"\Z", "$"), re.MULTILINE),
+            re.compile(tool.line),
+        )
+        for tool in TABLE
+    )
+
+
+@cache
+def _typed() -> re.Pattern[str]:
+    """A prompt and any of the commands."""
+    commands = "|".join(f"(?:{tool.command})" for tool in TABLE)
+    return re.compile(rf"^{BEFORE}(?:sudo (?:-n )?)?(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
+
+
+def read_paste(text: str, name: str = "") -> Paste:
+    """Every output in the text, in its order. Never raises, whatever the text.
+
+    `name` is its file's: one that is called as a command (`ibstat.txt`) and holds nothing that is known is unknown.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    # Without empty lines, of which patterns would look through a long run again and again.
+    searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
+    likely = [entry for entry in _compiled() if any(key in text for key in entry[0].keys) and entry[2].search(searched)]
+    if likely or _typed().search(searched):
+        paste = _Reader(text, likely).paste()
+        if paste.found:
+            return paste
+    stem = re.sub(r"[_.]", " ", PurePath(name).stem) if name.endswith(".txt") else ""
+    called = next((entry[0] for entry in _compiled() if stem and entry[1].fullmatch(stem)), None)
+    if called is None or not text.strip():
+        return Paste()
+    reading = Reading(called.name, unknown=f"{called.name} printed what is not known here")
+    return Paste((Found(reading, 0, tuple(text.split("\n"))),), meant=True)
+
+
+def _begins_another(line: str) -> bool:
+    """A command that was typed, a heading, a fence."""
+    prompt = PROMPT.match(line)
+    if prompt is None:
+        return re.match(r"```|~~~|###+ |==> ", line) is not None
+    certain = prompt["node"] or prompt["windows"] or line.startswith("$ ")
+    return bool(certain) or _typed().match(line) is not None
+
+
+class _Reader:
+    def __init__(self, text: str, likely: Sequence[Entry]) -> None:
+        self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
+        self._lines = [line[:LONGEST] for line in self._whole]
+        self._likely = likely
+        self._taken = [not line.strip() for line in self._lines]
+        self._open = 0  # the first line that is of no output
+        self._bounds = [n for n, line in enumerate(self._lines) if _begins_another(line.rstrip())]
+        self._found: list[Found] = []
+        self._is_log = False
+
+    def paste(self) -> Paste:
+        at = 0
+        while at < len(self._lines):
+            at = max(at + 1, self._command(at) or self._output(at) or 0)
+        inside = {n for found in self._found for n in range(found.above, found.above + len(found.lines))}
+        odd = [n for n, taken in enumerate(self._taken) if not taken]
+        meant = bool(self._found) and not self._is_log and inside.issuperset(odd)
+        return Paste(tuple(self._found), meant and not odd, meant)
+
+    def _command(self, at: int) -> int | None:
+        """A command that was typed, and all up to the next one; where it ends."""
+        prompt = PROMPT.match(self._lines[at].rstrip())
+        if prompt is None:
+            if AROUND.match(self._lines[at]):
+                self._taken[at] = True
+            return None
+        known = next((entry for entry in _compiled() if entry[1].match(prompt["words"])), None)
+        if known is None:
+            return None
+        self._taken[at] = True
+        tool, _, _, line = known
+        end = self._end(at + 1)
+        if not self._mostly(line, at + 1, end):
+            # What comes after it without a prompt is something else.
+            after = self._while(line, at + 1, end)
+            end = after if any(text.strip() for text in self._lines[at + 1 : after]) else self._blank(at + 1, end)
+        return self._take(tool, line, at + 1, end, prompt["node"], typed=True)
+
+    def _output(self, at: int) -> int | None:
+        """An output without its command; where it ends."""
+        if not self._lines[at].strip():
+            return None
+        rest = None
+        for tool, _, start, line in self._likely:
+            rest = rest if rest is not None else "\n".join(self._lines[at : at + 4])
+            if not start.match(rest):
+                continue
+            end = self._end(at + 1)
+            if not self._nothing_else_before(at) or not self._mostly(line, at, end):
+                end = self._while(line, at + 1, end)
+            if ended := self._take(tool, line, at, end, None, typed=False):
+                return ended
+        return None
+
+    def _end(self, at: int) -> int:
+        """The next command, heading or fence."""
+        next_one = bisect.bisect_left(self._bounds, at)
+        return self._bounds[next_one] if next_one < len(self._bounds) else len(self._lines)
+
+    def _nothing_else_before(self, at: int) -> bool:
+        while self._open < at and self._taken[self._open]:
+            self._open += 1
+        return self._open >= at
+
+    def _mostly(self, line: re.Pattern[str], at: int, end: int) -> bool:
+        fits = [bool(line.match(self._lines[n])) for n in range(at, end) if self._lines[n].strip()]
+        return sum(fits) >= MOSTLY * len(fits)
+
+    def _while(self, line: re.Pattern[str], at: int, end: int) -> int:
+        """As long as there are lines of that tool; one last line of the text may be a piece of one."""
+        odd = next((n for n in range(at, end) if self._lines[n].strip() and not line.match(self._lines[n])), end)
+        last = not any(text.strip() for text in self._lines[odd + 1 :])
+        return end if last and odd > at and self._lines[odd - 1].strip() else odd
+
+    def _blank(self, at: int, end: int) -> int:
+        return next((n for n in range(at, end) if not self._lines[n].strip() and n > at), end)
+
+    def _take(
+        self, tool: Tool, line: re.Pattern[str], at: int, end: int, node: str | None, *, typed: bool
+    ) -> int | None:
+        as_json = tool.name == "nft" and any('"nftables"' in self._lines[n] for n in range(at, end))
+        lines = self._whole if as_json else self._lines
+        told = [lines[n] if line.match(lines[n]) or not AROUND.match(lines[n]) else "" for n in range(at, end)]
+        while told and not told[-1].strip():
+            told.pop()
+        cut = any(CUT_HERE.search(self._lines[n]) for n in range(at, end))
+        short = {n - at + 1 for n in range(at, end) if not as_json and len(self._whole[n]) > LONGEST}
+        reading = self._read(tool, "\n".join(told))
+        if reading is None:
+            if not typed or not any(text.strip() for text in told):
+                return None
+            reading = Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
+        if (cut or short) and not reading.unknown:
+            why = (
+                "part of it was left out" if cut else f"of a line of it only the first {LONGEST:,} characters were read"
+            )
+            reading = replace(reading, unknown=why)
+        if short:  # half a line proves nothing
+            reading = replace(
+                reading,
+                faults=tuple(fault for fault in reading.faults if short.isdisjoint(fault.lines)),
+                supports=tuple(support for support in reading.supports if short.isdisjoint(support.lines)),
+            )
+        self._found.append(Found(reading, at, tuple(self._lines[at:end]), node))
+        self._is_log = self._is_log or tool.log
+        for n in range(at, end):
+            self._taken[n] = self._taken[n] or bool(line.match(self._lines[n]) or AROUND.match(self._lines[n]))
+        return end
+
+    @staticmethod
+    def _read(tool: Tool, text: str) -> Reading | None:
+        try:
+            return tool.read(text)
+        except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
+            # A text that breaks a reader is one that nobody here knows.
+            return Reading(tool.name, unknown=f"it cannot be read: {type(error).__name__}")

@@ -1,0 +1,161 @@
+"""Accelerators that are not NVIDIA's: AMD (HIP, amdgpu), Ascend (CANN, HCCL), Intel (XPU, Gaudi), AWS Neuron, TPUs.
+
+Their faults are the same as NVIDIA's and have the same causes; only the words differ, and the tools of a remedy.
+"""
+
+from __future__ import annotations
+
+from runbook.diagnose.sign import Rule, Sign, Tier
+
+VENDOR_LOGS = (
+    "run again with the vendor's own log and give it: AMD AMD_LOG_LEVEL=3 and `dmesg`; Ascend ASCEND_GLOBAL_LOG_LEVEL=1 and ~/ascend/log; Intel XPU "
+    "ZE_DEBUG=1 and CCL_LOG_LEVEL=info; Gaudi LOG_LEVEL_ALL=3 and ENABLE_CONSOLE=true; Neuron NEURON_RT_LOG_LEVEL=INFO"
+)
+
+RULES = (
+    Rule(
+        "gpu-out-of-memory",
+        "{who} has no memory left on its accelerator",
+        (
+            Sign(
+                "accelerator-memory",
+                "out of memory|hip_error_outofmemory|alloc device memory failed|available memory is insufficient|_error_out_of_|pt_devmem|failed to alloc device memory|tensor_allocate|on nd |hbm",
+                r"\b(?:NPU|XPU|HPU|MUSA|MLU|GCU|DCU|MPS)\b(?: \w+)? out of memory|HIP failure\W+out of memory|HIP_ERROR_OutOfMemory|alloc device memory failed|Possible Cause: Available memory is insufficient"
+                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b|PT_DEVMEM\b.*Allocation failed|Failed to alloc DEVICE memory|Failed to allocate [\d.]+ ?[KMG]B .*\bon ND \d|nrt_tensor_allocate status=4\b"
+                r"|Ran out of memory in memory space hbm|Exceeded hbm capacity",
+            ),
+        ),
+        remedy="a smaller batch, sharding or checkpointing of activations; see who else holds the device: `rocm-smi --showpids`, `npu-smi info`, `xpu-smi ps`, `hl-smi`, `neuron-ls`",
+    ),
+    Rule(
+        "gpu-ecc-uncorrectable",
+        "uncorrectable memory errors on an accelerator",
+        (Sign("accelerator-ecc", "hbm_ue|hbm uncorrectable|bit ecc|ecc error", r"NRT_EXEC_HW_ERR\w*HBM_UE|\bHBM uncorrectable|\bMULTI[ _-]BIT[ _-]ECC"),),
+        remedy="take the node out; `rocm-smi --showrasinfo`, `npu-smi info -t ecc -i ID` or `neuron-monitor` tells which device; then the vendor's reset, or an exchange",
+    ),
+    Rule(
+        "gpu-reset-required",
+        "the driver found an accelerator that hangs, and resets it or wants that",
+        (
+            Sign(
+                "accelerator-hangs",
+                "hw exception by gpu|gpu hang|engine reset|device coredump|unrecoverable state|vram is lost|is hung|gpu reset|exec_unit_unrecoverable|nrt_hw_error|exec_hw_err",
+                r"HW Exception by GPU|\bGPU HANG: ecode|\bxe \S+ .*(?:Engine reset|GPU reset|device coredump has been created|wedged)|\bamdgpu\b.*(?:MES might be in unrecoverable state|\bis hung\b|: GPU reset$)|\bVRAM is lost"
+                r"|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
+            ),
+        ),
+        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error"),
+        remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, `xpu-smi`, or reboot), and take the node out if it comes again",
+    ),
+    Rule(
+        "gpu-reset-required",
+        "the runtime lost its accelerator: the driver reset it, or it hangs",
+        (Sign("accelerator-lost", "_error_device_lost", r"\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_LOST\b"),),
+        confidence="medium",
+        remedy="`dmesg -T | grep -i -E 'xe|i915|reset|hang'` tells what the driver saw at that time; a new driver and firmware, and less memory if it was full",
+    ),
+    Rule(
+        "gpu-illegal-access",
+        "a kernel on an accelerator read or wrote where it must not: the program first, hardware only if it follows one device",
+        (
+            Sign(
+                "accelerator-fault",
+                "hsa_status_error|hip error|aicore|aivec|ai core|vector core|error code",
+                r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION|EXCEPTION)|HIP error: (?:an illegal|unspecified launch failure|misaligned)"
+                r"|(?:NPU|ACL|acl\w*|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035|507057)\b|\b(?:ai ?core|aivec|vector core)\b.{0,20}\b(?:error exception|execution is abnormal|exception)",
+            ),
+        ),
+        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "gpu-reset-required"),
+        remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names the kernel; then the same on another device",
+    ),
+    Rule(
+        "gpu-busy",
+        "{who} could not get its accelerator: another process holds it, or is not gone yet",
+        (
+            Sign(
+                "accelerator-taken",
+                "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process|tpu is already in use|couldn't open iommu|/dev/vfio|/dev/accel|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
+                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired|Failed to initialize the HCCP process|TPU is already in use|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
+                r"|Neuron Core\(s\) not available|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY|Could not open the nd\d",
+            ),
+        ),
+        confidence="medium",
+        remedy="find the holder (`rocm-smi --showpids`, `npu-smi info`, `hl-smi`, `neuron-ls`, `lsof /dev/accel* /dev/vfio/*`), end a left-over and wait until it is gone; one process a device",
+    ),
+    Rule(
+        "no-gpu-visible",
+        "{who} sees no accelerator",
+        (
+            Sign(
+                "no-accelerator-found",
+                "hiperrornodevice|/dev/kfd|\"render\" group|'render' group|rock module|dcmi module|no xpu device|_error_device_not_found|determine neuron driver|no neuron device|no hpu|aclrtsetdevice",
+                r"hipErrorNoDevice|/dev/kfd\b.*(?:denied|No such file)|not (?:a )?member of [\"']render[\"'] group|ROCk module is NOT loaded|dcmi module initialize failed|No XPU devices? (?:are|is) available|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_NOT_FOUND\b"
+                r"|Unable to determine Neuron Driver version|\bno neuron devices? found|No HPU devices?\b|aclrtSetDevice\b.*error code is 507033\b",
+            ),
+        ),
+        confidence="medium",
+        remedy="look as the job's user and inside its container: `rocminfo`, `npu-smi info`, `xpu-smi discovery`, `hl-smi`, `neuron-ls`; give it the device files (/dev/kfd and /dev/dri and the groups render and video; /dev/davinci*; /dev/neuron*) and load the driver",
+    ),
+    Rule(
+        "mismatched-collectives",
+        "the ranks called HCCL with different arguments",
+        (Sign("hccl-differs", "collective communication are inconsistent|parameter inconsistent|inconsistent between ranks", r"\bEI0005\b|arguments for collective communication are inconsistent"),),
+        tier=Tier.NETWORK,
+    ),
+    Rule(
+        "rdma-peer-unreachable",
+        "an NPU's RoCE messages to another one were not answered",
+        (Sign("hccl-cqe", "roce cqe|error cqe", r"Error ROCE CQE|\bEI0013\b|hns_roce\S* : error cqe status"),),
+        tier=Tier.NETWORK,
+        confidence="medium",
+        remedy="`hccn_tool -i N -link -g`, `-net_health -g` and `-ping -g address PEER` on both nodes; see also whether the peer's process ended first",
+    ),
+    Rule(
+        "port-in-use",
+        "a port that HCCL wants on this host is taken: an earlier run is not gone, or two jobs use one range",
+        (Sign("hccl-port-taken", "ip address and port have been bound"),),
+        remedy="end the earlier run's processes (`npu-smi info`, `ss -ltnp`); HCCL_IF_BASE_PORT=N gives a second job a range of its own",
+    ),
+    Rule(
+        "ranks-missing",
+        "HCCL's ranks did not all come to meet in time",
+        (Sign("hccl-topology", "topology_detect|topology detect", r"Topology[_ ]Detect\w*.*(?:fail|time)|\bEI0015\b"),),
+        tier=Tier.SYMPTOM,
+        confidence="medium",
+        follows=("rank-behind", "peer-died"),
+    ),
+    Rule(
+        "rank-behind",
+        "HCCL waited for another rank, which sent nothing in time: that rank is late, stuck, or gone",
+        (Sign("hccl-waits", "getting socket times out|notify register|notify wait|get_socket", r"Getting socket times out|Notify register (?:times out|has not received)|\bnotify wait\b.*time|Communication_Error_Get_Socket"),),
+        tier=Tier.SYMPTOM,
+        confidence="medium",
+        follows=("mismatched-collectives",),
+        remedy="the rank that printed another error, or printed it first, is the one: collect ~/ascend/log of all nodes; where all are only slow, a larger HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT",
+    ),
+    Rule(
+        "collective-stall-uniform",
+        "work on an NPU did not finish in time; one rank's lines alone do not tell who was late",
+        (Sign("npu-stalled", "stream synchronize timeout|stream sync timeout|task timeout|runtime result =|error code is", r"\bStream synchroni[sz]e timeout|stream sync timeout|\bhccl\b.{0,20} task timeout|reason=\[task timeout\]|(?:runtime result =|error code is) ?(?:107020|507046)\b"),),
+        unless=("accelerator-memory", "accelerator-fault"),
+        tier=Tier.ABORT,
+        confidence="low",
+    ),
+    Rule(
+        "insufficient-evidence",
+        "an accelerator's runtime returned an error ({line}), not what is wrong",
+        ("accelerator-failed",),
+        tier=Tier.WRAPPER,
+        confidence="medium",
+        remedy=VENDOR_LOGS,
+    ),
+)  # fmt: skip
+
+SIGNS = (
+    Sign(
+        "accelerator-failed",
+        "hip error|npu function error|npu error|acl stream|hccl|api failed|synstatus|synapse error|backend failed|native api|nrt_|nrt:|tdrv:|neuroncores|_error_|oneccl",
+        r"HIP error: |\b(?:NPU|OPS|HCCL)\b(?: \w+)? error: |ACL stream synchronize failed|ERR\d{5} \w+ call|\bsynStatus\b|synapse error: \d|\b(?:UR|level_zero) backend failed|Native API failed|\bnrt_\w+ (?:status=[1-9]|failed)|\b(?:NRT|TDRV):\w+ .*(?:fail|not|err)"
+        r"|Nrt::\w+ failed|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_\w+|oneCCL: .*EXCEPTION",
+    ),
+)

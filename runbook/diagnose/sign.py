@@ -1,0 +1,87 @@
+"""The words of the catalogue: a sign is a line that tells something, a rule says which signs make a cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from runbook.causes.catalogue import Confidence
+from runbook.model.regex import bounded
+
+
+class Tier(IntEnum):
+    """How near to the root a cause is: of two found together, the one with the lower tier explains the other."""
+
+    FAULT = 1  # a line itself says what is wrong
+    DEATH = 2  # a process was killed, or crashed
+    PROGRAM = 3  # the program raised something
+    NETWORK = 4  # connections failed, nobody says why
+    SYMPTOM = 5  # what the others saw of it
+    ABORT = 6  # how a process left after it had noticed
+    NOTE = 7  # slower than it could be, not broken
+    WRAPPER = 8  # something failed, and this is all that was printed
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A line that tells something: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no digits)."""
+
+    name: str
+    keys: str
+    pattern: str | None = None
+    keep: int = 40  # hits kept a source: half of them the first, half the last
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return tuple(self.keys.split("|"))
+
+    def compiled(self) -> re.Pattern[str] | None:
+        return bounded(self.pattern, re.IGNORECASE) if self.pattern else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`cause` holds when one of `signs` was seen, all of `needs`, and none of `unless`; `says` may use their groups."""
+
+    cause: str
+    says: str
+    signs: tuple[Sign | str, ...]
+    needs: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    tier: Tier = Tier.FAULT
+    confidence: Confidence = "high"
+    remedy: str = ""  # empty: the one on the cause's page
+    follows: tuple[str, ...] = ()  # causes of the same tier that explain this one
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sign if isinstance(sign, str) else sign.name for sign in self.signs)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log: where it stands, who printed it and when, as far as it says; `text` is without prefixes."""
+
+    source: str
+    number: int
+    text: str
+    shown: str
+    rank: int | None = None
+    node: str | None = None
+    when: float | None = None
+
+    @property
+    def who(self) -> str:
+        """The process, as well as the line tells: ranks before nodes before files."""
+        return f"rank {self.rank}" if self.rank is not None else self.node or self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A sign that was seen on a line."""
+
+    sign: str
+    line: Line
+    groups: Mapping[str, str] = field(default_factory=dict)

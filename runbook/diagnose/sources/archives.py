@@ -1,0 +1,428 @@
+"""Logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes: read where they lie, nothing is
+unpacked to disk.
+
+An archive may come from anybody. So names are only shown and never opened, only plain files count, and how much is read
+and remembered is bounded by what lies on disk, whatever the archive says of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+from runbook.diagnose.sources.packed import FREE, RATIO, Unpacked, UnreadError, packing_of
+from runbook.model.visible import visible
+
+BLOCK = tarfile.BLOCKSIZE
+MOST_MEMBERS = 50_000
+MEMBERS = 2000  # of any archive, and one more for each BYTES_A_MEMBER of its size
+BYTES_A_MEMBER = 100
+HEADER = 64 << 10  # bytes of all that stands before one member: long names, attributes
+NAME = 4096  # bytes: the longest path that a system opens
+NAMES = 8 << 20  # bytes of all names
+DIRECTORY = 8 << 20  # bytes of a zip's directory
+LONG_NUMBER = re.compile(rb"[0-9]{200}")
+OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
+"""In an archive of ours: what the ranks and, since the run began, the kernels said. The other files tell how things are,
+not what happened: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
+TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).+\.txt")
+"""Those: what tools printed, which is read as such and as nothing else."""
+FOLDERS = ("controller/", "nodes/", "run/")
+"""One of them at least is in every archive of ours; a README.txt and a manifest.json are in many others."""
+MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
+"""What is missed in an archive of ours when it is not there."""
+MANIFEST = 4 << 20  # bytes
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_BROKEN_TAR = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError, OSError, EOFError)
+_BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, ValueError, LookupError, OverflowError, NotImplementedError,
+               RuntimeError, OSError, EOFError)  # fmt: skip
+
+
+class Opened(Protocol):
+    """An archive whose members are read in their order; it is open from the first of them until it is closed."""
+
+    def read(self, member: Member, most: int) -> Iterator[bytes]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One plain file of an archive. `at` is where its bytes begin in the unpacked stream, or its number in a zip."""
+
+    archive: Opened
+    name: str
+    at: int
+    size: int
+    node: str | None = None
+    tool: bool = False  # it holds a tool's output, and no log
+
+    def chunks(self, most: int) -> Iterator[bytes]:
+        """Its bytes; UnreadError where they are cut off or damaged."""
+        return self.archive.read(self, most)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive itself)."""
+
+    members: list[Member] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def links_only(self) -> bool:
+        return not self.members and not self.unread
+
+
+def is_archive(path: Path) -> bool:
+    """By its content: zip, and `.tar`, packed or not, whatever it is called."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(BLOCK)
+            if head.startswith(ZIP):
+                return True
+            packing = packing_of(head)
+            if packing is not None:
+                file.seek(0)
+                head = _exactly(Unpacked(file, packing).read, BLOCK)
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except (UnreadError, *_BROKEN_TAR):
+        return False
+    return True
+
+
+def contents(path: Path) -> Contents:
+    """Its logs, in their order: of an archive of ours those of ranks and kernels and what tools printed, of any other
+    every plain file."""
+    found = Contents()
+    with path.open("rb") as file:
+        zipped = file.read(4) in ZIP
+    try:
+        (_list_zip if zipped else _list_tar)(path, found)
+    except UnreadError as error:
+        found.unread.append(("", f"{error}; what comes after that was not read"))
+    names = {member.name for member in found.members}
+    if {"manifest.json", "README.txt"} <= names and any(name.startswith(FOLDERS) for name in names):
+        manifest = next(member for member in found.members if member.name == "manifest.json")
+        found.members = [known for member in found.members if (known := _of_ours(member))]
+        found.unread += _left_out(manifest)
+    return found
+
+
+def _of_ours(member: Member) -> Member | None:
+    """A log or a tool's output in an archive of ours, with its node; None for what tells nothing of the run."""
+    if log := OURS.fullmatch(member.name):
+        return replace(member, node=log["node"])
+    if tool := TOOLS.fullmatch(member.name):
+        return replace(member, node=tool["node"], tool=True)
+    return None
+
+
+def _left_out(manifest: Member) -> list[tuple[str, str]]:
+    """What `runbook collect` notes of logs that it did not bring, or not whole, and of nodes that did not answer."""
+    try:
+        data = b""
+        for chunk in manifest.chunks(MANIFEST):
+            data += chunk
+            if len(data) > MANIFEST:
+                return [(manifest.name, f"it has more than {MANIFEST:,} bytes: what it says was left out is not known")]
+        listed = json.loads(data)["files"]
+        rows = [{str(key): str(value) for key, value in row.items()} for row in listed]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, UnreadError):
+        return [(manifest.name, "it cannot be read: what was left out of the archive is not known")]
+    found = [
+        (
+            shown(row["path"]),
+            f"`runbook collect` brought its beginning and its end; {row.get('bytes_left_out')} bytes are not here",
+        )
+        for row in rows
+        if row.get("truncated") == "True" and OURS.fullmatch(row.get("path", ""))
+    ]
+    return found + [
+        (shown(row["what"]), f"it is not in the archive: {shown(row.get('missing', ''))[:200]}")
+        for row in rows
+        if row.get("path") == "None" and MISSED.fullmatch(row.get("what", ""))
+    ]
+
+
+def shown(name: str) -> str:
+    """A member's name as it may be printed: an archive can hold any."""
+    return visible(name[:NAME])
+
+
+class _Names:
+    """How many members are listed, and how long their names are, all in all."""
+
+    def __init__(self, path: Path) -> None:
+        self._packed = path.stat().st_size
+        self._members = 0
+        self._bytes = 0
+
+    def add(self, name: str) -> None:
+        """UnreadError where an honest archive of this size has no more."""
+        self._members += 1
+        self._bytes += len(name)
+        if self._members > MOST_MEMBERS:
+            raise UnreadError(f"it has more than {MOST_MEMBERS:,} members")
+        if self._members > MEMBERS + self._packed // BYTES_A_MEMBER or self._bytes > NAMES:
+            raise UnreadError(
+                f"it has more than {self._members - 1:,} members, or names longer, than its size explains"
+            )
+        if len(name) > NAME:
+            raise UnreadError(f"the name of a member has {len(name):,} characters")
+
+
+# tar
+
+
+class Forward(Protocol):
+    """Bytes that are read from their beginning to their end."""
+
+    def tell(self) -> int: ...
+    def read(self, most: int) -> bytes: ...
+    def skip_to(self, at: int) -> None: ...
+
+
+class _Plain:
+    """A file that is not packed, which can skip without reading."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, most: int) -> bytes:
+        return self._file.read(most)
+
+    def skip_to(self, at: int) -> None:
+        self._file.seek(at)
+
+
+class _Tar:
+    """The unpacked stream of a tar; in the members' order reading it is one pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._stream: Forward | None = None
+
+    def stream(self) -> Forward:
+        """From its beginning."""
+        self.close()
+        self._file = self._path.open("rb")
+        packing = packing_of(self._file.read(8))
+        self._file.seek(0)
+        self._stream = _Plain(self._file) if packing is None else Unpacked(self._file, packing)
+        return self._stream
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._stream = None
+
+    def read(self, member: Member, most: int) -> Iterator[bytes]:
+        stream = self._stream
+        if stream is None or stream.tell() > member.at:
+            stream = self.stream()
+        stream.skip_to(member.at)
+        left = member.size
+        while left > 0:
+            chunk = stream.read(min(most, left))
+            if not chunk:
+                raise UnreadError("it breaks off: the archive ends in the middle of it")
+            yield chunk
+            left -= len(chunk)
+
+
+class _Headers:
+    """What tarfile reads its headers from. It asks for as many bytes as a header names; here it gets no more than HEADER."""
+
+    def __init__(self, stream: Forward) -> None:
+        self.stream = stream
+        self.block = b""  # the last one that was read
+        self.since = 0  # bytes read since the last member
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def seek(self, at: int) -> None:
+        if at < self.stream.tell():
+            raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a member has a negative size")
+        self.stream.skip_to(at)
+
+    def read(self, count: int) -> bytes:
+        self.since += count
+        if count < 0 or self.since > HEADER:
+            raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a header of more than {HEADER:,} bytes")
+        self.block = _exactly(self.stream.read, count)
+        if LONG_NUMBER.search(self.block):
+            raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a header with a number of 200 digits")
+        return self.block
+
+
+def _list_tar(path: Path, found: Contents) -> None:
+    tar = _Tar(path)
+    try:
+        _list_headers(tar, _Headers(tar.stream()), path, found)
+    finally:
+        tar.close()
+
+
+def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> None:
+    names = _Names(path)
+    plain: set[str] = set()
+    links: list[tuple[str, str]] = []
+    try:
+        opened = tarfile.open(fileobj=headers, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115  it opens nothing
+        while True:
+            headers.since = 0
+            info = opened.next()
+            opened.members, opened.pax_headers = [], {}  # it would remember every header
+            if info is None:
+                break
+            names.add(info.name)
+            name = shown(info.name)
+            if info.issparse():
+                found.unread.append(
+                    (name, "it is stored with holes (GNU sparse): unpack the archive, and give the file")
+                )
+            elif info.isreg():
+                plain.add(info.name)
+                if info.size:
+                    found.members.append(Member(tar, name, info.offset_data, info.size))
+            elif info.issym() or info.islnk():
+                links.append((info.name, info.linkname[:NAME]))
+    except _BROKEN_TAR as error:
+        raise UnreadError(f"it breaks off, or is damaged, at byte {headers.tell():,} ({error})") from error
+    if len(headers.block) < BLOCK:
+        raise UnreadError(f"it breaks off at byte {headers.tell():,}: the mark of its end is missing")
+    if headers.block.strip(b"\0"):
+        raise UnreadError(f"it is damaged at byte {headers.tell():,}: no header of a member stands there")
+    while chunk := headers.stream.read(1 << 18):
+        if chunk.strip(b"\0"):
+            raise UnreadError(f"something stands behind its end, at byte {headers.tell():,}")
+    if found.members:
+        outside = [(shown(name), target) for name, target in links if not _leads_to(name, target, plain)]
+        found.unread += [
+            (name, f"it is a link to {shown(target)[:200]}, which is not in the archive") for name, target in outside
+        ]
+
+
+def _leads_to(name: str, target: str, plain: set[str]) -> bool:
+    """Whether a link ends at a file of the archive: hard ones are named from its top, others from where they stand."""
+    parts: list[str] = []
+    for part in [*name.split("/")[:-1], *target.split("/")]:
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    places = {"/".join(parts), target}
+    return any(place in plain or f"./{place}" in plain for place in places)
+
+
+# zip
+
+
+class _Bounded:
+    """What zipfile reads from. It takes a directory as large as the archive says; here it gets no more than DIRECTORY."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable, self.close = file.seek, file.tell, file.seekable, file.close
+
+    def read(self, count: int = -1) -> bytes:
+        if count > DIRECTORY:
+            raise UnreadError(f"its directory has more than {DIRECTORY:,} bytes")
+        return self._file.read(count if count >= 0 else DIRECTORY)
+
+
+class _Zip:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._given = 0
+        self._most = FREE + RATIO * path.stat().st_size
+        self._file: IO[bytes] | None = None
+        self._zip: zipfile.ZipFile | None = None
+
+    def opened(self) -> zipfile.ZipFile:
+        if self._zip is None:
+            self._file = self._path.open("rb")
+            self._zip = zipfile.ZipFile(_Bounded(self._file))
+        return self._zip
+
+    def close(self) -> None:
+        if self._zip is not None:
+            self._zip.close()
+        if self._file is not None:
+            self._file.close()
+        self._zip = self._file = None
+
+    def read(self, member: Member, most: int) -> Iterator[bytes]:
+        try:
+            archive = self.opened()
+            with archive.open(archive.infolist()[member.at]) as stream:
+                while chunk := stream.read(most):
+                    self._given += len(chunk)
+                    if self._given > self._most:
+                        raise UnreadError(
+                            f"its archive unpacks to more than {RATIO} times its size, and was read up to there"
+                        )
+                    yield chunk
+        except _BROKEN_ZIP as error:
+            raise UnreadError(f"it is damaged, or breaks off ({error})") from error
+
+
+def _list_zip(path: Path, found: Contents) -> None:
+    archive = _Zip(path)
+    try:
+        _list_directory(archive, archive.opened().infolist(), path, found)
+    except _BROKEN_ZIP as error:
+        raise UnreadError(
+            f"it is damaged, or breaks off: its directory, which stands at its end, cannot be read ({error})"
+        ) from error
+    finally:
+        archive.close()
+
+
+def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, found: Contents) -> None:
+    names = _Names(path)
+    end = 0
+    for at in sorted(range(len(infos)), key=lambda at: infos[at].header_offset):
+        info = infos[at]
+        names.add(info.filename)
+        name = shown(info.filename)
+        if info.is_dir():
+            continue
+        if why := _closed(info, end):
+            found.unread.append((name, why))
+            continue
+        end = info.header_offset + 30 + info.compress_size
+        if info.file_size or info.compress_size:
+            found.members.append(Member(archive, name, at, info.file_size))
+
+
+def _closed(info: zipfile.ZipInfo, end: int) -> str:
+    """Why a member is not read; `end` is where the one before it ends."""
+    if info.flag_bits & 0x1:
+        return "it is encrypted: unpack the archive with its password, and give the files"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"it is packed by a method that is not read here ({info.compress_type}): unpack the archive, and give the files"
+    if info.header_offset < end:
+        return "it lies over another member: no honest archive has that"
+    return ""
+
+
+def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
+    """So many bytes, fewer only at the end."""
+    parts: list[bytes] = []
+    while count > 0 and (part := read(count)):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,327 @@
+"""The logs that a person means by files, folders, `-`: found, opened whatever their packing, read in chunks.
+
+What is not read is told, each file with its reason: nobody may take it for healthy.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+
+from runbook.diagnose.sources.archives import ZIP, Member, contents, is_archive
+from runbook.diagnose.sources.decoding import Account, decoded
+from runbook.diagnose.sources.own_runs import is_run
+from runbook.diagnose.sources.packed import Unpacked, UnreadError, packing_of
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.numbers import number, small_number
+
+CHUNK = 1 << 20
+PACKED_CHUNK = 1 << 17
+NO_LOGS = frozenset({
+    ".py", ".pyc", ".pyi", ".ipynb", ".sh", ".yml", ".yaml", ".so", ".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".gguf",
+    ".npy", ".npz", ".pkl", ".h5", ".parquet", ".arrow", ".png", ".jpg", ".gif", ".svg", ".wandb",
+})  # fmt: skip
+"""Programs, settings, weights, data, pictures: they are no logs, whatever stands in them."""
+RECORDS = frozenset({".jsonl"})
+"""Data as often as logs: read when it is named itself."""
+EVENTS = re.compile(r"events\.out\.tfevents\.")
+ATTEMPT = re.compile(r"\A(?P<run>.*)[/\\]attempt_\d+[/\\](?P<rank>\d+)[/\\][^/\\]+$")  # torchrun --log-dir
+KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
+PACKED_ARCHIVE = 262  # bytes of an unpacked head that tell a tar
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log to read: its name as it is told, and the rank that wrote it where torchrun's tree tells."""
+
+    name: str
+    path: Path | None  # None: standard input
+    rank: int | None = None
+    node: str | None = None
+    member: Member | None = None  # of the archive at `path`
+
+    @property
+    def tool(self) -> bool:
+        """It holds a tool's output, and no log."""
+        return self.member is not None and self.member.tool
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes of the file that it lies in, packed as it is; 0 where nobody knows."""
+        try:
+            return self.path.stat().st_size if self.path else os.fstat(0).st_size
+        except OSError:
+            return 0
+
+    @property
+    def size(self) -> int:
+        """Bytes, as far as anybody knows them before it is read."""
+        if self.member is not None:
+            return self.member.size
+        try:
+            return self.path.stat().st_size if self.path else 0
+        except OSError:
+            return 0
+
+
+@dataclass(slots=True)
+class Found:
+    """The logs; what cannot be read, by name and reason; and what by its name is no log and was left aside."""
+
+    logs: list[LogFile] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.logs or self.unread)
+
+
+def find_logs(named: Sequence[str]) -> Found:
+    """Every log of the files, folders and `-` that were named; FilesWrong when one does not exist or holds none."""
+    problems: list[Problem] = []
+    found = Found()
+    for name in dict.fromkeys(named):
+        inside = Found()
+        try:
+            problem = _named(name, inside)
+        except OSError as error:  # a name that is too long, a folder on the way that may not be entered
+            problem = Problem("arguments.unreadable-log", f"{name}: {error.strerror or error}")
+        if problem is not None:
+            problems.append(problem)
+        found.logs += inside.logs
+        found.unread += inside.unread
+        found.aside += inside.aside
+    if problems:
+        raise FilesWrong(problems)
+    found.logs = _with_ranks(list({log.name: log for log in found.logs}.values()))
+    return found
+
+
+def _named(name: str, inside: Found) -> Problem | None:
+    """What was named, or why nothing can be read there."""
+    path = Path(name)
+    if name == "-":
+        inside.logs.append(LogFile(name, None))
+    elif path.is_dir():
+        _in_folder(path, inside)
+        if not inside.anything and not is_run(path):
+            return Problem("arguments.no-logs", f"{name} holds no log")
+    elif not path.exists():
+        return Problem("arguments.no-such-log", f"there is no file {name}")
+    elif not path.is_file() and not path.is_fifo():  # a shell's <(…) is a pipe
+        return Problem("arguments.no-such-log", f"{name} is no file: it has no end, or nothing in it is a log")
+    elif not os.access(path, os.R_OK):
+        return Problem("arguments.unreadable-log", f"{name} may not be read by this user")
+    else:
+        _file(path, inside)
+        if not inside.anything:
+            return Problem("arguments.no-logs", f"{name} holds no log")
+    return None
+
+
+def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
+    """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and `account`
+    is told."""
+    try:
+        yield from decoded(_until_broken(_unpacked(log), account), account)
+    except RecursionError:
+        account.unread("it is nested too deeply")
+
+
+def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
+    try:
+        yield from stream
+    except UnreadError as error:
+        account.unread(str(error))
+    except OSError as error:
+        account.unread(error.strerror or str(error))
+
+
+def _unpacked(log: LogFile) -> Iterator[bytes]:
+    if log.member is not None:
+        raw = _Chunks(log.member.chunks(PACKED_CHUNK))
+    elif log.path is None:
+        if sys.stdin is None:
+            raise UnreadError("it is closed")
+        stream = cast("io.BufferedReader", sys.stdin.buffer)
+        raw = _Chunks(iter(lambda: stream.read1(CHUNK), b""))
+    else:
+        with log.path.open("rb", buffering=0) as file:
+            yield from _opened(_Chunks(_of_file(cast("BinaryIO", file))))
+        return
+    yield from _opened(raw)
+
+
+def _opened(raw: _Chunks) -> Iterator[bytes]:
+    """Unpacked, where it is packed."""
+    head = raw.peek(PACKED_ARCHIVE)
+    packing = packing_of(head)
+    if packing is None:
+        _refuse_archive(head)
+        yield from raw.rest()
+        return
+    stream = Unpacked(cast("BinaryIO", raw), packing)
+    unpacked = _Chunks(iter(lambda: stream.read(PACKED_CHUNK), b""))
+    head = unpacked.peek(PACKED_ARCHIVE)
+    _refuse_archive(head)
+    if packing_of(head):
+        raise UnreadError("it is packed twice: unpack it once")
+    yield from unpacked.rest()
+
+
+def _refuse_archive(head: bytes) -> None:
+    if head.startswith(ZIP) or head[257:262] == b"ustar":
+        raise UnreadError(
+            "it begins as an archive does, and those are read only whole and as files of their own: unpack what it lies in, or write it to a file"
+        )
+
+
+class _Chunks:
+    """Chunks of bytes, to be looked into before they are read; also as the file that an unpacker reads from."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+        self._at = 0  # bytes of it that were read
+
+    def peek(self, count: int) -> bytes:
+        """The first bytes; fewer at the end, or where something is wrong, which comes to light when it is read."""
+        while len(self._held) < count:
+            try:
+                chunk = next(self._chunks, b"")
+            except (UnreadError, OSError) as error:
+                self._chunks = _raising(error)
+                break
+            if not chunk:
+                break
+            self._held += chunk
+        return self._held[:count]
+
+    def rest(self) -> Iterator[bytes]:
+        if self._held:
+            held, self._held = self._held, b""
+            yield held
+        yield from self._chunks
+
+    def read(self, count: int) -> bytes:
+        if self._at == len(self._held):
+            self._held, self._at = next(self._chunks, b""), 0
+        given = self._held[self._at : self._at + count]
+        self._at += len(given)
+        return given
+
+
+def _raising(error: Exception) -> Iterator[bytes]:
+    raise error
+    yield b""
+
+
+def _of_file(file: BinaryIO) -> Iterator[bytes]:
+    """A file's bytes, of a hole only its beginning; UnreadError when it becomes shorter meanwhile."""
+    status = os.fstat(file.fileno())
+    plain = stat.S_ISREG(status.st_mode)
+    at = 0
+    while chunk := file.read(CHUNK):
+        yield chunk
+        at += len(chunk)
+        if plain and len(chunk) == CHUNK and not any(chunk):
+            at = _after_hole(file, at)
+    if plain and at < status.st_size:
+        raise UnreadError(f"it became shorter while it was read ({status.st_size:,} bytes, {at:,} of them read)")
+
+
+def _after_hole(file: BinaryIO, at: int) -> int:
+    """Where the bytes go on behind a hole, of which nothing lies on disk; the same place where none is known."""
+    if not hasattr(os, "SEEK_DATA"):
+        return at
+    try:
+        return file.seek(at, os.SEEK_DATA)
+    except OSError:
+        try:
+            return file.seek(0, os.SEEK_END)  # nothing but the hole, up to the end
+        except OSError:
+            return at
+
+
+def _file(path: Path, found: Found) -> None:
+    """A file, or the logs of an archive."""
+    name = str(path)
+    if not path.is_file() or not is_archive(path):
+        found.logs.append(LogFile(name, path))
+        return
+    inside = contents(path)
+    for member in inside.members:
+        if _is_no_log(PurePosixPath(member.name).name):
+            found.aside.append(f"{name}!{member.name}")
+        else:
+            found.logs.append(LogFile(f"{name}!{member.name}", path, node=member.node, member=member))
+    found.unread += [(f"{name}!{member}" if member else name, why) for member, why in inside.unread]
+
+
+def _in_folder(folder: Path, found: Found) -> None:
+    """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
+    if is_run(folder):
+        folder = folder / "logs"
+
+    def closed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError) or Path(error.filename) != folder:
+            found.unread.append((str(error.filename), f"this folder cannot be read: {error.strerror}"))
+
+    paths: list[Path] = []
+    top = os.path.realpath(folder)
+    for base, folders, files in os.walk(folder, onerror=closed):
+        found.aside += [f"{Path(base) / name}{os.sep}" for name in folders if name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            if (path := Path(base) / name).is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+                found.unread.append((str(path), "it is a link to a folder elsewhere: name that folder too"))
+        paths += [Path(base) / name for name in files]
+    for path in sorted(paths, key=_numerically):
+        _in_a_folder(path, found)
+
+
+def _in_a_folder(path: Path, found: Found) -> None:
+    name = str(path)
+    if path.name.startswith(".") or _is_no_log(path.name):
+        found.aside.append(name)
+        return
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found.unread.append((name, f"it is {KINDS.get(stat.S_IFMT(mode), 'no file')}"))
+        elif not os.access(path, os.R_OK):
+            found.unread.append((name, "this user may not read it"))
+        elif path.suffix in RECORDS:
+            found.unread.append((name, "by its name it holds records of data; if it is a log, name it"))
+        elif path.stat().st_size:
+            _file(path, found)
+    except OSError as error:
+        found.unread.append((name, error.strerror or str(error)))
+
+
+def _is_no_log(name: str) -> bool:
+    return PurePosixPath(name).suffix in NO_LOGS or EVENTS.match(name) is not None
+
+
+def _numerically(path: Path) -> list[tuple[int, str]]:
+    return [
+        (number(part), "") if part[:1] in "0123456789" else (-1, part)
+        for part in re.split(r"([0-9]+)", str(path))
+        if part
+    ]
+
+
+def _with_ranks(logs: list[LogFile]) -> list[LogFile]:
+    """torchrun's folders are named by local ranks, which are ranks when there is one such tree."""
+    places = {log.name: found for log in logs if (found := ATTEMPT.match(log.name))}
+    if len({found["run"] for found in places.values()}) != 1:
+        return logs
+    return [replace(log, rank=small_number(places[log.name]["rank"])) if log.name in places else log for log in logs]

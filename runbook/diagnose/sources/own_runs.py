@@ -1,0 +1,133 @@
+"""What a folder of one of our own runs says by itself: its verdict was made live, and names more than a log can."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.diagnose.judge import Cause
+from runbook.diagnose.sign import Hit, Line, Tier
+
+RESULT = "result.json"
+UNFINISHED = "unfinished"
+MOST = 16 << 20  # bytes of a result
+ID = re.compile(r"[a-z][a-z0-9-]{0,99}")
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """A run's verdict (`pass`, `fail`, `unknown`; `unfinished` where it wrote none), and the causes that it found."""
+
+    path: Path
+    verdict: str
+    stopped_at: str | None
+    causes: tuple[Cause, ...]
+    unread: str = ""  # why its verdict cannot be read, where there is one
+
+    def with_logs(self, told: Sequence[Cause]) -> list[Cause]:
+        """The causes of the run and of its ranks' logs, the root first."""
+        real = [cause for cause in told if cause.cause != "insufficient-evidence"]
+        if not self.causes:
+            return real or ([] if self.verdict == "pass" else [self._ended()])
+        if real and self.causes[0].cause in VAGUE | CONSEQUENCES:
+            return real
+        named = {cause.cause for cause in self.causes}
+        return [*self.causes, *(cause for cause in real if cause.cause not in named)]
+
+    def _ended(self) -> Cause:
+        at = f" at {self.stopped_at}" if self.stopped_at else ""
+        says = f"this run ended{at} without a verdict ({self.verdict}), and nothing had failed until then; no rank printed an error"
+        return Cause(
+            "insufficient-evidence", "high", says, "run it again, and let it come to its end", (), Tier.WRAPPER
+        )
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `runbook run` wrote this folder."""
+    return (folder / "events.jsonl").is_file()
+
+
+def latest_run(folder: Path) -> Path | None:
+    """The folder itself, or the latest of the runs that lie in it; None where there is none."""
+    try:
+        if is_run(folder):
+            return folder
+        runs = [inside for inside in folder.iterdir() if is_run(inside)] if folder.is_dir() else []
+    except OSError:
+        return None
+    return max(runs, key=lambda run: run.name, default=None)  # their names begin with the time
+
+
+def read_run(folder: Path) -> OwnRun:
+    """What the run found; of a run that was killed there may be no verdict, or half of one."""
+    file = folder / RESULT
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MOST + 1)
+        if len(data) > MOST:
+            return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")
+        text = data.decode()
+        said = _a(dict, json.loads(text))
+        stopped_at = said.get("stopped_at")
+        return OwnRun(
+            folder,
+            _word(said["verdict"]),
+            None if stopped_at is None else _text(stopped_at),
+            tuple(_causes(said, str(file), text)),
+        )
+    except FileNotFoundError:
+        return OwnRun(folder, UNFINISHED, None, ())
+    except OSError as error:
+        return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
+    except (ValueError, LookupError, RecursionError) as error:
+        why = "it breaks off, or is no verdict of a run that is known here"
+        return OwnRun(folder, UNFINISHED, None, (), f"{why} ({type(error).__name__})")
+
+
+def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
+    """Each cause with the first finding that tells of it, the root first."""
+    named = [_word(cause) for cause in _a(list, said["causes"])]
+    firsts: dict[str, tuple[str | None, dict[str, Any]]] = {}
+    for stage in _a(list, said["stages"]):
+        for outcome in _a(list, _a(dict, stage)["outcomes"]):
+            for finding in _a(list, _a(dict, outcome)["findings"]):
+                node = outcome["node"]
+                firsts.setdefault(_word(_a(dict, finding)["cause"]), (None if node is None else _text(node), finding))
+    places: dict[str, int] = {}
+    for at, line in enumerate(text.splitlines(), 1):
+        places.setdefault(line.strip().rstrip(",").rpartition('": ')[2], at)
+    told: dict[str, Cause] = {}
+    for cause in named:
+        if cause in firsts and cause not in told:
+            node, finding = firsts[cause]
+            says, remedy = _text(finding["says"]), _text(finding["remedy"])
+            proof = [_text(one) for one in _a(list, finding["evidence"])] or [says]
+            hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
+            follows = None if cause == named[0] else named[0]
+            told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=node, follows=follows)
+    return list(told.values())
+
+
+def _a(kind: type[_Kind], value: object) -> _Kind:
+    """The value, which must be of that type: the file may be damaged."""
+    if not isinstance(value, kind):
+        raise ValueError(f"a {kind.__name__} is expected")
+    return value
+
+
+def _text(value: object) -> str:
+    return _a(str, value)
+
+
+def _word(value: object) -> str:
+    """An id: of a cause, of a verdict."""
+    if not ID.fullmatch(_text(value)):
+        raise ValueError("an id is expected")
+    return _text(value)

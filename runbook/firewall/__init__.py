@@ -1,0 +1,24 @@
+"""Why a port is blocked: which rule, on which node, and the exact command that allows it. Pure: nothing is run here.
+
+`runbook/node/rules.py` collects a node's rules; `Evidence` reads what it printed; `explain` judges one direction of one
+`Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its ends.
+"""
+
+from runbook.firewall.arp import ArpStop, arp_stop
+from runbook.firewall.blocked import Blocked, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.evidence import Evidence
+from runbook.firewall.explain import Explanation, explain
+from runbook.firewall.flow import Flow
+
+__all__ = [
+    "ArpStop",
+    "Blocked",
+    "Evidence",
+    "Explanation",
+    "Flow",
+    "also_small",
+    "arp_stop",
+    "explain",
+    "explain_blocked",
+    "sent_elsewhere",
+]

@@ -1,0 +1,246 @@
+"""How the kernel walks a ruleset, for nftables and iptables alike.
+
+Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only the base chain it is said in,
+and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
+rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
+
+A match that cannot be told splits the walk: both ways are followed, and `Walk.ends` holds every place where the packet
+may have ended. Only when all of them agree is anything known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from runbook.firewall.flow import UNTRACKED, Packet
+from runbook.firewall.truth import Truth, both, either
+
+Engine = Literal["nft", "iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"]
+Action = Literal["accept", "drop", "reject-rst", "reject-icmp", "unknown"]
+Kind = Literal[
+    "accept", "drop", "reject-rst", "reject-icmp", "unknown", "rewrite", "jump", "goto", "return", "continue"
+]
+Test = Callable[[Packet], Truth]
+
+BLOCKING: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
+TRACKING = -200
+DEEPEST = 64  # the kernel refuses more; here it keeps nonsense from running for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A condition of a rule."""
+
+    test: Test
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows. The
+    target of a `rewrite` is the new source address, where it is one and the rule spells it out."""
+
+    kind: Kind
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A verdict map: the verdicts this packet may get; a certain one (True) comes last, and nothing after it."""
+
+    options: Callable[[Packet], list[tuple[Truth, Verdict]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule that alters what later rules see: `mark`, `ct_mark`, or `state` (notrack). None: to something unknown."""
+
+    what: Literal["mark", "ct_mark", "state"]
+    value: int | None
+
+
+Step = Match | Verdict | Choice | Change
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it takes
+    every so many of the packets that it speaks of, or each with some probability."""
+
+    chain: str
+    index: int
+    text: str
+    steps: tuple[Step, ...]
+    handle: int | None = None
+    by_chance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A chain that the kernel itself calls. `chains` are all chains of its table, itself included."""
+
+    engine: Engine
+    family: str
+    table: str
+    chain: str
+    hook: str
+    priority: int
+    policy: Action
+    chains: Mapping[str, tuple[Rule, ...]] = field(repr=False)
+    kind: str = "filter"  # filter | nat | route
+    devices: tuple[str, ...] = ()  # of ingress and egress chains; none when the listing does not say
+    order: int = 0  # among equal priorities: lower first
+
+    @property
+    def for_device(self) -> bool:
+        return self.hook in ("ingress", "egress")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A place where a packet may end. `rule` None: the policy. `left_by`: the base chain's rule that led to the policy.
+
+    `before`: the chains that were entered on the way, in order.
+    """
+
+    action: Action
+    rule: Rule | None
+    left_by: Rule | None = None
+    before: tuple[str, ...] = ()
+    rewritten: bool = False
+    new_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    base: Base
+    ends: tuple[End, ...]
+    after: Packet  # as the next base chain sees it
+    doubtful: tuple[Rule, ...]  # rules whose match could not be told
+
+    @property
+    def blocks(self) -> Truth:
+        """True: whatever the unknown matches are, it is blocked here. None: it may be."""
+        blocked = [end.action in BLOCKING for end in self.ends]
+        if all(blocked):
+            return True
+        if any(blocked) or any(end.action == "unknown" for end in self.ends):
+            return None
+        return False
+
+    @property
+    def culprits(self) -> tuple[End, ...]:
+        return tuple(end for end in self.ends if end.action in BLOCKING or end.action == "unknown")
+
+
+def walk(base: Base, packet: Packet) -> Walk:
+    """Take `packet` through one base chain.
+
+    Connection tracking itself sits at priority -200 of prerouting and output: nobody before it knows a state.
+    """
+    early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+    seen = packet.before_tracking() if early else packet
+    result = _Walker(base, seen).result()
+    after = replace(packet, mark=result.after.mark)
+    if not early:
+        after = replace(after, ct_mark=result.after.ct_mark)
+    if result.after.state != seen.state:
+        after = replace(after, state=result.after.state)
+    return replace(result, after=after)
+
+
+class _Walker:
+    """Answers are conditional: "if the packet comes here, does it stay?"; `sure` says whether it does come here."""
+
+    def __init__(self, base: Base, packet: Packet) -> None:
+        self._base = base
+        self._packet = packet
+        self._ends: list[End] = []
+        self._doubtful: list[Rule] = []
+        self._entered: list[str] = []
+        self._leaving: list[Rule | None] = []  # how control left the base chain towards its policy
+
+    def result(self) -> Walk:
+        if self._chain(self._base.chain, True, 0) is not False:
+            self._ends += [End(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
+        return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
+
+    def _chain(self, name: str, sure: bool, depth: int) -> Truth:
+        """Does a packet that enters this chain come out at its end, or by `return`?"""
+        self._entered.append(name)
+        rules = self._base.chains.get(name)
+        if rules is None or depth > DEEPEST:
+            self._ends.append(End("unknown", None, None, tuple(self._entered)))
+            return False
+        ended = len(self._ends)
+        here: Truth = True
+        returned: Truth = False
+        for rule in rules:
+            stays, leaves = self._rule(rule, sure and here is True, depth)
+            if leaves is not False and depth == 0:
+                self._leaving.append(rule)
+            returned = either(returned, both(here, leaves))
+            here = both(here, stays)
+            if here is False:
+                break
+        if here is not False and depth == 0:
+            self._leaving.append(None)
+        return True if len(self._ends) == ended else either(returned, here)
+
+    def _rule(self, rule: Rule, sure: bool, depth: int) -> tuple[Truth, Truth]:
+        """-> does the packet stay in this chain? does it leave it backwards, by `return` or behind a `goto`?"""
+        matched: Truth = True
+        for step in rule.steps:
+            if isinstance(step, Match):
+                matched = both(matched, step.test(self._packet))
+                if matched is False:
+                    return True, False
+            elif isinstance(step, Change):
+                self._change(step, sure and matched is True)
+            else:
+                options = step.options(self._packet) if isinstance(step, Choice) else [(True, step)]
+                return self._decide(rule, [(both(matched, truth), v) for truth, v in options], sure, depth)
+        return True, False
+
+    def _decide(self, rule: Rule, options: list[tuple[Truth, Verdict]], sure: bool, depth: int) -> tuple[Truth, Truth]:
+        certain = any(truth for truth, _ in options)
+        if options and not (certain and len(options) == 1):
+            self._doubtful.append(rule)
+        ways = [self._verdict(rule, verdict, sure and certain and len(options) == 1, depth) for _, verdict in options]
+        if not certain:
+            ways.append((True, False))  # perhaps none of them applies, and the next rule is read
+        return _same([stays for stays, _ in ways]), _same([leaves for _, leaves in ways])
+
+    def _verdict(self, rule: Rule, verdict: Verdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
+        kind = verdict.kind
+        if kind == "continue":
+            return True, False
+        if kind == "return":
+            return False, True
+        if kind == "jump":
+            return self._chain(verdict.target, sure, depth + 1), False
+        if kind == "goto":
+            return False, self._chain(verdict.target, sure, depth + 1)
+        action: Action = "accept" if kind == "rewrite" else kind
+        new_source = verdict.target if kind == "rewrite" else ""
+        self._ends.append(End(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
+        return False, False
+
+    def _change(self, change: Change, sure: bool) -> None:
+        old = getattr(self._packet, change.what)
+        value = change.value if sure or old == change.value else None
+        if change.what == "mark":
+            self._packet = replace(self._packet, mark=value)
+        elif change.what == "ct_mark":
+            self._packet = replace(self._packet, ct_mark=value)
+        else:
+            self._packet = replace(self._packet, state=value)
+
+
+def _same(answers: list[Truth]) -> Truth:
+    """What all ways have in common."""
+    return answers[0] if all(answer == answers[0] for answer in answers) else None
+
+
+NOTRACK = Change("state", UNTRACKED)

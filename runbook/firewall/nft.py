@@ -1,0 +1,250 @@
+"""`nft -j -a list ruleset` as base chains to walk. Contract: libnftables-json(5), schema version 1.
+
+What nft itself leaves out cannot be seen: 1.0.6 prints `meta nfproto ipv6 … reject with tcp reset` without its first
+condition, in text and in JSON, and `tcp sport >= 1024 tcp dport <= 5` as the range 1024-5 (which is read as unknown).
+
+Statements that neither decide nor change what later rules see (counter, log, …) are passed over; a statement that
+nobody here knows makes its rule's match unknown, so that it never counts as passed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import get_args
+
+from runbook.firewall.flow import Packet
+from runbook.firewall.machine import NOTRACK, Action, Base, Change, Choice, Kind, Match, Rule, Step, Verdict
+from runbook.firewall.nft_match import (
+    NOT_THERE,
+    Json,
+    Sets,
+    element_holds,
+    match_test,
+    operands,
+    set_elements,
+)
+from runbook.firewall.truth import Truth
+
+Table = tuple[str, str]  # family, name
+PASSED_OVER = frozenset(
+    ("counter", "log", "comment", "last", "flow", "dup", "secmark", "ct helper", "ct timeout", "ct expectation")
+)
+REWRITES = frozenset({"snat", "dnat", "masquerade", "redirect"})
+SOMEBODY_ELSES = frozenset({"queue", "synproxy", "tproxy", "fwd"})
+PRIORITIES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
+
+
+class UnreadableRulesetError(ValueError):
+    """The text is not a ruleset in nft's JSON."""
+
+
+def parse(text: str, rule_texts: str = "") -> list[Base]:
+    """Every base chain of the ruleset, in the order the kernel runs those of one hook.
+
+    `rule_texts` is `nft -a list ruleset` as text: it gives the rules the form that an administrator knows.
+    """
+    try:
+        items = json.loads(text)["nftables"]
+        return _Ruleset(items, rule_texts).bases()
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UnreadableRulesetError(f"{type(error).__name__}: {error}") from error
+
+
+def texts_by_handle(listing: str) -> dict[tuple[str, str, int], str]:
+    """(family, table, rule handle) -> the rule as `nft -a list ruleset` prints it. Handles are unique in a table."""
+    texts: dict[tuple[str, str, int], str] = {}
+    family = table = ""
+    in_chain = False
+    held = ""
+    for line in listing.splitlines():
+        if opened := re.match(r"table (\S+) (\S+) \{", line):
+            family, table = opened.groups()
+        elif re.match(r"\t(chain|set|map|flowtable|counter|limit|quota|ct \w+|synproxy|secmark) ", line):
+            in_chain = line.startswith("\tchain ")
+            held = ""
+        elif in_chain and line.startswith("\t\t"):
+            rule = re.fullmatch(r"(.*\S)\s+# handle (\d+)", held + line.strip())
+            if rule:
+                texts[family, table, int(rule[2])] = " ".join(rule[1].split())
+            held = "" if rule or line.strip().startswith("type ") else held + line.strip() + " "
+    return texts
+
+
+def devices_by_chain(listing: str) -> dict[tuple[str, str, str], tuple[str, ...]]:
+    """(family, table, chain) -> the devices of an ingress or egress chain, which nft 1.0 leaves out of its JSON."""
+    found: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    family = table = chain = ""
+    for line in listing.splitlines():
+        if opened := re.match(r"table (\S+) (\S+) \{", line):
+            family, table = opened.groups()
+        elif opened := re.match(r"\tchain (\S+) \{", line):
+            chain = opened[1]
+        elif line.startswith("\t\ttype ") and " device" in line:
+            before_priority = line.split(" device", 1)[1].split(" priority", 1)[0]
+            found[family, table, chain] = tuple(re.findall(r"[^\s\"{},=]+", before_priority.removeprefix("s")))
+    return found
+
+
+class _Ruleset:
+    def __init__(self, items: list[Json], listing: str) -> None:
+        self._texts = texts_by_handle(listing)
+        self._devices = devices_by_chain(listing)
+        self._sets: dict[Table, dict[str, Json]] = {}
+        self._rules: dict[Table, dict[str, list[Rule]]] = {}
+        self._chains: list[tuple[Json, int]] = []
+        tables: dict[Table, int] = {}
+        for item in items:
+            ((kind, body),) = item.items()
+            if kind == "table":
+                tables[body["family"], body["name"]] = body.get("handle", 0)
+            elif kind in ("set", "map"):
+                self._sets.setdefault((body["family"], body["table"]), {})[body["name"]] = body
+            elif kind == "chain":
+                key = (body["family"], body["table"])
+                self._rules.setdefault(key, {}).setdefault(body["name"], [])
+                if "hook" in body:
+                    self._chains.append((body, tables.get(key, 0)))
+        for item in items:
+            if "rule" in item:
+                self._add(item["rule"])
+
+    def _add(self, body: Json) -> None:
+        key = (body["family"], body["table"])
+        chain = self._rules[key].setdefault(body["chain"], [])
+        handle = body.get("handle")
+        text = self._texts.get((*key, handle)) or in_words(body.get("expr", []))
+        steps = tuple(_steps(body.get("expr", []), self._sets.get(key, {})))
+        chain.append(Rule(body["chain"], len(chain), text, steps, handle, _draws(body.get("expr", []))))
+
+    def bases(self) -> list[Base]:
+        found = []
+        for body, table_handle in self._chains:
+            policy: Action = "drop" if body.get("policy") == "drop" else "accept"
+            chains = {name: tuple(rules) for name, rules in self._rules[body["family"], body["table"]].items()}
+            devices = body.get("dev") or self._devices.get((body["family"], body["table"], body["name"]), ())
+            found.append(
+                Base(
+                    "nft",
+                    body["family"],
+                    body["table"],
+                    body["name"],
+                    body["hook"],
+                    _priority(body.get("prio", 0)),
+                    policy,
+                    chains,
+                    body.get("type", "filter"),
+                    (devices,) if isinstance(devices, str) else tuple(devices),
+                    -table_handle,  # of equal priorities, the one registered last runs first
+                )
+            )
+        return sorted(found, key=lambda base: (base.priority, base.order))
+
+
+def _priority(value: Json) -> int:
+    if isinstance(value, int):
+        return value
+    if isinstance(value, dict):
+        ((sign, (name, offset)),) = value.items()
+        return PRIORITIES[str(name)] + int(offset) * (1 if sign == "+" else -1)
+    return PRIORITIES[str(value)]
+
+
+def _steps(expressions: list[Json], sets: Sets) -> list[Step]:
+    steps: list[Step] = []
+    for expression in expressions:
+        step = _step(expression, sets)
+        if step is not None:
+            steps.append(step)
+    return steps
+
+
+def _step(expression: Json, sets: Sets) -> Step | None:
+    if isinstance(expression, str):
+        return None if expression in PASSED_OVER else Match(_untold)
+    ((name, body),) = expression.items()
+    if name == "match":
+        return Match(match_test(body, sets))
+    if name in ("accept", "drop", "return", "continue"):
+        return Verdict(_kind(name))
+    if name in ("jump", "goto"):
+        return Verdict(_kind(name), body["target"])
+    if name == "reject":
+        return Verdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
+    if name == "vmap":
+        return _choice(body, sets)
+    if name == "mangle":
+        return _change(body)
+    if name == "notrack":
+        return NOTRACK
+    if name in REWRITES:
+        address = (body or {}).get("addr") if name == "snat" else None
+        return Verdict("rewrite", address if isinstance(address, str) else "")
+    if name in SOMEBODY_ELSES:
+        return Verdict("unknown")
+    if name == "set":
+        return Match(_untold) if body.get("stmt") else None
+    return None if name in PASSED_OVER else Match(_untold)
+
+
+def _draws(expression: Json) -> bool:
+    """Whether a number generator is asked anywhere in it."""
+    if isinstance(expression, dict):
+        return "numgen" in expression or any(map(_draws, expression.values()))
+    return isinstance(expression, list) and any(map(_draws, expression))
+
+
+def _kind(name: str) -> Kind:
+    for kind in get_args(Kind):
+        if kind == name:
+            return kind  # type: ignore[no-any-return]
+    raise UnreadableRulesetError(f"no verdict: {name}")
+
+
+def _untold(_: Packet) -> Truth:
+    return None
+
+
+def _change(body: Json) -> Step | None:
+    key, value = body.get("key", {}), body.get("value")
+    number = value if isinstance(value, int) else None
+    if key == {"meta": {"key": "mark"}}:
+        return Change("mark", number)
+    if key == {"ct": {"key": "mark"}}:
+        return Change("ct_mark", number)
+    if isinstance(key, dict) and set(key) <= {"meta", "ct", "tcp option"}:
+        return None  # priority, zone, MSS: no later rule here reads them
+    return Match(_untold)
+
+
+def _choice(body: Json, sets: Sets) -> Step:
+    left = operands(body["key"])
+    elements = set_elements(body["data"], sets)
+    if elements is None:
+        return Verdict("unknown")
+
+    def options(packet: Packet) -> list[tuple[Truth, Verdict]]:
+        values = [operand.read(packet) for operand in left]
+        if any(value is NOT_THERE for value in values):
+            return []
+        possible: list[tuple[Truth, Verdict]] = []
+        fallback: list[tuple[Truth, Verdict]] = []
+        for key, verdict in elements:
+            step = _step(verdict, sets)
+            decided = step if isinstance(step, Verdict) else Verdict("unknown")
+            if key == "*" or (isinstance(key, dict) and key.get("elem", {}).get("val") == "*"):
+                fallback.append((True, decided))
+                continue
+            truth = element_holds(left, values, key)
+            if truth is True:
+                return [*possible, (True, decided)]
+            if truth is None:
+                possible.append((None, decided))
+        return possible + fallback
+
+    return Choice(options)
+
+
+def in_words(expressions: list[Json]) -> str:
+    """A rule as short JSON, for when nft's own text is not at hand."""
+    return json.dumps(expressions, separators=(",", ":"))

@@ -1,0 +1,386 @@
+"""nftables expressions in their JSON form (libnftables-json(5)) as tests on a packet.
+
+Facts that the JSON does not show: nft hides the conditions it adds by itself, so `ip saddr` in an `inet` table also
+means "IPv4", and `tcp dport` also means "TCP": for another packet the rule does not match, not even with `!=`. And op
+`in` on a bit field means "any of these bits". What is not listed here is unknown, which is neither true nor false.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from runbook.firewall.flow import ACK, PSH, Packet
+from runbook.firewall.machine import Test
+from runbook.firewall.truth import Span, Truth, both, either, flip
+
+Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
+Sets = Mapping[str, Json]
+
+CT_STATE = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
+CT_STATUS = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
+NAT = CT_STATUS["snat"] | CT_STATUS["dnat"]  # a flow that a NAT rule changes is not followed any further
+TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
+PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
+NFPROTO = {2: "ipv4", 10: "ipv6"}
+ETHERTYPES = {0x0800: "ip", 0x86DD: "ip6"}
+OTHER_TRANSPORTS = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "icmp", "icmpv6", "igmp", "ah", "esp", "comp"})
+
+
+@dataclass(frozen=True, slots=True)
+class NotThere:
+    """The packet has no such field: the rule does not match, whatever the operator."""
+
+
+NOT_THERE = NotThere()
+Value = Span | str | bool | NotThere | None
+Kind = Literal["number", "address", "name", "interface", "bits", "exists", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The left side of a match: how to read it from a packet, and how constants beside it are written."""
+
+    kind: Kind
+    read: Callable[[Packet], Value]
+    names: Mapping[str, int] | None = None  # of bits
+    numbers: Mapping[int, str] | None = None  # of names that may be printed as numbers
+    frag_off: bool = False
+    clear: int = 0  # of bits: those known to be 0 though the value as a whole is not known
+
+
+UNKNOWN = Operand("other", lambda _: None)
+
+
+def match_test(match: Json, sets: Sets) -> Test:
+    """The test of one `{"match": {"op", "left", "right"}}`."""
+    op, left, right = match.get("op", "=="), operands(match["left"]), match["right"]
+    elements = set_elements(right, sets)
+    many = NumberSet(left[0], elements) if elements is not None and len(left) == 1 and len(elements) > 32 else None
+
+    def test(packet: Packet) -> Truth:
+        if packet.flags == ACK and "flags" in str(match["left"]):  # data: some of its segments have PSH, some have not
+            pushed = once(replace(packet, flags=ACK | PSH))
+            return pushed if pushed == once(packet) else None
+        return once(packet)
+
+    def once(packet: Packet) -> Truth:
+        values = [operand.read(packet) for operand in left]
+        if any(value is NOT_THERE for value in values):
+            return False
+        value = values[0]
+        if many is not None and many.readable and isinstance(value, Span) and value.exact is not None:
+            return flip(many.holds(value.exact), op == "!=") if op in ("==", "!=", "in") else None
+        return compare(op, left, values, right, sets)
+
+    return test
+
+
+def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets: Sets) -> Truth:
+    elements = set_elements(right, sets)
+    if elements is not None:
+        found: Truth = False
+        for element in elements:
+            found = either(found, element_holds(left, values, element))
+        return flip(found, op == "!=") if op in ("==", "!=", "in") else None
+    if right_is_unreadable(right):
+        return None
+    if op in ("<", ">", "<=", ">="):
+        number = right if isinstance(right, int) else None
+        value = values[0]
+        if len(left) != 1 or number is None or not isinstance(value, Span) or left[0].kind != "number":
+            return None
+        below = value.below(number if op in ("<", ">=") else number + 1)
+        return flip(below, op in (">", ">="))
+    if left[0].kind == "bits" and len(left) == 1 and op in ("in", "!", "notin"):
+        value, mask = values[0], bits(left[0], right)
+        if mask is not None and mask & ~left[0].clear == 0:
+            return op != "in"
+        if mask is None or not isinstance(value, Span) or value.exact is None:
+            return None
+        return flip(value.exact & mask != 0, op != "in")
+    if op in ("==", "!=", "in"):
+        return flip(element_holds(left, values, right), op == "!=")
+    return None
+
+
+class NumberSet:
+    """A large set of plain numbers or addresses, read once: blocklists run to 100,000 elements."""
+
+    def __init__(self, operand: Operand, elements: list[Json]) -> None:
+        self._operand = operand
+        self._elements = elements
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]] | None:
+        if self._operand.kind not in ("number", "address"):
+            return None
+        found = []
+        for element in self._elements:
+            wanted = None if element == "*" else span(self._operand, element)
+            if wanted is None or wanted.low > wanted.high:
+                return None
+            found.append((wanted.low, wanted.high))
+        return sorted(found)
+
+    @property
+    def readable(self) -> bool:
+        return self._spans is not None
+
+    def holds(self, number: int) -> bool:
+        """The kernel keeps the intervals of a set apart, so that only the last one that starts in time can hold."""
+        spans = self._spans or []
+        at = bisect_right(spans, (number, 1 << 129)) - 1
+        return at >= 0 and spans[at][1] >= number
+
+
+def right_is_unreadable(right: Json) -> bool:
+    return isinstance(right, str) and right.startswith("@")  # a set that is not in the listing
+
+
+def set_elements(right: Json, sets: Sets) -> list[Json] | None:
+    """The elements of an anonymous or named set; None when this is no set."""
+    if isinstance(right, dict) and "set" in right:
+        inner = right["set"]
+        return inner if isinstance(inner, list) else [inner]
+    if isinstance(right, str) and right.startswith("@") and right[1:] in sets:
+        inner = sets[right[1:]].get("elem", [])
+        return inner if isinstance(inner, list) else [inner]
+    return None
+
+
+def element_holds(left: list[Operand], values: list[Value], element: Json) -> Truth:
+    """Is the packet's value (or tuple of values) this element?"""
+    if isinstance(element, dict) and "elem" in element:
+        inner = element["elem"]
+        holds = element_holds(left, values, inner.get("val"))
+        plain = set(inner) <= {"val", "comment", "timeout", "expires", "counter"}
+        return holds if plain or holds is False else None  # an element with a limit or a quota of its own
+    if element == "*":
+        return True
+    if isinstance(element, dict) and "concat" in element:
+        parts = element["concat"]
+        if len(parts) != len(left):
+            return None
+        answer: Truth = True
+        for operand, value, part in zip(left, values, parts, strict=True):
+            answer = both(answer, constant_holds(operand, value, part))
+        return answer
+    return constant_holds(left[0], values[0], element) if len(left) == 1 else None
+
+
+def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
+    if value is None or isinstance(value, NotThere):
+        return None
+    if constant == "*":
+        return True
+    if isinstance(value, bool):
+        if isinstance(constant, bool):
+            return value is constant
+        return None if value or constant not in (0, "0") else True
+    if isinstance(value, Span):
+        wanted = span(operand, constant)
+        return None if wanted is None else value.within(wanted)
+    if operand.kind == "interface":
+        return interface_is(value, constant) if isinstance(constant, str) else None
+    if isinstance(constant, int) and operand.numbers:
+        constant = operand.numbers.get(constant, "")
+    return value == constant if isinstance(constant, str) else None
+
+
+def interface_is(name: str, pattern: str) -> bool:
+    """nft writes the wildcard as `*` at the end, and a literal star there as `\\*`."""
+    if pattern.endswith("\\*"):
+        return name == pattern[:-2] + "*"
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def span(operand: Operand, constant: Json) -> Span | None:
+    """A constant, prefix or range as numbers."""
+    try:
+        if operand.kind == "bits":
+            mask = bits(operand, constant)
+            return None if mask is None else Span.exactly(mask)
+        if isinstance(constant, dict) and "prefix" in constant:
+            network = ipaddress.ip_network(f"{constant['prefix']['addr']}/{constant['prefix']['len']}", strict=False)
+            return Span(int(network.network_address), int(network.broadcast_address))
+        if isinstance(constant, dict) and "range" in constant:
+            low, high = (span(operand, end) for end in constant["range"])
+            return None if low is None or high is None else Span(low.low, high.high)
+        if operand.kind == "address":
+            return Span.exactly(int(ipaddress.ip_address(constant)))
+        if isinstance(constant, bool):
+            return None
+        return Span.exactly(constant if isinstance(constant, int) else int(constant, 0))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def bits(operand: Operand, constant: Json) -> int | None:
+    """`"syn"`, `["syn", "ack"]`, `{"|": [...]}` or a number, as one mask."""
+    if isinstance(constant, bool):
+        return None
+    if isinstance(constant, int):
+        return constant
+    if isinstance(constant, str):
+        return (operand.names or {}).get(constant)
+    parts: Iterable[Json] = constant.get("|", [None]) if isinstance(constant, dict) else constant
+    mask = 0
+    for part in parts:
+        one = bits(operand, part) if part is not None else None
+        if one is None:
+            return None
+        mask |= one
+    return mask
+
+
+def operands(left: Json) -> list[Operand]:
+    if isinstance(left, dict) and "concat" in left:
+        return [operand(part) for part in left["concat"]]
+    return [operand(left)]
+
+
+def operand(left: Json) -> Operand:
+    if not isinstance(left, dict) or len(left) != 1:
+        return UNKNOWN
+    ((kind, body),) = left.items()
+    if kind == "payload" and isinstance(body, dict) and "protocol" in body:
+        return _payload(body["protocol"], body.get("field", ""))
+    if kind == "meta":
+        return _META.get(body["key"], UNKNOWN)
+    if kind == "ct":
+        return _ct(body)
+    if kind == "fib":
+        return _fib(body)
+    if kind == "exthdr":
+        return Operand("other", lambda packet: NOT_THERE if packet.version == 4 else None)
+    if kind == "&" and isinstance(body, list) and len(body) == 2:
+        return _masked(operand(body[0]), body[1])
+    return UNKNOWN
+
+
+def _masked(field: Operand, mask: Json) -> Operand:
+    number = bits(field, mask) if field.kind == "bits" else mask if isinstance(mask, int) else None
+
+    def read(packet: Packet) -> Value:
+        value = field.read(packet)
+        if isinstance(value, NotThere):
+            return value
+        if field.frag_off and number is not None and not number & 0x4000:
+            return Span.exactly(0)  # neither a fragment nor more of them; only "don't fragment" may be set
+        if number is None or not isinstance(value, Span) or value.exact is None:
+            return None
+        return Span.exactly(value.exact & number)
+
+    return Operand(field.kind, read, field.names, field.numbers)
+
+
+def _payload(protocol: str, field: str) -> Operand:
+    if protocol in ("ip", "ip6"):
+        version = 4 if protocol == "ip" else 6
+        inner = _NETWORK.get((protocol, field), UNKNOWN)
+        return _only(inner, lambda packet: packet.version == version)
+    if protocol == "th":
+        return _PORTS.get(field, UNKNOWN)
+    if protocol in OTHER_TRANSPORTS:
+        inner = _TCP_FLAGS if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN)
+        return _only(inner, lambda packet: packet.protocol == protocol)
+    if protocol == "arp":
+        inner = _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN) if field.endswith(" ip") else UNKNOWN
+        return _only(inner, lambda packet: packet.protocol == "arp")
+    return UNKNOWN
+
+
+def _only(field: Operand, there: Callable[[Packet], bool]) -> Operand:
+    def read(packet: Packet) -> Value:
+        return field.read(packet) if there(packet) else NOT_THERE
+
+    return Operand(field.kind, read, field.names, field.numbers, field.frag_off)
+
+
+def _ct(body: Json) -> Operand:
+    key, direction = body.get("key", ""), body.get("dir")
+    if direction is None:
+        return _CT.get(key, UNKNOWN)
+    name = str(key).removeprefix("ip6 ").removeprefix("ip ")
+    forwards = direction == "original"
+
+    def read(packet: Packet) -> Value:
+        if not packet.tracked:
+            return None
+        ours = forwards != packet.reply  # the packet's own direction is the one asked for
+        ends = {
+            "saddr": (Span.exactly(packet.source), Span.exactly(packet.destination)),
+            "daddr": (Span.exactly(packet.destination), Span.exactly(packet.source)),
+            "proto-src": (packet.source_port, packet.destination_port),
+            "proto-dst": (packet.destination_port, packet.source_port),
+        }.get(name)
+        return None if ends is None else ends[0] if ours else ends[1]
+
+    return Operand("address" if name in ("saddr", "daddr") else "number", read)
+
+
+def _fib(body: Json) -> Operand:
+    result, flags = body.get("result"), body.get("flags", [])
+    if result == "type" and "daddr" in flags:
+        return Operand("name", lambda packet: "local" if packet.arriving else None)
+    if result == "type" and "saddr" in flags:
+        return Operand("name", lambda packet: None if packet.arriving else "local")
+    if result in ("oif", "oifname") and "saddr" in flags:
+        return Operand("exists", lambda packet: packet.has_route_back)
+    return UNKNOWN
+
+
+def _direction(packet: Packet) -> str | None:
+    return None if not packet.tracked else "reply" if packet.reply else "original"
+
+
+def _number(value: int | None) -> Span | None:
+    return None if value is None else Span.exactly(value)
+
+
+_NETWORK: dict[tuple[str, str], Operand] = {
+    ("ip", "saddr"): Operand("address", lambda p: Span.exactly(p.source)),
+    ("ip", "daddr"): Operand("address", lambda p: Span.exactly(p.destination)),
+    ("ip", "protocol"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    ("ip", "length"): Operand("number", lambda p: p.length),
+    ("ip", "version"): Operand("number", lambda _: Span.exactly(4)),
+    ("ip", "frag-off"): Operand("number", lambda _: None, frag_off=True),
+    ("ip6", "saddr"): Operand("address", lambda p: Span.exactly(p.source)),
+    ("ip6", "daddr"): Operand("address", lambda p: Span.exactly(p.destination)),
+    ("ip6", "nexthdr"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    ("ip6", "length"): Operand("number", lambda p: Span(p.length.low - 40, p.length.high - 40)),
+    ("ip6", "version"): Operand("number", lambda _: Span.exactly(6)),
+}
+_PORTS: dict[str, Operand] = {
+    "sport": Operand("number", lambda p: p.source_port),
+    "dport": Operand("number", lambda p: p.destination_port),
+}
+_TCP_FLAGS = Operand("bits", lambda p: _number(p.flags), names=TCP_FLAGS)
+_META: dict[str, Operand] = {
+    "nfproto": Operand("name", lambda p: "ipv4" if p.version == 4 else "ipv6", numbers=NFPROTO),
+    "protocol": Operand("name", lambda p: p.family, numbers=ETHERTYPES),
+    "l4proto": Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    "iif": Operand("interface", lambda p: p.in_interface),
+    "iifname": Operand("interface", lambda p: p.in_interface),
+    "oif": Operand("interface", lambda p: p.out_interface),
+    "oifname": Operand("interface", lambda p: p.out_interface),
+    "length": Operand("number", lambda p: p.length),
+    "mark": Operand("number", lambda p: _number(p.mark)),
+    "skuid": Operand("number", lambda p: _number(p.uid)),
+    "skgid": Operand("number", lambda p: _number(p.gid)),
+    "pkttype": Operand("name", lambda p: "host" if p.arriving else None, numbers={0: "host", 1: "broadcast"}),
+}
+_CT: dict[str, Operand] = {
+    "state": Operand("bits", lambda p: _number(p.state), names=CT_STATE),
+    "direction": Operand("name", _direction, numbers={0: "original", 1: "reply"}),
+    "mark": Operand("number", lambda p: _number(p.ct_mark)),
+    "status": Operand("bits", lambda _: None, names=CT_STATUS, clear=NAT),
+    "zone": Operand("number", lambda _: None),
+    "protocol": Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
+    "l3proto": Operand("name", lambda p: "ipv4" if p.version == 4 else "ipv6", numbers=NFPROTO),
+}

@@ -1,0 +1,178 @@
+"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still answer."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.checks.context import Context, Facts
+from runbook.jobs.attempt import Place
+from runbook.jobs.logs import RankLogs
+from runbook.model.errors import Unreachable
+from runbook.node.journal import STATES
+from runbook.transport import Message, Remote
+
+OVER = "ended"
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+"""Signals that no process gets because of an error of its own."""
+
+
+@dataclass
+class Member:
+    """One kept process. `journal` is what its keeper wrote last; times in it are of the node's own clock."""
+
+    place: Place
+    remote: Remote | None = None
+    journal: Facts = field(default_factory=dict)
+    stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
+    lost: Unreachable | None = None
+    keeper_gone: bool = False
+    started: float | None = None  # by the controller's clock
+    ended: float | None = None
+
+    @property
+    def state(self) -> str:
+        return str(self.journal.get("state", "none"))
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; negative: the signal that ended it."""
+        code = self.journal.get("code")
+        return None if code is None else int(code)
+
+    @property
+    def over(self) -> bool:
+        return self.state == OVER or self.keeper_gone or self.lost is not None
+
+    @property
+    def gone(self) -> bool:
+        """Over, and nothing that it started lives on."""
+        return self.over and not (self.state == OVER and self.journal.get("left"))
+
+    @property
+    def failed(self) -> bool:
+        return self.over and (self.state != OVER or self.code != 0)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, also as a shell in between tells it."""
+        if self.code is None or not (self.code < 0 or 128 < self.code < 160):
+            return None
+        return -self.code if self.code < 0 else self.code - 128
+
+    @property
+    def raised(self) -> bool:
+        """It ended by itself, and not well: perhaps only because another one had ended."""
+        return self.state == OVER and bool(self.code) and self.signal is None
+
+    @property
+    def killed(self) -> bool:
+        """Somebody who is not runbook ended it, which is no consequence of how any other process ended."""
+        return self.state == OVER and self.signal in FROM_OUTSIDE and not self.journal.get("why")
+
+    @property
+    def label(self) -> str:
+        return self.place.label
+
+
+class Crew:
+    """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
+
+    def __init__(self, at: Context, folder: str, places: Sequence[Place], logs: RankLogs) -> None:
+        """`folder` is the name of the attempt's, on the nodes and here."""
+        self.at = at
+        self.folder = folder
+        self.logs = logs
+        self.members = [Member(place) for place in places]
+        self.nodes = tuple(dict.fromkeys(place.node for place in places))
+        self.offsets: dict[str, tuple[float, float]] = {}
+        self.folders: dict[str, str] = {}  # of the attempt, by node
+        self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
+        self.steps: Callable[[str, Mapping[str, str]], None] = lambda node, steps: None
+        """Hears of a node what its processes have written of their steps, by the names of their files."""
+        self.seen: dict[str, object] = {}
+        self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.use: dict[str, Mapping[str, float]] = {}
+        self.news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
+
+    def on(self, node: str) -> list[Member]:
+        return [member for member in self.members if member.place.node == node]
+
+    def fetched(self, node: str) -> int:
+        """Bytes of the logs of a node that are here."""
+        voices = [voice for member in self.on(node) for voice in member.place.voices]
+        return sum(self.logs.at(f"{voice.name}.{end}") for voice in voices for end in ("out", "err"))
+
+    def drain(self, timeout_s: float) -> bool:
+        """Learn what has arrived; whether that was anything."""
+        try:
+            item = self.news.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        more = self.news.qsize()  # and no more than that: nodes may say something for ever
+        while True:
+            member, message = item
+            if message is None:
+                self._remote_over(member)
+            elif message.get("event") == "kept":
+                self.learn(member, message)
+            if not more:
+                return True
+            more -= 1
+            item = self.news.get()
+
+    def learn(self, member: Member, journal: Message) -> None:
+        """News of a journal. An older one than is known says nothing: it came by the slower way."""
+        if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
+            return
+        member.journal = {name: value for name, value in journal.items() if name != "event"}
+        offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
+        for name in ("started", "ended"):
+            if journal.get(name) is not None:
+                setattr(member, name, float(journal[name]) - offset)
+
+    def _remote_over(self, member: Member) -> None:
+        remote = member.remote
+        if remote is not None and remote.lost:
+            member.lost = None if member.state == OVER else remote.lost
+        elif member.state != OVER:
+            member.keeper_gone = True
+
+    def ends(self) -> list[Facts]:
+        """How long each process ran and how it ended, for reports; `ended` null: nobody saw its end."""
+        return [
+            {
+                "node": member.place.node,
+                "ranks": list(member.place.ranks),
+                "started": member.started,
+                "ended": member.ended,
+                "code": member.code,
+                "state": "lost" if member.lost else member.state,
+                "why": str(member.journal.get("why") or ""),
+            }
+            for member in self.members
+        ]
+
+    def lose(self, node: str, error: Unreachable) -> None:
+        for member in self.on(node):
+            if member.state != OVER:
+                member.lost = error
+
+    def live_nodes(self) -> list[str]:
+        """Nodes that still answer."""
+        sessions = self.at.run.site.sessions
+        return [name for name in self.nodes if name in sessions and not sessions[name].lost]
+
+
+def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:
+    """Learn until `done()`; False when the time is up, or somebody wants the run to end, first."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline or crew.at.stopping.is_set():
+            return False
+        crew.drain(0.05)
+    return True

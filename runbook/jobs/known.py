@@ -1,0 +1,230 @@
+"""Find the jobs on the nodes of an inventory, and their processes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.checks.context import Facts, no_answer
+from runbook.jobs.attempt import Place
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.node.journal import Odd, attempt_folder, belongs
+from runbook.transport import ProgramNotStarted, Site
+
+ASK_S = 20.0
+
+LEAVE_S = 2.0
+"""How long nodes may take to say goodbye: nothing of ours runs there, and one that is silent ends by itself."""
+
+
+@dataclass
+class KnownJob:
+    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could not
+    read, with what lives beside them) go by node; times are of the nodes' clocks."""
+
+    id: str
+    about: Facts
+    folders: dict[str, str] = field(default_factory=dict)
+    attempts: dict[str, dict[str, list[Facts]]] = field(default_factory=dict)
+    damaged: dict[str, list[Facts]] = field(default_factory=dict)
+    clocks: dict[str, float] = field(default_factory=dict)
+
+    def join(self, other: KnownJob) -> None:
+        """Take in what another node knows of it."""
+        self.about = max(self.about, other.about, key=len)  # a node whose job.json is damaged knows little
+        self.folders |= other.folders
+        self.attempts |= other.attempts
+        self.damaged |= other.damaged
+        self.clocks |= other.clocks
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node that it was started on, in rank order."""
+        return tuple(self.about.get("nodes") or self.folders)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Nodes of it that tell nothing: not in this inventory, not reached, or cleaned up."""
+        return tuple(name for name in self.nodes if name not in self.folders)
+
+    @property
+    def attempt(self) -> str:
+        """The latest attempt that any node knows."""
+        known = [name for attempts in self.attempts.values() for name in attempts]
+        return max(known, key=serial_of, default=attempt_folder(1))
+
+    @property
+    def processes(self) -> list[Facts]:
+        """The journals of the latest attempt, in rank order."""
+        found = [journal for attempts in self.attempts.values() for journal in attempts.get(self.attempt, ())]
+        return sorted(found, key=lambda journal: (journal["ranks"], journal["name"]))
+
+    @property
+    def alive(self) -> list[Facts]:
+        """Journals, of whatever attempt, of which something lives."""
+        every = [j for attempts in self.attempts.values() for journals in attempts.values() for j in journals]
+        return [journal for journal in every if journal["lives"] or journal["keeper_lives"]]
+
+    @property
+    def state(self) -> str:
+        """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node tells
+        nothing, or cannot read what its keepers wrote."""
+        now = self.processes
+        living = [journal for journal in now if journal["lives"]]
+        if living and len(living) == len(now) and not self.absent:
+            return "running"
+        if living:
+            return "degraded"
+        bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
+        if bad:
+            return "stopped" if all(str(journal.get("why") or "").startswith("signal") for journal in bad) else "failed"
+        return "unknown" if self.absent or self.damaged or not now else "finished"
+
+    @property
+    def places(self) -> list[Place]:
+        return [
+            Place(
+                j["name"],
+                j["node"],
+                j.get("local_rank") or 0,
+                tuple(j["ranks"]),
+                tuple(j.get("gpus") or ()),
+                tuple(
+                    Place(name, j["node"], local, (rank,))
+                    for local, (name, rank) in enumerate(zip(j.get("each") or (), j["ranks"], strict=False))
+                ),
+            )
+            for j in self.processes
+        ]
+
+
+class Cluster:
+    """The nodes of an inventory, held for as long as one command takes."""
+
+    def __init__(self, inventory: Inventory, *, forks: int = 64) -> None:
+        self.inventory = inventory
+        name = f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.site = Site(name, forks=forks, inventory=inventory.source, looks=True)
+
+    def __enter__(self) -> Cluster:
+        self.site.open(self.inventory.nodes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.site.close(timeout_s=LEAVE_S)
+
+    @property
+    def unreached(self) -> Mapping[str, Unreachable]:
+        return self.site.failures
+
+    def ask(
+        self, order: Facts, folders: Mapping[str, str], *, timeout_s: float = ASK_S
+    ) -> dict[str, Facts | BaseException]:
+        """The same order for a job's folder on every node that has one."""
+
+        def one(node: Node) -> Facts:
+            return self.site.sessions[node.name].call(
+                "job", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
+            )
+
+        nodes = [self.inventory.node(name) for name in folders if name in self.site.sessions]
+        return dict(self.site.each(nodes, one, timeout_s=timeout_s + 5.0))
+
+    def jobs(self) -> list[KnownJob]:
+        """Every job that some node knows, the latest last."""
+
+        def one(node: Node) -> Facts:
+            return self.site.sessions[node.name].call("job", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S)
+
+        nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
+        found: dict[str, KnownJob] = {}
+        for name, answer in self.site.each(nodes, one, timeout_s=ASK_S + 5.0).items():
+            try:
+                for seen in _told(answer, name):
+                    found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
+            except _ASIDE as error:
+                self.site.failures[name] = why_not(name, error)
+        return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
+
+    def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
+        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and Unreachable
+        where a node that tells nothing may know it."""
+        jobs = self.jobs()
+        chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
+        if wanted is None and alive:
+            chosen = [job for job in chosen if job.alive] or chosen
+        if len(chosen) == 1:
+            return chosen[0]
+        exact = [job for job in chosen if job.id == wanted]
+        if exact:
+            return exact[0]
+        names = ", ".join(job.id for job in jobs) or "none at all"
+        if not chosen:
+            for silent in self.unreached.values():
+                raise silent
+            raise FilesWrong(
+                [
+                    Problem(
+                        "arguments.no-job",
+                        f"these nodes know no job {wanted or ''}".rstrip(),
+                        help=f"they know: {names}",
+                    )
+                ]
+            )
+        raise FilesWrong([Problem("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")])
+
+
+_ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
+"""What makes one node unknown, while the others go on."""
+
+
+def why_not(node: str, error: BaseException) -> Unreachable:
+    """Why a node tells nothing of its jobs."""
+    if isinstance(error, Odd):
+        return Unreachable(
+            "tool-output-unknown",
+            f"what {node} tells of its jobs cannot be: {error}",
+            f"log in to {node} and see who answers there, and what lies in its workdir; if all is as it should be, report it",
+        )
+    if isinstance(error, Unreachable):
+        return error
+    finding = no_answer(node, "job", error).findings[0]
+    return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
+
+
+def _told(answer: Facts | BaseException, node: str) -> list[KnownJob]:
+    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an answer.
+
+    Only those of the node by its own name: nodes may be one machine, or share their homes.
+    """
+    if isinstance(answer, BaseException):
+        raise answer
+    found = []
+    for seen in answer["jobs"]:
+        about = seen["about"]
+        if about["node"] != node:
+            continue
+        journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
+        job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
+        if seen.get("damaged"):
+            job.damaged[node] = seen["damaged"]
+        found.append(job)
+    return found
+
+
+def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
+    for one in journals:
+        belongs(one, node, job, attempt)
+    names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise Odd("name", twice[0], "a name of its own for each process")
+    return journals
+
+
+def serial_of(attempt: str) -> int:
+    return int(attempt.removeprefix("attempt-"))

@@ -1,0 +1,309 @@
+"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it fails."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from runbook.checks.base import Check
+from runbook.checks.context import Context, Facts
+from runbook.checks.ranks.gang import dismiss_gang
+from runbook.jobs import ending
+from runbook.jobs.attempt import Attempt, Place, make_attempt
+from runbook.jobs.crew import Crew
+from runbook.jobs.logs import RankLogs
+from runbook.jobs.prepare import AFTER_S, READY_S, prepare
+from runbook.jobs.progress import Progress
+from runbook.jobs.retry import Decision, decide
+from runbook.jobs.stalled import judge_stall, outcomes_of_stall
+from runbook.jobs.start import Skew, commit, measure_clocks, running
+from runbook.jobs.verdict import judge_attempt
+from runbook.jobs.watch import End, Fetching, watch
+from runbook.launch.job import Job
+from runbook.model.commands import word
+from runbook.model.errors import Unreachable
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome, Verdict
+
+PACE_S = 10.0
+"""So often it is told how far a watched job is."""
+
+DETACH_S = 10.0
+"""A detached job is watched for so long: most that fail at all fail at once."""
+
+
+@dataclass(frozen=True)
+class Launch(Check):
+    """Not one of the checks that a playbook names: a stage of its own kind."""
+
+    id: ClassVar[str] = "launch"
+    timeout_s: ClassVar[float] = math.inf
+    ends_by_itself: ClassVar[bool] = True
+
+    job: Job = field(kw_only=True)
+
+    @property
+    def outlives_s(self) -> float:
+        return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
+
+    def run(self, at: Context) -> list[Outcome]:
+        dismiss_gang(at.run)  # its ranks hold the port and the GPUs
+        causes: list[str] = []
+        while True:
+            at.run.attempts += 1
+            attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
+            tried = _Try(at, attempt)
+            outcomes = tried.run()
+            tried.say_ends()
+            guilty = _guilty(outcomes)
+            if guilty is None or at.stopping.is_set():
+                return outcomes
+            causes.append(guilty.findings[0].cause)
+            stalled = any("stalled_s" in outcome.metrics for outcome in outcomes)
+            if stalled and self.job.watch and self.job.watch.on_stall == "stop":
+                return outcomes
+            decision = decide(causes, self.job.retries, may_be_gone=stalled)
+            if decision.again and time.monotonic() + decision.after_s > at.deadline:
+                decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
+            if decision.why:
+                at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
+            if not decision.again or at.stopping.wait(decision.after_s):
+                return [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
+            _find_again(at)
+
+
+def _guilty(outcomes: list[Outcome]) -> Outcome | None:
+    """The outcome that says why the attempt failed, None where it did not."""
+    failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
+    unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
+    bad = [*failed, *unknown]
+    return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
+
+
+def _with_evidence(outcome: Outcome, line: str) -> Outcome:
+    first, *more = outcome.findings
+    return replace(outcome, findings=(replace(first, evidence=(*first.evidence, *([line] if line else []))), *more))
+
+
+def _find_again(at: Context) -> None:
+    """Connect once more to nodes that were lost."""
+    for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
+        if isinstance(error, Unreachable):
+            at.run.site.failures[name] = error
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What held a job up, by guilty node, and how long it had made no step."""
+
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class _Try:
+    """One attempt from its preparation to its end."""
+
+    def __init__(self, at: Context, attempt: Attempt) -> None:
+        self._at = at
+        self._attempt = attempt
+        self._job = attempt.job
+        self._skew: Skew | None = None
+        logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
+        self._crew = Crew(at, attempt.folder, attempt.places, logs)
+        self._members = {member.place.name: member for member in self._crew.members}
+        self._progress = Progress(self._job.watch, time.monotonic()) if self._job.watch else None
+        self._crew.steps = self._steps
+        self._stalls: list[str] = []
+        self._pace_told = time.monotonic()
+
+    def run(self) -> list[Outcome]:
+        crew, at = self._crew, self._at
+        at.say(
+            f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}",
+            None,
+            None,
+            {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
+        )
+        ready_s = self._job.start_timeout_s or READY_S
+        if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
+            if any(member.remote for member in crew.members):  # else nothing was started that could be waited for
+                ending.end(crew, grace_s=0.0, why="not every node was ready")
+            self._clean(crew.nodes)
+            return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
+        try:
+            measure_clocks(crew)
+        except Unreachable as error:
+            ending.end(crew, grace_s=0.0, why="a node was lost before the start")
+            lost = Finding(error.cause, error.says, error.remedy, error.evidence)
+            return [Outcome.unknown(name, lost) for name in crew.nodes]
+        self._make_files()
+        unsure: list[str] = []
+        with Fetching(crew):
+            self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
+            if self._skew:
+                says = f"all {len(crew.members)} processes started {self._skew} of each other"
+                at.say(says, None, None, {"skew_s": self._skew.seconds})
+            deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
+            end, stall = self._watch(deadline)
+            if self._job.detach and (end.kind == "late" or self._only_lost(end)):
+                return self._detached()
+            frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
+            if end.kind != "finished" or not all(member.gone for member in crew.members):
+                unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
+        left = sorted({*ending.drain(crew), *unsure})
+        self._clean([name for name in crew.nodes if name not in left])
+        for name in left:
+            at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
+        if end.kind == "failed":
+            return judge_attempt(crew, end, frozen)
+        if end.kind == "stalled":
+            return outcomes_of_stall(crew, stall.findings, stall.seconds)
+        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+
+    def say_ends(self) -> None:
+        """For reports."""
+        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._crew.ends()}})
+
+    def _watch(self, deadline: float) -> tuple[End, Stall]:
+        """How the attempt ended; where a stall ended it, with its findings by guilty node."""
+        progress, job = self._progress, self._job
+        if progress is None or job.watch is None or job.detach:
+            return watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline), Stall()
+        progress.begin()
+
+        def stalled() -> bool:
+            self._say_pace(progress)
+            return progress.stalled_s() is not None
+
+        while True:
+            end = watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline, stalled=stalled)
+            if end.kind != "stalled":
+                return end, Stall()
+            self._at.say("no step for too long: looking at every rank")
+            frozen = ending.freeze(self._crew)
+            seconds = progress.stalled_s()
+            if seconds is None:
+                continue  # it went on meanwhile
+            found = judge_stall(self._crew, progress, frozen)
+            progress.stall_told()
+            if job.watch.on_stall != "report":
+                return end, Stall(found, seconds)
+            for node, findings in found.items():
+                for finding in findings:
+                    self._stalls.append(finding.says)
+                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+
+    def _say_pace(self, progress: Progress) -> None:
+        """Tell how far it is, now and then."""
+        pace = progress.pace()
+        if pace is not None and time.monotonic() - self._pace_told > PACE_S:
+            self._pace_told = time.monotonic()
+            facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
+            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", None, None, {"pace": facts})
+
+    def _steps(self, node: str, steps: Mapping[str, str]) -> None:
+        if self._progress:
+            self._progress.told(steps, {m.place.name: m.place.rank for m in self._crew.on(node)})
+
+    def _clean(self, names: Collection[str]) -> None:
+        """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
+        if not self._at.run.site.keep:
+            ending.clean(self._crew, names)
+
+    def _make_files(self) -> None:
+        """Every process has its files from the start: an empty one says that nothing was written."""
+        voices = [voice for member in self._crew.members for voice in member.place.voices]
+        self._crew.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
+
+    def _about(self) -> Facts:
+        run = self._at.run
+        return {"job": run.run_id, "run_dir": str(run.run_dir), "began": time.time(), "made_from": list(run.made_from)}
+
+    def _finished(self, left: list[str]) -> list[Outcome]:
+        crew, number = self._crew, self._attempt.number
+        seconds = max(m.ended or 0.0 for m in crew.members) - min(m.started or 0.0 for m in crew.members)
+        ranks = sum(len(member.place.ranks) for member in crew.members)
+        proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
+        return [
+            Outcome.passed(
+                name,
+                proof,
+                metrics=metrics,
+                warnings=[
+                    *(f"stalled once: {says}" for says in self._stalls),
+                    *([f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else []),
+                ],
+            )
+            for name in crew.nodes
+        ]
+
+    def _detached(self) -> list[Outcome]:
+        """It goes on without us, and the state is on the nodes. Of one that is not reached any more nobody knows, and a
+        connection that ends is no reason to end a job that is to outlive it."""
+        job = self._at.run.run_id
+        proof = (
+            f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
+            f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
+        )
+        metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
+        lost = {member.place.node: member.lost for member in self._crew.members if member.lost}
+        return [
+            Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
+            if (why := lost.get(name))
+            else Outcome.passed(name, proof, metrics=metrics)
+            for name in self._crew.nodes
+        ]
+
+    def _only_lost(self, end: End) -> bool:
+        """Whether nothing failed but the connection to a node."""
+        failed = [member for member in self._crew.members if member.failed]
+        return end.kind == "failed" and all(member.lost for member in failed)
+
+    def _details(self) -> str:
+        again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
+        return f"{again}; started {self._skew} of each other" if self._skew else again
+
+    def _broken_off(self, end: End, name: str) -> Outcome:
+        logs = (f"logs: {self._crew.logs.folder}",)
+        if end.kind == "stopped":
+            finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+            return Outcome.unknown(name, finding)
+        lived = len([member for member in self._crew.members if member.journal.get("why")])
+        finding = Finding(
+            "insufficient-evidence",
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._crew.members)} processes lived, and "
+            "were ended",
+            "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
+            logs,
+        )
+        return Outcome.failed(name, finding)
+
+    def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+        if self._progress:
+            self._progress.heard(place.rank, lines)
+        output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
+        self._at.say("", place.node, place.ranks[0], {"output": output})
+
+    def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
+        if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours
+            member.stop = event
+
+
+def _why(end: End) -> str:
+    if end.kind == "failed" and end.first is not None:
+        return f"{end.first.label} failed"
+    return {
+        "stopped": "stopped by the user",
+        "stalled": "the training made no steps any more",
+        "finished": "its rank has ended",
+    }.get(end.kind, "the time is up")
+
+
+def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
+    names = tuple(sorted(problems))
+    says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
+    return Outcome.unknown(node, Finding("peer-died", says, f"mend {names[0]} first", (), names))

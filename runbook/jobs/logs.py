@@ -1,0 +1,137 @@
+"""What the kept processes write, brought here whole: RUN_DIR/logs/attempt-NN/NAME.out and .err, and line by line to reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.jobs.attempt import Place
+from runbook.model.folder import BadName, append_below, make_below
+from runbook.model.redact import Redactor
+
+MARK = b"\x1erunbook "
+LONGEST_LINE = 1 << 16
+"""Bytes after which a line is passed on in pieces: a progress bar may never end its own."""
+
+
+@dataclass
+class _File:
+    name: str
+    redactor: Redactor
+    at: int = 0  # bytes that were fetched
+    held: bytes = b""
+    there: int = 0  # bytes at its beginning that were written before, and are not written again
+
+
+class RankLogs:
+    """The files of one attempt. `tell(place, stream, lines)` hears every line once it is whole."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        attempt: str,
+        redactor: Redactor,
+        tell: Callable[[Place, str, list[str]], None],
+        stopped: Callable[[Place, Mapping[str, Any]], None] = lambda place, event: None,
+        of_nodes: Mapping[str, Redactor] | None = None,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own; `goes_on`: the
+        files hold the beginning of what will come, from one who looked before."""
+        self.folder = run_dir / "logs" / attempt
+        self._place = (run_dir, "logs", attempt)
+        self._redactor = redactor
+        self._of_nodes = of_nodes or {}
+        self._goes_on = goes_on
+        self._tell = tell
+        self._stopped = stopped
+        self._lock = threading.Lock()
+        self._files: dict[str, _File] = {}
+        self.unwritten: str | None = None  # why this machine could not keep some of it
+        with contextlib.suppress(OSError, BadName):
+            make_below(*self._place)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Make these files, empty: one that stays so says that nothing was written."""
+        for name in names:
+            self._write(name, b"")
+
+    def at(self, name: str) -> int:
+        """How many bytes of the file are here."""
+        return self._files[name].at if name in self._files else 0
+
+    def redactor_of(self, node: str) -> Redactor:
+        return self._of_nodes.get(node, self._redactor)
+
+    def take(self, place: Place, name: str, data: bytes, begin: int) -> None:
+        """Bytes of a file from `begin` on; those that are here already count once."""
+        with self._lock:
+            file = self._files.get(name)
+            if file is None:
+                file = _File(name, self.redactor_of(place.node), there=self._size(name) if self._goes_on else 0)
+                self._files[name] = file
+            data = data[max(0, file.at - begin) :]
+            file.at += len(data)
+            *whole, file.held = (file.held + data).split(b"\n")
+            pieces = [line + b"\n" for line in whole]
+            if len(file.held) > LONGEST_LINE + file.redactor.longest:
+                # All but what may be the beginning of a secret, of which the rest is still to come.
+                text = file.held.decode("utf-8", "surrogateescape")
+                ready = text[: file.redactor.cut(text)].encode("utf-8", "surrogateescape")
+                pieces.append(ready)
+                file.held = file.held[len(ready) :]
+            self._pass_on(place, file, pieces)
+
+    def close(self) -> None:
+        """What was written without a line's end comes as well."""
+        with self._lock:
+            for name, file in self._files.items():
+                if file.held:
+                    held, file.held = file.held, b""
+                    self._pass_on(_nobody(name), file, [held])
+
+    def _pass_on(self, place: Place, file: _File, pieces: list[bytes]) -> None:
+        """Lines, each with its end; a piece without one is a part of a line."""
+        said: list[str] = []
+        kept: list[bytes] = []
+        for piece in pieces:
+            line = piece.removesuffix(b"\n")
+            text = file.redactor.text(line.decode("utf-8", "surrogateescape"))
+            kept.append(text.encode("utf-8", "surrogateescape") + piece[len(line) :])
+            before, mark, event = line.partition(MARK)
+            if mark and not before:
+                with contextlib.suppress(ValueError, RecursionError):
+                    told = json.loads(event)
+                    if isinstance(told, dict) and isinstance(told.get("event"), str):
+                        self._stopped(place, told)
+                continue
+            said.append(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        data = b"".join(kept)
+        known = min(file.there, len(data))
+        file.there -= known
+        self._write(file.name, data[known:])
+        if said:
+            self._tell(place, file.name.rpartition(".")[2], said)
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self.folder / name).stat().st_size
+        except OSError:
+            return 0
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            with append_below(*self._place, name) as out:
+                out.write(data)
+        except (OSError, BadName) as error:
+            self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
+
+
+def _nobody(name: str) -> Place:
+    return Place(Path(name).stem, "", 0, (int(name[5:10]) if name[5:10].isdigit() else 0,))

@@ -1,0 +1,240 @@
+"""From an attempt that failed to its cause: how the first one ended, and what all of their logs say together."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.checks.context import Facts
+from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
+from runbook.diagnose.judge import MISTAKES, Cause, judge
+from runbook.jobs.attempt import Place
+from runbook.jobs.coordinator import never_met
+from runbook.jobs.crew import Crew, Member
+from runbook.jobs.launcher import failed_worker, first_of_launchers
+from runbook.jobs.meeting import failed_to_meet, why_not_met
+from runbook.jobs.watch import End
+from runbook.model.commands import word
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome
+
+POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+TAIL = 8
+NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+"""Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
+
+
+def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Outcome]:
+    """One outcome a node: the guilty one fails, of the others nothing was proven."""
+    first = end.first
+    assert first is not None
+    first = first_of_launchers(crew, first, [member for member in crew.members if member.failed])
+    first = _killed_beside(crew, first) or first
+    node, finding = first.place.node, _finding(crew, first, frozen)
+    if failed_to_meet(first):
+        node, finding = why_not_met(crew, first)
+    elif (told := _by_logs(crew, first)) and _says_more(told, finding, first):
+        node, finding = _told(crew, told, first, finding)
+    elif met := never_met(crew, first, frozen):
+        node, finding = met
+    finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
+    waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
+    outcomes = []
+    for name in crew.nodes:
+        if name == node:
+            outcomes.append(
+                Outcome.unknown(name, finding)
+                if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause)
+                else Outcome.failed(name, finding)
+            )
+        else:
+            outcomes.append(Outcome.unknown(name, waited))
+    return outcomes
+
+
+def _killed_beside(crew: Crew, first: Member) -> Member | None:
+    """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
+
+    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
+    been ended, and whoever had been killed before that is known, however late the news came."""
+    if not first.raised or "".join(_tail(crew, first.place)[-1:]).startswith(tuple(MISTAKES)):
+        return None
+    killed = [member for member in crew.members if member.killed]
+    return min(killed, key=lambda member: member.ended or 0.0, default=None)
+
+
+def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding:
+    """What can be said of how it ended, without its logs."""
+    node = member.place.node
+    if member.lost is not None:
+        lost = member.lost
+        return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
+    if member.stop is not None:
+        return _stopped(crew, member, member.stop)
+    if member.keeper_gone:
+        return Finding(
+            "terminated-from-outside",
+            f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
+            f"see on {node} who ends processes: `sudo journalctl --since '-5 min'`, `sudo dmesg -T | grep -i 'killed process'`",
+        )
+    place, code = member.place, member.code
+    if place.each and code is not None and code > 0:
+        place, code = failed_worker(crew, member) or (place, code)
+    tail = _tail(crew, place)
+    if code is None:
+        why = str(member.journal.get("why") or "it was never started")
+        says = f"{member.label} ended before it was started: {why}"
+        return Finding("terminated-from-outside", says, f"look at {node}", tail)
+    if code >= 0:
+        code = 128 - code if 128 < code < 160 else code  # a shell in between tells a signal in this way
+    if code >= 0:
+        said = next((line for line in reversed(tail)), "it printed nothing")
+        return Finding(
+            "program-error",
+            f"{place.label} exited with code {code} after {_ran(member)}: {said}",
+            f"read its log: `less {word(_log(crew, place))}`",
+            tail,
+        )
+    return _by_signal(crew, place, -code, _ran(member), tail, frozen)
+
+
+def _by_signal(
+    crew: Crew, place: Place, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+) -> Finding:
+    node = place.node
+    try:
+        name = f"signal {number}, {signal.Signals(number).name}"
+    except ValueError:
+        name = f"signal {number}"
+    says = f"{place.label} {{}} ({name}) after {ran}"
+    if number == signal.SIGKILL:
+        memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
+        return Finding(
+            "rank-killed",
+            says.format("was killed"),
+            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, give it less work or "
+            "more memory; else find who sent the signal",
+            (*memory, *tail),
+        )
+    if number in POLITE:
+        return Finding(
+            "terminated-from-outside",
+            says.format("was ended from outside"),
+            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl --since '-5 min'`",
+            tail,
+        )
+    if hasattr(signal, "SIGHUP") and number == signal.SIGHUP:
+        return Finding(
+            "terminal-closed", says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail
+        )
+    crashed = number in FATAL_OF_ITS_OWN
+    return Finding(
+        "rank-crashed" if crashed else "rank-killed",
+        says.format("crashed" if crashed else "was ended by a signal"),
+        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(crew, place))}`",
+        tail,
+    )
+
+
+def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
+    """Why the launch script stopped before it started the program."""
+    node = crew.at.inventory.node(member.place.node)
+    event, tail = str(said["event"]), _tail(crew, member.place)
+    if event == "activation-failed":
+        return Finding(
+            "activation-failed",
+            f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
+            f"on {node.name}: log in as the same user and run it: `{node.activate}`",
+            tail,
+        )
+    if event == "program-missing":
+        return Finding(
+            "program-error",
+            tail[-1] if tail else f"{node.name} has not the program that the launch script starts",
+            "install it, or name another one in `command:`, `python:` or `activate:`",
+            tail,
+        )
+    cause, says, remedy = STOPPED.get(event, ("program-error", f"the launch script stopped: {event}", "read its log"))
+    return Finding(
+        cause,
+        f"{member.label} did not start: {says.format(activate=node.activate)}",
+        remedy.format(activate=node.activate, node=node.name, python=node.interpreter),
+        tail,
+    )
+
+
+def _by_logs(crew: Crew, first: Member) -> Cause | None:
+    """What the logs of all processes together tell, where that is more than that something failed."""
+    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a job that failed
+
+    scan = scanner()
+    for member in sorted(crew.members, key=lambda member: member is not first):
+        for place in (*member.place.each, member.place):
+            for end in ("err", "out"):
+                path = crew.logs.folder / f"{place.name}.{end}"
+                if path.is_file() and path.stat().st_size:
+                    with path.open("rb") as file:
+                        scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
+    found = judge(scan)
+    if not found or found[0].confidence == "low" or found[0].cause in VAGUE | CONSEQUENCES:
+        return None
+    return found[0]
+
+
+def _says_more(told: Cause, finding: Finding, first: Member) -> bool:
+    """Whether the logs know better than the way in which the first one ended."""
+    if first.lost is not None or first.keeper_gone or first.stop is not None:
+        return False
+    if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
+        return False  # it was ended by somebody: what the others wrote is what they saw of it
+    return finding.cause != told.cause
+
+
+def _told(crew: Crew, told: Cause, first: Member, finding: Finding) -> tuple[str, Finding]:
+    node = told.node if told.node in crew.nodes else None
+    if node is None and told.rank is not None:
+        node = next((m.place.node for m in crew.members if told.rank in m.place.ranks), None)
+    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in told.evidence[:6])
+    remedy = told.remedy or f"runbook explain {told.cause}"
+    return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
+
+
+def _collateral(crew: Crew, first: Member) -> list[str]:
+    """How the others ended: only because of the first."""
+    lines = []
+    for member in crew.members:
+        if member is first or not member.failed or member.state != "ended":
+            continue
+        after = f" {seconds_text(max(0.0, member.ended - first.ended))} later" if member.ended and first.ended else ""
+        how = "ended by runbook" if member.journal.get("why") else f"exit {member.code}"
+        lines.append(f"then {member.label}: {how}{after}")
+    return lines[:8]
+
+
+def _tail(crew: Crew, place: Place) -> tuple[str, ...]:
+    """The last lines that it wrote, errors before ordinary output."""
+    for end in ("err", "out"):
+        path = crew.logs.folder / f"{place.name}.{end}"
+        if path.is_file():
+            lines = [
+                line
+                for line in path.read_text(errors="replace")[-8192:].splitlines()
+                if line.strip() and not line.startswith(NOT_TOLD)
+            ]
+            if lines:
+                return tuple(lines[-TAIL:])
+    return ()
+
+
+def _log(crew: Crew, place: Place) -> Path:
+    return crew.logs.folder / f"{place.name}.err"
+
+
+def _ran(member: Member) -> str:
+    if member.started is None or member.ended is None:
+        return "an unknown time"
+    return seconds_text(member.ended - member.started)

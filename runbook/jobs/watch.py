@@ -1,0 +1,183 @@
+"""Watch an attempt: fetch what its processes write, learn how they end, and stop at the first failure."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.context import Facts
+from runbook.jobs.crew import OVER, Crew, Member
+from runbook.model.errors import Unreachable
+from runbook.transport import ProgramNotStarted, Session
+
+SETTLE_S = 1.0
+"""After the first failure: how long to wait for what else happened, so that the earliest is known and not the nearest."""
+
+LAUNCHERS_SETTLE_S = 3.0
+"""The same where launchers start the ranks: they notice the end of one later, and tell it later still."""
+
+POLL_S = 0.1
+NEXT_S = 0.005
+"""The same to a node that has more to tell: one that says so for ever is not to keep a whole CPU busy."""
+
+ANSWER_S = 10.0
+LEAVE_S = 3.0
+WAIT_S = 0.5
+LOOK_S = 2.0
+MOST = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), stalled, or late."""
+
+    kind: str
+    first: Member | None = None
+
+
+class Fetching:
+    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the crew, lines to its logs.
+
+    A node that has answered nothing for `patience_s` is lost.
+    """
+
+    def __init__(self, crew: Crew, *, patience_s: float = math.inf) -> None:
+        self._crew = crew
+        self._patience_s = patience_s
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._fetch, args=(name,), name=f"fetch {name}", daemon=True)
+            for name in crew.folders
+        ]
+
+    def __enter__(self) -> Fetching:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        deadline = time.monotonic() + (0.0 if self._crew.at.hurry.is_set() else LEAVE_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _fetch(self, name: str) -> None:
+        looked, told = 0.0, time.monotonic()
+        while not self._ending.is_set():
+            session = self._crew.at.run.site.sessions.get(name)
+            if session is None or session.lost:
+                return
+            look = time.monotonic() - looked > LOOK_S
+            looked = time.monotonic() if look else looked
+            if fetch(self._crew, session, name, wait_s=WAIT_S, look=look):
+                told = time.monotonic()
+            elif (silent_s := time.monotonic() - told) > self._patience_s:
+                session.disbelieve(_silent(name, silent_s))
+            self._ending.wait(NEXT_S if self._crew.unread.get(name) else POLL_S)
+
+
+def _silent(name: str, seconds: float) -> Unreachable:
+    return Unreachable(
+        "tool-output-unknown",
+        f"{name} is reached, and has told nothing of the job for {seconds:.0f} s",
+        f"look at the load of {name}, and at whether the disk of its workdir answers: `uptime; df ~`; then ask again",
+    )
+
+
+def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
+    """Ask one node for news; whether it answered. How much more it has is in the crew's `unread`."""
+    at = {
+        f"{voice.name}.{end}": crew.logs.at(f"{voice.name}.{end}")
+        for member in crew.on(name)
+        for voice in member.place.voices
+        for end in ("out", "err")
+    }
+    order = {
+        "do": "watch", "folder": crew.folders[name], "at": at, "seen": crew.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
+    }  # fmt: skip
+    try:
+        answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
+    except Unreachable as error:
+        if all(member.remote is None for member in crew.on(name)):
+            session.disbelieve(
+                error
+            )  # nothing else tells of its processes, and nobody would ever learn that they ended
+        return False
+    except (ProgramNotStarted, TimeoutError):
+        return False
+    take(crew, name, answer, at)
+    return True
+
+
+def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
+    """What a node answered to somebody who had its files up to `at`."""
+    crew.seen[name] = answer["seen"]
+    crew.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
+    members = {member.place.name: member for member in crew.on(name)}
+    voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
+    for file, data in answer["read"].items():
+        if voice := voices.get(file.rpartition(".")[0]):
+            crew.logs.take(voice, file, data, at.get(file, 0))
+    ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
+    crew.unread[name] = sum(max(0, size - crew.logs.at(file)) for file, size in ours.items())
+    for journal in {str(journal["name"]): journal for journal in answer["kept"]}.values():
+        if member := members.get(str(journal["name"])):
+            if "use" in journal:
+                crew.use[member.place.name] = journal["use"]
+            crew.news.put((member, {**journal, "event": "kept"}))
+
+
+def watch(
+    crew: Crew,
+    *,
+    stopping: Callable[[], bool],
+    deadline: float,
+    on_loss: Callable[[str, Unreachable], None] | None = None,
+    stalled: Callable[[], bool] = lambda: False,
+) -> End:
+    """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time is up.
+
+    A node that is lost is a failure; with `on_loss` it is told there, once, and the others are watched on.
+    """
+    told: set[str] = set()
+    bad_since: float | None = None
+    settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in crew.members) else SETTLE_S
+    while True:
+        crew.drain(0.1)
+        now = time.monotonic()
+        for name in crew.nodes:
+            session = crew.at.run.site.sessions.get(name)
+            if session is not None and session.lost:
+                crew.lose(name, session.lost)
+                if on_loss and name not in told and any(member.lost for member in crew.on(name)):
+                    told.add(name)
+                    on_loss(name, session.lost)
+        judged = [member for member in crew.members if not (on_loss and member.lost)]
+        if all(member.state == OVER and member.code == 0 for member in judged):
+            return End("finished")
+        if any(member.failed for member in judged):
+            bad_since = bad_since or now
+            if now - bad_since > settle_s or all(member.over for member in judged):
+                return End("failed", earliest(judged))
+            continue
+        if stopping():
+            return End("stopped")
+        if stalled():
+            return End("stalled")
+        if now > deadline:
+            return End("late")
+
+
+def earliest(members: Sequence[Member]) -> Member:
+    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper that
+    was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
+    failed = [member for member in members if member.failed]
+    timed = [member for member in failed if member.ended is not None]
+    if not timed:
+        return failed[0]
+    first = min(timed, key=lambda member: member.ended or 0.0)
+    killed = next((member for member in failed if member.keeper_gone), None)
+    return killed if killed is not None and first.raised else first

@@ -1,0 +1,172 @@
+"""ibstat, and ibstatus: ports of HCAs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.model.commands import word
+from runbook.parsers.ib_ports import Block, blocks
+from runbook.parsers.reading import CUT, Fault, Reading, Tool, some
+
+DOWN = ("down", "initializing", "armed")
+PHYSICAL = {
+    "polling": "Polling: no cable, or nobody at its other end",
+    "disabled": "Disabled: switched off",
+    "linkup": "LinkUp",
+}
+
+
+def read(text: str) -> Reading | None:
+    seen = list(blocks(text))
+    panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
+    if not seen and not panic:
+        return (
+            Reading("ibstat", unknown=f"it shows no port: {CUT}")
+            if re.search(r"^[ \t]*CA '", text, re.MULTILINE)
+            else None
+        )
+    known = [block for block in seen if _whole(block) or _plainly_down(block)]
+    up = [block for block in known if block.port.sound]
+    facts: dict[str, object] = {
+        "cas": len({block.hca for block in seen}),
+        "active": len(up),
+        "all_active": bool(up) and len(up) == len(seen),
+        "down": {b.hca: b.fields.get("physical state", b.fields.get("phys state", "")) for b in known if b not in up},
+        "rates_active": _rates(up),
+        "ports": [f"{b.port.name}: {b.port.state}, {b.port.physical}" for b in seen],
+        "error": f"ibpanic: {panic[1]}" if panic else None,
+    }
+    if up:
+        first = up[0]
+        facts |= {
+            "rate": first.port.rate_gbps,
+            "sm_lid": _number(first.fields.get("sm lid", "")),
+            "link_layer": first.port.link_layer,
+        }
+    if seen and _of_ibstatus(seen[0]):
+        facts |= _of_first(seen[0])
+    faults = _faults(known, up)
+    unknown = ""
+    odd = any(line.strip() and not re.match(LINE, line) for line in text.splitlines())
+    if odd or len(known) < len(seen) or not _all_listed(text, seen):
+        unknown = f"the list of ports is not whole: {CUT}"
+    elif panic:
+        unknown = f"ibstat stopped: {panic[1]}"
+    return Reading("ibstat", facts, faults, (), unknown)
+
+
+def _of_first(block: Block) -> dict[str, object]:
+    """What ibstatus says of its first port: `4: ACTIVE`, `200 Gb/sec (4X HDR)`."""
+    lanes = re.search(r"\((.*)\)", block.fields.get("rate", ""))
+    return {
+        "first_device": block.hca,
+        "state": block.fields.get("state", "").partition(": ")[2],
+        "phys": block.fields.get("phys state", "").partition(": ")[2],
+        "rate_gbps": block.port.rate_gbps,
+        "lanes": lanes[1] if lanes else None,
+        "base_lid": block.fields.get("base lid"),
+    }
+
+
+def _rates(up: Sequence[Block]) -> dict[str, list[str]]:
+    """HCAs by the rate of their active ports, in Gbit/s."""
+    rates: dict[str, list[str]] = {}
+    for block in up:
+        rates.setdefault(f"{block.port.rate_gbps:g}", []).append(block.hca)
+    return rates
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def _whole(block: Block) -> bool:
+    """Down to its last field, with a state that is known, and no half word."""
+    port = block.port
+    last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
+    return (
+        (port.state == "active" or port.state in DOWN)
+        and bool(port.physical)
+        and port.rate_gbps is not None
+        and bool(last & set(block.fields))
+        and ("link layer" not in block.fields or port.link_layer in ("InfiniBand", "Ethernet"))
+        and (port.state != "active" or port.physical == "linkup")
+    )
+
+
+def _plainly_down(block: Block) -> bool:
+    """Both its states say so, in words of which no half is left out: whatever else is missing, it is down."""
+    return block.port.state == "down" and block.port.physical in ("polling", "disabled", "sleep", "linkerrorrecovery")
+
+
+def _of_ibstatus(block: Block) -> bool:
+    return "default gid" in block.fields or "phys state" in block.fields
+
+
+def _all_listed(text: str, seen: Sequence[Block]) -> bool:
+    """Every adapter with as many ports as it says it has; all of them as talkative as the others."""
+    promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
+    adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
+    if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
+        return False
+    layers = ["link layer" in block.fields or "link_layer" in block.fields for block in seen]
+    return all(layers) or not any(layers)
+
+
+def _faults(known: Sequence[Block], up: Sequence[Block]) -> tuple[Fault, ...]:
+    waiting = [
+        b
+        for b in known
+        if b.port.state in ("initializing", "armed") and b.port.physical == "linkup" and not b.port.ethernet
+    ]
+    down = [b for b in known if b not in up and b not in waiting]
+    found = []
+    if down:
+        spare = f"; {len(up)} other port{'s are' if len(up) > 1 else ' is'} active" if up else ""
+        found.append(
+            Fault(
+                "ib-port-not-active",
+                some([f"{b.port.name} is {b.port.state.capitalize()} ({PHYSICAL.get(b.port.physical, b.port.physical)})" for b in down]) + spare,
+                _raise(down[0]) + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
+                _lines(down),
+                "medium" if up else "high",
+            )
+        )  # fmt: skip
+    if waiting:
+        found.append(
+            Fault(
+                "ib-port-initializing",
+                f"{some([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up",
+                "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch; `sudo sminfo` shows who it is",
+                _lines(waiting),
+                "high" if not up else "medium",
+            )
+        )
+    return tuple(found)
+
+
+def _lines(down: Sequence[Block]) -> tuple[int, ...]:
+    """The state and physical state of each."""
+    names = ("state", "physical state", "phys state")
+    return tuple(at for block in down for name, at in block.lines.items() if name in names)
+
+
+def _raise(block: Block) -> str:
+    port = block.port
+    if port.ethernet:
+        return f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"
+    if port.physical == "disabled":
+        return f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable"
+    return f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable if it stays so"
+
+
+LINE = (
+    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:|State:"
+    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '|default gid:"
+    r"|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
+)
+TOOL = Tool("ibstat", r"ibstat(?:us)?\b", r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:", LINE, ("CA '", "Infiniband device '", "ibpanic:"), read)  # fmt: skip

@@ -1,0 +1,194 @@
+"""nvidia-smi -q, whole or in part: memory errors and repairs, PCIe links, what slows the clocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from runbook.model.commands import word
+from runbook.parsers.nvidia import parse_details
+from runbook.parsers.nvidia_table import failures
+from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, number, numbered
+
+Entries = Mapping[str, str]
+SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
+
+
+def read(text: str) -> Reading | None:
+    details = parse_details(text)
+    gpus = dict(details.gpus) or {"": details.head}
+    if not any("/" in name for entries in gpus.values() for name in entries) and "Attached GPUs" not in details.head:
+        return None
+    first = next(iter(gpus.values()))
+    faults = [*failures(text), *(fault for name, entries in gpus.items() for fault in _faults(text, name, entries))]
+    attached = number(details.head.get("Attached GPUs", ""))
+    facts: dict[str, object] = {
+        "driver": details.head.get("Driver Version"),
+        "cuda": details.head.get("CUDA Version"),
+        "gpus": int(attached) if attached is not None else len(details.gpus) or None,
+        "gen_current": _whole(first, "PCIe Generation/Current"),
+        "gen_max": _whole(first, "PCIe Generation/Max"),
+        "width_current": _whole(first, "Link Width/Current"),
+        "width_max": _whole(first, "Link Width/Max"),
+        "pcie_replays": _whole(first, "Replays Since Reset"),
+        "downgraded": downgraded(first),
+        "dram_correctable": _whole(first, "Volatile/DRAM Correctable"),
+        "dram_uncorrectable": _whole(first, "Volatile/DRAM Uncorrectable"),
+        "remap_pending": _yes(first, "Remapped Rows/Pending"),
+        "remap_failure": _yes(first, "Remapped Rows/Remapping Failure Occurred"),
+    }
+    return Reading(
+        "nvidia-smi -q", facts, tuple(faults), tuple(_supports(text, gpus)), _unknown(text, attached, details.gpus)
+    )
+
+
+def _unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:
+    if attached is None or not gpus:
+        return "it is an excerpt: what stands in the rest is not known"
+    if len(gpus) != attached:
+        return f"it shows {len(gpus)} of {attached:.0f} GPUs"
+    sections = [set(entries) for entries in gpus.values()]
+    if any(section != sections[0] for section in sections) or "[...]" in text:
+        return f"it does not show the same of every GPU: {CUT}"
+    if not any("Uncorrectable" in name or "Double Bit" in name for name in sections[0]):
+        return "it does not show the memory errors (-d ECC)"
+    rows = [
+        entries.get("Remapped Rows") or _entry(entries, "Remapped Rows/Remapping Failure Occurred")
+        for entries in gpus.values()
+    ]
+    if not all(rows):
+        return "it does not show the repairs of memory (-d ROW_REMAPPER)"
+    if re.search(r":\s*(?:Unknown Error|ERR!|GPU is lost)", text, re.IGNORECASE):
+        return "the driver cannot read a GPU"
+    odd = [
+        value
+        for entries in gpus.values()
+        for name, value in entries.items()
+        if _counts(name) and not re.fullmatch(r"\d+|N/A", value)
+    ]
+    odd += [
+        entries[name]
+        for entries in gpus.values()
+        for name in entries
+        if name.endswith(("Rows/Pending", "Failure Occurred")) and entries[name] not in ("Yes", "No", "N/A")
+    ]
+    return f"not understood: {odd[0]}" if odd else ""
+
+
+def _counts(name: str) -> bool:
+    return name.endswith(("Uncorrectable", "Uncorrectable Parity", "Uncorrectable SEC-DED", "Double Bit/Total"))
+
+
+def _entry(entries: Entries, tail: str) -> str | None:
+    return next((value for name, value in entries.items() if name == tail or name.endswith("/" + tail)), None)
+
+
+def _whole(entries: Entries, tail: str) -> int | None:
+    value = number(_entry(entries, tail) or "")
+    return int(value) if value is not None else None
+
+
+def _yes(entries: Entries, tail: str) -> bool | None:
+    value = _entry(entries, tail)
+    return None if value not in ("Yes", "No") else value == "Yes"
+
+
+def busy(entries: Entries) -> bool:
+    """Under load: an idle GPU lowers the generation of its link to save power, and that is no fault."""
+    idle = _entry(entries, "Clocks Event Reasons/Idle") or _entry(entries, "Clocks Throttle Reasons/Idle")
+    state = _entry(entries, "Performance State")
+    return idle == "Not Active" and state in ("P0", "P1", "P2")
+
+
+def downgraded(entries: Entries) -> bool | None:
+    width, most = _whole(entries, "Link Width/Current"), _whole(entries, "Link Width/Max")
+    generation, newest = _whole(entries, "PCIe Generation/Current"), _whole(entries, "PCIe Generation/Max")
+    if width is None or most is None or generation is None or newest is None:
+        return None
+    return width < most or (generation < newest and busy(entries))
+
+
+def _faults(text: str, name: str, entries: Entries) -> Iterator[Fault]:
+    where = f"GPU {name}" if name else "the GPU"
+    reset = f"sudo nvidia-smi --gpu-reset -i {word(name)}" if name else "sudo nvidia-smi --gpu-reset -i GPU"
+    errors = {
+        key: int(value)
+        for key, value in entries.items()
+        if "Volatile/" in key and _counts(key) and value.isdecimal() and int(value)
+    }
+    if _yes(entries, "Remapped Rows/Remapping Failure Occurred"):
+        says = f"{where} has no spare memory rows left to repair itself with"
+        yield Fault(
+            "gpu-reset-required",
+            says,
+            "leave it out of the job and have it replaced: a reset does not mend it",
+            _lines(text, name, r"Remapping Failure Occurred\s*: Yes"),
+        )
+    if errors:
+        says = f"{where} has had {sum(errors.values())} uncorrectable memory errors since the driver was loaded"
+        yield Fault(
+            "gpu-ecc-uncorrectable", says, reset, _lines(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
+        )
+    if _yes(entries, "Remapped Rows/Pending") or _yes(entries, "Retired Pages/Pending Page Blacklist"):
+        says = f"{where} has bad memory that a reset puts out of use"
+        yield Fault(
+            "gpu-reset-required",
+            says,
+            f"{reset}   # when nothing runs on it",
+            _lines(text, name, r"Pending(?: Page Blacklist)?\s*: Yes"),
+        )
+    action = _entry(entries, "GPU Recovery Action") or "None"
+    if action not in ("None", "N/A"):
+        says = f"{where} asks for: {action}"
+        remedy = "sudo reboot" if "reboot" in action.lower() else reset
+        yield Fault("gpu-reset-required", says, remedy, _lines(text, name, r"GPU Recovery Action\s*:"))
+    state, status = _entry(entries, "Fabric/State"), _entry(entries, "Fabric/Status") or "N/A"
+    if state in ("In Progress", "Not Started") or (state == "Completed" and status not in ("Success", "N/A")):
+        says = f"{where} is not connected to the NVSwitch fabric ({state}, {status}): CUDA will not start"
+        yield Fault(
+            "fabricmanager-down",
+            says,
+            "sudo systemctl restart nvidia-fabricmanager",
+            _lines(text, name, r"State\s*: (?:In Progress|Not Started)|Status\s*: "),
+        )
+
+
+def _supports(text: str, gpus: Mapping[str, Entries]) -> Iterator[Support]:
+    slower = ("allreduce-slow", "rank-behind")
+    for name, entries in gpus.items():
+        where = f"GPU {name}" if name else "the GPU"
+        if downgraded(entries):
+            says = (
+                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of {_whole(entries, 'PCIe Generation/Max')}, "
+                f"{_whole(entries, 'Link Width/Current')} of {_whole(entries, 'Link Width/Max')} lanes"
+            )
+            yield Support(
+                slower, says, _lines(text, name, r"Current\s*: "), "reseat the card, or look at its riser and slot"
+            )
+        held = [reason for reason in SLOW if _entry(entries, reason) == "Active"]
+        if held:
+            yield Support(
+                slower,
+                f"{where} is slowed down: {', '.join(held)}",
+                _lines(text, name, rf"{held[0]}\s*: Active"),
+                "look at its cooling and power",
+            )
+
+
+def _lines(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
+    """The lines of this GPU that a pattern finds something in."""
+    here = not gpu
+    found = []
+    for at, line in numbered(text):
+        if line.startswith("GPU "):
+            here = not gpu or gpu.upper() in line.upper()
+        if here and re.search(pattern, line):
+            found.append(at)
+    return tuple(found[:4]) or (1,)
+
+
+TOOL = Tool(
+    "nvidia-smi -q", r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
+    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
+    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$", ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"), read,
+)  # fmt: skip

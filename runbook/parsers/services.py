@@ -1,0 +1,111 @@
+"""journalctl of the fabric manager, and Xid lines of the kernel's log."""
+
+from __future__ import annotations
+
+import re
+
+from runbook.model.regex import bounded
+from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
+from runbook.parsers.xids import APPLICATION, Event, events
+
+UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
+CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
+FAILED = bounded(
+    r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
+    r"|fabric manager .*(?:version|mismatch).*(?:driver|kernel)|nv-fabricmanager.*(?:failed|error|fatal|exiting|abort)",
+    re.IGNORECASE,
+)
+NOT_NEEDED = bounded(r"NOTHING_TO_DO|no (?:NV)?Switch|NVSwitch.*not (?:found|present|detected)", re.IGNORECASE)
+
+
+def fabric_manager(text: str) -> Reading | None:
+    """The last word counts: it may have failed, and run now."""
+    if not re.search(r"fabric-?manager", text, re.IGNORECASE):
+        word = text.strip()
+        if word in ("active", "inactive", "failed", "unknown", "activating"):
+            return _one_word(word)
+        return None
+    running = configured = None
+    failed: list[int] = []
+    for at, line in numbered(text):
+        if FAILED.search(line):
+            running, configured = False, False
+            failed.append(at)
+        if UP.search(line) or re.search(r"Active: active \(running\)", line):
+            running = True
+        if CONFIGURED.search(line):
+            configured = True
+    faults: tuple[Fault, ...] = ()
+    if running is False and failed and not NOT_NEEDED.search(text):
+        says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
+        remedy = "sudo systemctl restart nvidia-fabricmanager   # its version must be the driver's: nv-fabricmanager --version"
+        faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
+    unknown = "" if running and configured is not False else "it does not tell that the fabric manager runs"
+    return Reading(
+        "fabric manager", {"running": running, "configured": configured}, faults, (), "" if faults else unknown
+    )
+
+
+def _one_word(word: str) -> Reading:
+    running = word == "active"
+    supports: tuple[Support, ...] = ()
+    if not running:
+        says = f"the NVSwitch fabric manager is {word}"
+        supports = (Support(("fabricmanager-down",), says, (1,), "sudo systemctl restart nvidia-fabricmanager"),)
+    return Reading(
+        "fabric manager",
+        {"running": running},
+        (),
+        supports,
+        "" if running else f"it is {word}, which is right where there is no NVSwitch",
+    )
+
+
+SAYS = {
+    "gpu-fell-off-bus": ("GPU {bus} has fallen off the bus", "sudo reboot"),
+    "gpu-ecc-uncorrectable": (
+        "GPU {bus} has had memory errors that could not be corrected",
+        "sudo nvidia-smi --gpu-reset -i {bus}",
+    ),
+    "nvlink-error": ("NVLink of GPU {bus} fails", "sudo nvidia-smi --gpu-reset   # all GPUs together"),
+    "gpu-reset-required": ("GPU {bus} waits for a reset", "sudo nvidia-smi --gpu-reset -i {bus}"),
+}
+
+
+def kernel_log(text: str) -> Reading | None:
+    if "Xid (" not in text:
+        return None
+    lines = text.splitlines()
+    found = events(lines, 0.0)
+    faults = []
+    told: set[tuple[str, str]] = set()
+    for event in found:
+        if event.cause is None or (event.cause, event.bus) in told:
+            continue
+        told.add((event.cause, event.bus))
+        says, remedy = (part.format(bus=event.bus) for part in SAYS[event.cause])
+        faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (_line(lines, event),)))
+    facts = {"xids": [event.number for event in found], "gpus": sorted({event.bus for event in found})}
+    of_programs = [event for event in found if event.number in APPLICATION]
+    supports = tuple(
+        Support(
+            ("gpu-illegal-access",),
+            f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}",
+            (_line(lines, event),),
+        )
+        for event in of_programs[:2]
+    )
+    unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
+    return Reading(
+        "kernel log", facts, tuple(faults), supports, f"Xid {unread[0].number} is not known here" if unread else ""
+    )
+
+
+def _line(lines: list[str], event: Event) -> int:
+    return next((at for at, line in enumerate(lines, 1) if event.text in line), 1)
+
+
+TOOLS = (
+    Tool("fabric manager", r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager", r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: |.*nvidia-fabricmanager\.service - ", r".*", ("fabricmanager",), fabric_manager, log=True),
+    Tool("kernel log", r"(?:sudo )?(?:dmesg|journalctl .*-k)\b", r".*NVRM: Xid \(", r"\[|.*kernel: ", ("Xid (",), kernel_log, log=True),
+)  # fmt: skip

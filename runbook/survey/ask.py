@@ -1,0 +1,148 @@
+"""Log in to hosts in parallel, run the programs that look, and let go; every wait has a deadline."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.survey.addresses import Interfaces, addresses_of, interfaces_of, is_usable
+from runbook.survey.hosts import Host
+from runbook.transport import ProgramNotStarted, Site
+
+Answer = Mapping[str, Any]
+
+FACTS_S = 30.0
+PYTHONS_S = 20.0
+ROUTES_S = 15.0
+MOST_PEERS = 8
+"""So many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What one host said; an answer that did not come is empty, and `unanswered` says which and why."""
+
+    host: Host
+    hello: Answer
+    reach: Answer = field(default_factory=dict)
+    ibstat: Answer = field(default_factory=dict)
+    survey: Answer = field(default_factory=dict)
+    pythons: Answer = field(default_factory=dict)
+    routes: Sequence[Answer] = ()
+    unanswered: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.host.node.name
+
+    @property
+    def interfaces(self) -> Interfaces:
+        return interfaces_of(self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything that was heard, in the order in which the hosts were typed. `same`: another name of a host above."""
+
+    told: Mapping[str, Told]
+    failures: Mapping[str, Unreachable]
+    same: Mapping[str, str]
+
+
+def survey(hosts: Sequence[Host], *, forks: int = 64) -> Survey:
+    """Ask all hosts at once. Ends within two and a half minutes, however silent they are."""
+    site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
+    try:
+        site.open(host.node for host in hosts)
+        told = {
+            host.node.name: Told(host, site.sessions[host.node.name].hello)
+            for host in hosts
+            if host.node.name in site.sessions
+        }
+        same = _same_machines(told)
+        for name in same:
+            del told[name]
+        _ask_facts(site, told)
+        _ask_routes(site, told)
+        return Survey(told, dict(site.failures), same)
+    finally:
+        site.close()
+
+
+def _same_machines(told: Mapping[str, Told]) -> dict[str, str]:
+    """Hosts that are one machine, by what only that machine and its network can know: name -> the first name of it."""
+    first: dict[str, str] = {}
+    same = {}
+    for name, one in told.items():
+        owner = first.setdefault(str(one.hello["machine"]), name)
+        if owner != name:
+            same[name] = owner
+    return same
+
+
+def _ask_facts(site: Site, told: Mapping[str, Told]) -> None:
+    questions: Mapping[str, tuple[Answer, float]] = {
+        "reach": ({}, FACTS_S),
+        "survey": ({}, FACTS_S),
+        "ibstat": ({}, FACTS_S),
+        "pythons": ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
+    }
+
+    def one(program: str) -> Callable[[Node], Answer]:
+        arguments, timeout_s = questions[program]
+        return lambda node: site.sessions[node.name].call(program, dict(arguments), timeout_s=timeout_s)
+
+    nodes = [each.host.node for each in told.values()]
+    for program in questions:
+        _keep(told, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
+
+
+def _ask_routes(site: Site, told: Mapping[str, Told]) -> None:
+    """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
+    names = list(told)
+
+    def look(node: Node) -> Answer:
+        place = names.index(node.name)
+        around = [names[(place + step) % len(names)] for step in range(1, min(MOST_PEERS, len(names)))]
+        peers = dict.fromkeys([*around, *names[:1]])
+        peers.pop(node.name, None)
+        own = set(addresses_of(told[node.name].interfaces))
+        targets = [
+            {"peer": peer, "address": address, "port": _port(told[peer])}
+            for peer in peers
+            for address in candidates(told[peer])
+            if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
+        ]
+        return site.sessions[node.name].call("route", {"targets": targets}, timeout_s=ROUTES_S)
+
+    if len(told) > 1:
+        _keep(told, "routes", site.each([each.host.node for each in told.values()], look, timeout_s=ROUTES_S + 5.0))
+
+
+def candidates(told: Told) -> list[str]:
+    """Addresses at which others may reach this host: where our own login came in, then all of its interfaces'."""
+    login = told.survey.get("login")
+    own = addresses_of(told.interfaces)
+    first = [str(login[0])] if login and is_usable(str(login[0])) else []
+    return list(dict.fromkeys([*first, *own]))[:6]
+
+
+def _port(told: Told) -> int:
+    login = told.survey.get("login")
+    return int(login[1]) if login else told.host.node.ssh.port or 22
+
+
+def _keep(told: Mapping[str, Told], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
+            told[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif program == "routes":
+            told[name].routes = answer["targets"]
+        else:
+            setattr(told[name], program, answer)

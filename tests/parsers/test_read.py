@@ -1,0 +1,84 @@
+"""Every output is recognised, with and without its command, and says what it says."""
+
+from __future__ import annotations
+
+import pytest
+from one_tool import read_tool
+
+from runbook.causes.catalogue import CAUSES
+from runbook.parsers.reading import Reading
+from runbook.parsers.table import TABLE
+
+from .outputs import OUTPUTS, Output
+
+NEEDS_ITS_COMMAND = ("ulimit -l", "ip route get, none", "getent, Debian's loopback", "in German")
+
+
+def typed(output: Output) -> str:
+    prompt = "" if output.command.startswith(("PS ", "C:")) else "$ "
+    return f"{prompt}{output.command}\n{output.text}"
+
+
+def check(reading: Reading | None, output: Output) -> None:
+    assert reading is not None
+    assert {name: reading.facts.get(name) for name in output.facts} == output.facts
+    assert tuple(fault.cause for fault in reading.faults) == output.faults
+    assert tuple(support.causes[0] for support in reading.supports) == output.supports
+    assert bool(reading.unknown) is output.unknown
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_behind_its_command(name: str) -> None:
+    check(read_tool(typed(OUTPUTS[name])), OUTPUTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in OUTPUTS if not name.endswith(NEEDS_ITS_COMMAND)])
+def test_without_its_command(name: str) -> None:
+    check(read_tool(OUTPUTS[name].text), OUTPUTS[name])
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_with_the_line_ends_of_windows(name: str) -> None:
+    check(read_tool(typed(OUTPUTS[name]).replace("\n", "\r\n")), OUTPUTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name, output in OUTPUTS.items() if output.faults])
+def test_a_fault_has_lines_that_show_it_and_a_command_that_helps(name: str) -> None:
+    reading = read_tool(OUTPUTS[name].text) or read_tool(typed(OUTPUTS[name]))
+    assert reading
+    lines = OUTPUTS[name].text.splitlines()
+    for fault in reading.faults:
+        assert fault.cause in CAUSES
+        assert fault.remedy
+        assert fault.lines
+        assert all(lines[at - 1].strip() for at in fault.lines)
+    assert {cause for support in reading.supports for cause in support.causes} <= set(CAUSES)
+
+
+def test_every_tool_of_the_table_is_tried_here() -> None:
+    tried = {reading.tool for output in OUTPUTS.values() if (reading := read_tool(typed(output)))}
+    only_in_the_corpus = {
+        "chronyc sources",
+        "timedatectl timesync-status",
+        "ntpq",
+        "iptables -L",
+        "ufw",
+        "firewalld",
+        "nvidia-smi -L",
+    }
+    readers = {tool.name for tool in TABLE} - {"netsh advfirewall rules"}
+    assert readers <= tried | only_in_the_corpus
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "epoch 1 loss 2.3\nepoch 2 loss 2.1\n", "$ python train.py\nhello\n", "# a comment\n"]
+)
+def test_what_is_no_output_of_a_tool(text: str) -> None:
+    assert read_tool(text) is None
+
+
+def test_an_odd_output_in_a_file_that_is_called_as_a_tool_is_unknown() -> None:
+    reading = read_tool("Schnittstelle funktioniert nicht\n", "ibstat.txt")
+    assert reading
+    assert reading.unknown
+    assert not reading.healthy
