@@ -62,10 +62,9 @@ class Launch(Check):
             if guilty is None or at.stopping.is_set():
                 return outcomes
             causes.append(guilty.findings[0].cause)
-            stalled = any("stalled_s" in outcome.metrics for outcome in outcomes)
-            if stalled and self.job.watch and self.job.watch.on_stall == "stop":
+            if tried.stalled and self.job.watch and self.job.watch.on_stall == "stop":
                 return outcomes
-            decision = decide(causes, self.job.retries, may_be_gone=stalled)
+            decision = decide(causes, self.job.retries, may_be_gone=tried.stalled)
             if decision.again and time.monotonic() + decision.after_s > at.deadline:
                 decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
             if decision.why:
@@ -104,7 +103,7 @@ class Stall:
 
 
 class _Try:
-    """One attempt from its preparation to its end."""
+    """One attempt from its preparation to its end. `stalled`: it was ended because it made no steps any more."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -114,9 +113,10 @@ class _Try:
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
         self._crew = Crew(at, attempt.folder, attempt.places, logs)
         self._members = {member.place.name: member for member in self._crew.members}
-        self._progress = Progress(self._job.watch, time.monotonic()) if self._job.watch else None
+        self._progress = Progress(self._job.watch) if self._job.watch else None
         self._crew.steps = self._steps
         self._stalls: list[str] = []
+        self.stalled = False
         self._pace_told = time.monotonic()
 
     def run(self) -> list[Outcome]:
@@ -160,6 +160,7 @@ class _Try:
         if end.kind == "failed":
             return judge_attempt(crew, end, frozen)
         if end.kind == "stalled":
+            self.stalled = True
             return outcomes_of_stall(crew, stall.findings, stall.seconds)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
 

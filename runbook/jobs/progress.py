@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -56,11 +57,11 @@ class Pace:
 class Progress:
     """The steps of one attempt. Times are on the monotonic clock; any thread may tell what it heard."""
 
-    def __init__(self, watch: Watch, begun: float) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._pattern = watch.progress or USUAL
         self._lock = threading.Lock()
-        self._last = begun  # when somebody came further
+        self._last = math.inf  # when somebody came further; nobody can before all have been started
         self._longest_s = 0.0
         self._told = False  # a stall is told once, until somebody comes further
         self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runbook.checks.context import Facts
+from runbook.checks.ranks.words import rank_stopped
 from runbook.jobs.crew import Crew, Member
 from runbook.jobs.progress import Progress
 from runbook.model.commands import word
@@ -219,18 +220,9 @@ def frames_of(text: str) -> tuple[Frame, ...]:
 def _asleep(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for one in standing:
-        if one.state in "Tt":
-            says = f"{one.label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {since}"
-            remedy = f"on {one.node}: `kill -CONT {word(one.pid)}`, or detach the debugger"
-        elif one.state == "D" and not one.frames:
-            says = f"{one.label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {since}"
-            remedy = f"on {one.node}: `sudo cat /proc/{word(one.pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner"
-        else:
-            continue
-        evidence = f"pid {one.pid} is in state {one.state}" + (
-            f", waiting in {one.wchan}" if one.wchan.strip("0") else ""
-        )
-        found.setdefault(one.node, []).append(Finding("rank-stopped", says, remedy, (evidence,)))
+        if one.state in "Tt" or (one.state == "D" and not one.frames):
+            told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
+            found.setdefault(one.node, []).append(told)
     return found
 
 

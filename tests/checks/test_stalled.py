@@ -101,7 +101,7 @@ def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
 def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    progress = Progress(Watch(), 0.0)
+    progress = Progress(Watch())
     clock[0] = 100_000.0
     assert progress.stalled_s() is None
     for step in range(5):
@@ -121,7 +121,7 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
 def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    progress = Progress(replace(Watch(), stall_s=30.0), 0.0)
+    progress = Progress(replace(Watch(), stall_s=30.0))
     for rank in (0, 1, 2):
         clock[0] += 20.0
         progress.heard(rank, ["step 1"])

@@ -12,8 +12,7 @@ from runbook.checks.context import Context
 from runbook.checks.network.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.words import kept, progress, stack_lines
-from runbook.model.commands import word
+from runbook.checks.ranks.words import kept, progress, rank_stopped, stack_lines
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
@@ -117,20 +116,9 @@ def asleep(gang: Gang, doing: str) -> Found:
 
 
 def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:
-    state, pid = process["state"], process["pid"]
-    if state == "D":
-        return Finding(
-            "rank-stopped",
-            f"{member.label} sits in uninterruptible sleep {doing}, {progress(member)}: the kernel waits for a device "
-            "or a file system",
-            f"on {member.rank.node}: `sudo cat /proc/{word(pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner",
-            (f"pid {pid} is in state D, waiting in {process.get('wchan') or 'the kernel'}",),
-        )
-    return Finding(
-        "rank-stopped",
-        f"{member.label} is stopped {doing}, {progress(member)}: somebody sent SIGSTOP, or a debugger holds it",
-        f"on {member.rank.node}: `kill -CONT {word(pid)}`, or detach the debugger; then run again",
-        (f"pid {pid} is in state {state} (stopped)",),
+    when = f"{doing}, {progress(member)}"
+    return rank_stopped(
+        member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runbook.model.commands import word
 from runbook.model.regex import bounded
 from runbook.model.units import bytes_text
+from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.gang import Gang, Member
@@ -27,6 +29,24 @@ def progress(member: Member) -> str:
         return text + (f" (last finished size {bytes_text(member.finished_size)})" if member.finished_size else "")
     early = {"not started": "before its first line", "done": "before its first size"}
     return early.get(member.step, f"last step: {member.step}")
+
+
+def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, when: str) -> Finding:
+    """A rank whose process is in state T, t or D. `when` says what the others wait for, or for how long."""
+    if state == "D":
+        waits = str(wchan or "").strip("0") or "the kernel"
+        return Finding(
+            "rank-stopped",
+            f"{label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
+            f"on {node}: `sudo cat /proc/{word(pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner",
+            (f"pid {pid} is in state D, waiting in {waits}",),
+        )
+    return Finding(
+        "rank-stopped",
+        f"{label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {when}",
+        f"on {node}: `kill -CONT {word(pid)}`, or detach the debugger",
+        (f"pid {pid} is in state {state} (stopped)",),
+    )
 
 
 def stack_lines(members: Sequence[Member]) -> tuple[str, ...]:
