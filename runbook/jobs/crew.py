@@ -96,7 +96,6 @@ class Crew:
         """Hears of a node what its processes have written of their steps, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
-        self.use: dict[str, Mapping[str, float]] = {}
         self.news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
 
     def on(self, node: str) -> list[Member]:

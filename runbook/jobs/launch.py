@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +18,7 @@ from runbook.jobs.crew import Crew
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.prepare import AFTER_S, READY_S, prepare
 from runbook.jobs.progress import Progress
+from runbook.jobs.readings import Readings
 from runbook.jobs.retry import Decision, decide
 from runbook.jobs.stalled import judge_stall, outcomes_of_stall
 from runbook.jobs.start import Skew, commit, measure_clocks, running
@@ -116,10 +118,23 @@ class _Try:
         self._progress = Progress(self._job.watch) if self._job.watch else None
         self._crew.steps = self._steps
         self._stalls: list[str] = []
+        self._warned: dict[str, list[str]] = {}  # by node
+        self._unread: dict[str, list[str]] = {}
         self.stalled = False
         self._pace_told = time.monotonic()
 
     def run(self) -> list[Outcome]:
+        """With what was noticed on the nodes besides."""
+        return [
+            replace(
+                one,
+                warnings=(*one.warnings, *self._warned.get(one.node, ())),
+                metrics={**one.metrics, **({"not_read": self._unread[one.node]} if one.node in self._unread else {})},
+            )
+            for one in self._run()
+        ]
+
+    def _run(self) -> list[Outcome]:
         crew, at = self._crew, self._at
         at.say(
             f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}",
@@ -141,7 +156,7 @@ class _Try:
             return [Outcome.unknown(name, lost) for name in crew.nodes]
         self._make_files()
         unsure: list[str] = []
-        with Fetching(crew):
+        with Fetching(crew), self._readings():
             self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
             if self._skew:
                 says = f"all {len(crew.members)} processes started {self._skew} of each other"
@@ -196,6 +211,21 @@ class _Try:
                 for finding in findings:
                     self._stalls.append(finding.says)
                     self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+
+    def _readings(self) -> contextlib.AbstractContextManager[object]:
+        """A detached job is left alone, and nobody is there to be told."""
+        if self._job.watch is None or self._job.detach:
+            return contextlib.nullcontext()
+        return Readings(self._crew, self._warn, self._say_unread)
+
+    def _warn(self, node: str, finding: Finding) -> None:
+        self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")
+        facts = {"warning": finding.cause, "evidence": list(finding.evidence)}
+        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node, None, facts)
+
+    def _say_unread(self, node: str, what: str) -> None:
+        self._unread.setdefault(node, []).append(what)
+        self._at.say(f"not read on {node}: {what}", node)
 
     def _say_pace(self, progress: Progress) -> None:
         """Tell how far it is, now and then."""

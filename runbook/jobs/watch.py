@@ -125,8 +125,6 @@ def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     crew.unread[name] = sum(max(0, size - crew.logs.at(file)) for file, size in ours.items())
     for journal in {str(journal["name"]): journal for journal in answer["kept"]}.values():
         if member := members.get(str(journal["name"])):
-            if "use" in journal:
-                crew.use[member.place.name] = journal["use"]
             crew.news.put((member, {**journal, "event": "kept"}))
 
 

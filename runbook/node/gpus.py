@@ -42,12 +42,18 @@ KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
 KEPT_LINES = 300
 
 
-def query_gpus(smi, deadline):
-    """One line a GPU; a field that this driver does not know is left out and the others are asked for again."""
-    fields = list(FIELDS)
+def find_smi():
+    """Where nvidia-smi lies, None where there is none."""
+    return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
+
+
+def query_gpus(smi, fields, deadline):
+    """One line a GPU; a field that this driver does not know is left out and the others are asked for again. `smi`: the
+    command, with what chooses GPUs."""
+    fields = list(fields)
     while True:
         arguments = ["--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-        said = run([smi] + arguments, max(1.0, deadline - time.monotonic()))
+        said = run(smi + arguments, max(1.0, deadline - time.monotonic()))
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
             return dict(said, fields=fields)
@@ -115,7 +121,7 @@ def look(arguments):
         "pci": pci_devices(),
         "amd": find("rocm-smi") or find("amd-smi"),
     }
-    smi = find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
+    smi = find_smi()
     jobs = {
         "dmesg": lambda: kernel_lines(["dmesg"]),
         "journal": lambda: kernel_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),
@@ -126,7 +132,7 @@ def look(arguments):
         seconds = arguments["deadline_s"]
         deadline = time.monotonic() + seconds
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
-        jobs["gpu"] = lambda: query_gpus(smi, deadline)
+        jobs["gpu"] = lambda: query_gpus([smi], FIELDS, deadline)
         jobs["apps"] = lambda: run([smi, apps, "--format=csv,noheader,nounits"], seconds)
         jobs["links"] = lambda: run([smi, "nvlink", "-s"], seconds)
         jobs["all"] = lambda: run([smi, "-q"], seconds)

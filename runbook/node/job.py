@@ -9,11 +9,11 @@ prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; giv
          that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or None}}.
 watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes, "look": bool}:
          waits until there is news; gives {"kept": journals, "read": {file: base64}, "size": {file: bytes}, "steps": {file:
-         what a process wrote into the file that RUNBOOK_PROGRESS names}, "seen", "time"}; with `look`, which goes through all processes, the journals have `lives`, `keeper_lives` and `use`.
+         what a process wrote into the file that RUNBOOK_PROGRESS names}, "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
 stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they keep;
          what has no keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
-list     {"workdir"}: the jobs of this workdir that this node knows: {"jobs": [{"about", "folder", "attempts": {name: [...]},
+list     {"workdir"}: the jobs of this workdir that this node knows, with what each process uses: {"jobs": [{"about", "folder", "attempts": {name: [...]},
          "damaged": [{"name", "why", "pids"}]}]}; `damaged` are files that cannot be read as what they should be, and what lives
          that no journal tells of.
 clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what does}.
@@ -143,7 +143,7 @@ def known(order):
             damaged.append(damage("job.json", error))
         attempts = {}
         for name in attempts_of(folder):
-            attempts[name], bad = journals(os.path.join(folder, name), alive)
+            attempts[name], bad = journals(os.path.join(folder, name), alive, used=True)
             damaged += bad
         jobs.append({"about": about, "folder": folder, "attempts": attempts, "damaged": damaged})
     return {"jobs": jobs, "time": time.time()}
@@ -245,9 +245,9 @@ def all_journals(folder, alive):
     return found, damaged
 
 
-def journals(folder, alive=None):
-    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and what that uses. And what
-    is damaged: journals that cannot be believed, and what lives that none tells of."""
+def journals(folder, alive=None, used=False):
+    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what that uses.
+    And what is damaged: journals that cannot be believed, and what lives that none tells of."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     found, damaged = [], []
@@ -265,13 +265,14 @@ def journals(folder, alive=None):
             damaged.append(damage(name, error, attempt))
     if alive is None:
         return found, damaged
-    gpus = gpu_memory() if any(facts.get("gpus") for facts in found) and alive else {}
+    gpus = gpu_memory() if used and any(facts.get("gpus") for facts in found) and alive else {}
     for facts in found:
         pids = alive.get(key(facts), ())
         # By its number as well: a program may have written over its environment, as one does that changes its title.
         facts["lives"] = bool(pids) or same(facts.get("pid"), facts.get("born"))
         facts["keeper_lives"] = same(facts["keeper"], facts.get("keeper_born"))
-        facts["use"] = use(pids, gpus)
+        if used:
+            facts["use"] = use(pids, gpus)
     told, serial = {key(facts) for facts in found}, str(int(attempt.rpartition("-")[2]))
     for kept, pids in alive.items():
         name = kept[2]

@@ -378,6 +378,21 @@ class Link(TypedDict):
     interfaces: dict[Interface, Wire]
 
 
+class Segments(TypedDict):
+    OutSegs: Count
+    RetransSegs: Count
+
+
+class Counters(TypedDict):
+    clock: Seconds
+    interfaces: dict[Interface, dict[Word, Integer | None]]
+    tcp: Segments | None
+    ports: dict[Word, dict[Word, Integer | None]]
+    machine: dict[Word, Count | None]
+    gpus: Ran | None
+    xids: list[Text] | None
+
+
 class Survey(TypedDict):
     login: tuple[Line, Port] | None
     system: Line
@@ -577,6 +592,7 @@ ANSWERS: Mapping[str, Any] = {
     "gpus": Gpus,
     "ibstat": Ibstat,
     "link": Link,
+    "counters": Counters,
     "survey": Survey,
     "pythons": Pythons,
     "route": Routes,

@@ -49,7 +49,12 @@ UNASKED = 1_000
 FRAMES_A_SECOND = 5_000
 """More are read later: a node that floods us is held back by its own full pipe, and costs us no more than this."""
 
-BESIDE: Mapping[str, tuple[str, ...]] = {"job": ("journal",), "mesh": ("turns",), "ping": ("turns", "echo")}
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "counters": ("gpus", "link"),
+    "job": ("journal",),
+    "mesh": ("turns",),
+    "ping": ("turns", "echo"),
+}
 """What node programs import of ours, beside `tool`."""
 
 PASSWORD_DUE = re.compile(

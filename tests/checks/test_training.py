@@ -276,12 +276,11 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
             "read": {f"{name}.out": b"hi\n", "stranger.out": b"hi\n"},
             "size": {f"{name}.out": 10},
             "steps": {},
-            "kept": [{"name": name, "state": "running", "started": 100.0, "use": {"rss": 5}}, {"name": "stranger"}],
+            "kept": [{"name": name, "state": "running", "started": 100.0}, {"name": "stranger"}],
         },
         {},
     )
     assert made.unread["node-a"] == 7
-    assert made.use[name] == {"rss": 5}
     made.drain(0.0)
     assert made.members[0].state == "running"
     assert (made.logs.folder / f"{name}.out").read_text() == "hi\n"

@@ -133,3 +133,35 @@ def test_a_program_may_write_its_steps_into_a_file(lab: Lab) -> None:
     ]
     assert paces
     assert paces[-1]["per_s"] == pytest.approx(3.3, rel=0.5)
+    assert "counters-rising" not in done.stdout
+    assert "not read" not in done.stdout
+
+
+SENDS = """
+import os, socket, time
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", 29505)) as listener, listener.accept()[0] as peer:
+        while peer.recv(1 << 16):
+            pass
+else:
+    while True:
+        try:
+            peer = socket.create_connection((os.environ["MASTER_ADDR"], 29505), 5)
+            break
+        except OSError:
+            time.sleep(0.1)
+    peer.sendall(bytes(5_000_000))
+    peer.close()
+"""
+
+
+def test_segments_that_are_sent_again_are_named_with_their_node(lab: Lab) -> None:
+    for host in lab:
+        host.write("~/work/train.py", SENDS, user=lab.user)
+    lab["node-b"].lose(8)
+    done = launch(lab, playbook(lab, "x", ", watch: {}"), "-o", "json", node_a=1, node_b=1)
+    assert done.returncode == 0, done
+    warned = {one["node"]: " ".join(one["warnings"]) for one in done.json()["stages"][-1]["outcomes"]}
+    words = r"counters-rising: node-b: [\d,]+ TCP segments were sent again in .* of [\d,]+\)"
+    assert re.search(words, warned["node-b"]), warned
+    assert "counters-rising" not in warned["node-a"]

@@ -1,0 +1,182 @@
+"""What rose on a node between two readings of its counters, and is more than a healthy one shows. Pure.
+
+Limits, and whose they are:
+- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %). Single ones are
+  how TCP finds out how fast it may be.
+- Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7; Prometheus'
+  node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops what nobody asked for.
+- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed, buffer overruns,
+  link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100, acknowledgements that did not come 1 a second).
+- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute, has
+  an uncorrectable memory error, or an Xid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from runbook.checks.context import Facts
+from runbook.model.commands import word
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding
+from runbook.parsers.nvidia import Gpu, parse_gpus, throttled
+from runbook.parsers.xids import events
+
+Counts = Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a second."""
+
+    counter: str
+    what: str
+    least: int = 1
+    share: float = 0.0
+    of: str = ""
+    per_s: float = 0.0
+    highest: int | None = None  # where it stops counting
+
+
+OF_INTERFACE = (
+    Limit("rx_crc_errors", "frames arrived broken", 10, 1e-5, "rx_packets"),
+    Limit("rx_errors", "packets arrived with errors", 10, 1e-5, "rx_packets"),
+    Limit("tx_errors", "packets could not be sent", 10, 1e-5, "tx_packets"),
+    Limit("rx_dropped", "packets were dropped as they arrived", 100, 0.01, "rx_packets"),
+    Limit("tx_dropped", "packets were dropped before they left", 100, 0.01, "tx_packets"),
+    Limit("carrier_down_count", "times the link was down"),
+)
+OF_TCP = Limit("RetransSegs", "TCP segments were sent again", 50, 0.03, "OutSegs")
+OF_PORT = (
+    Limit("link_downed", "times the link was down", highest=0xFF),
+    Limit("symbol_error", "symbol errors", 10, per_s=120 / 3600, highest=0xFFFF),
+    Limit("link_error_recovery", "times the link recovered from errors", 2, per_s=5 / 60, highest=0xFF),
+    Limit("port_rcv_errors", "packets arrived broken", 10, per_s=10.0, highest=0xFFFF),
+    Limit("port_xmit_discards", "packets were discarded before they left", 100, per_s=100.0, highest=0xFFFF),
+    Limit("local_link_integrity_errors", "times too many bits in a row were wrong", highest=0xF),
+    Limit("excessive_buffer_overrun_errors", "times its buffers ran over", highest=0xF),
+    Limit("local_ack_timeout_err", "acknowledgements did not come", 10, per_s=1.0),
+    Limit("rnr_nak_retry_err", "times a peer was never ready to receive"),
+)
+
+LASTS_S = 25.0
+"""A GPU that is slowed down for less than this is only warm."""
+
+CABLE = "look at the cable and the port at both ends, and at the switch's counters"
+
+
+def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+    """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
+    seconds = max(0.001, now["clock"] - then["clock"])
+    for name, counts in now["interfaces"].items():
+        fix = f"{CABLE}; on {node}: `ip -s -s link show dev {word(name)}`, `ethtool -S {word(name)}`"
+        before = then["interfaces"].get(name, {})
+        yield from _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds, fix)
+    if then["tcp"] and now["tcp"]:
+        fix = (
+            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper on the way "
+            "(`tc qdisc show`)"
+        )
+        yield from _risen(node, (OF_TCP,), then["tcp"], now["tcp"], seconds, fix)
+    for name, counts in now["ports"].items():
+        hca, _, port = name.partition(":")
+        fix = f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m -c`"
+        yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
+    yield from _of_gpus(node, then, now)
+
+
+def _risen(
+    place: str, limits: tuple[Limit, ...], then: Counts, now: Counts, seconds: float, remedy: str
+) -> Iterator[tuple[str, Finding]]:
+    for limit in limits:
+        count = rise(then.get(limit.counter), now.get(limit.counter))
+        if count is None or count < limit.least or count <= limit.per_s * seconds:
+            continue
+        whole = rise(then.get(limit.of), now.get(limit.of)) if limit.of else None
+        if limit.of and (whole is None or count <= limit.share * whole):
+            continue
+        if limit.counter == "rx_errors" and count == rise(then.get("rx_crc_errors"), now.get("rx_crc_errors")):
+            continue  # the same frames
+        share = f" ({count / whole:.1%} of {whole:,})" if whole else ""
+        says = f"{place}: {count:,} {limit.what} in {seconds_text(seconds)}{share}"
+        proof = f"{limit.counter}: {then[limit.counter]:,} before, {now[limit.counter]:,} after"
+        yield f"{place} {limit.counter}", Finding("counters-rising", says, remedy, (proof,))
+
+
+def rise(then: int | None, now: int | None) -> int | None:
+    """How much was counted; what somebody set back to zero meanwhile counts from there. None where one was not read."""
+    if then is None or now is None:
+        return None
+    return now - then if now >= then else now
+
+
+def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+    before = {gpu.index: gpu for gpu in gpus_of(then)}
+    lasts = now["clock"] - then["clock"] >= LASTS_S
+    fix = f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine"
+    for gpu in gpus_of(now):
+        earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
+        if earlier is None:
+            continue
+        lasting = [reason for reason in held_back(gpu) if reason in held_back(earlier)] if lasts else []
+        if lasting:
+            says = f"{place} is slowed down: {', '.join(lasting)}{clocks(gpu)}"
+            yield f"{place} slowed", Finding("counters-rising", says, fix, (f"in two readings: {', '.join(lasting)}",))
+        field = "ecc.errors.uncorrected.volatile.total"
+        was, has = earlier.number(field), gpu.number(field)
+        if was is not None and has is not None and has > was:
+            says = f"{place}: {has - was:.0f} memory errors that could not be corrected"
+            yield (
+                f"{place} ecc",
+                Finding("counters-rising", says, fix, (f"{field}: {was:.0f} before, {has:.0f} after",)),
+            )
+    if then["xids"] is None or now["xids"] is None:
+        return
+    known = set(then["xids"])
+    for event in events([line for line in now["xids"] if line not in known], 0.0):
+        says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
+        fix = f"on {node}: `sudo dmesg -T | grep -i xid`; `runbook diagnose` tells what its number means"
+        yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
+
+
+def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
+    said = facts.get("gpus") or {}
+    return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
+
+
+def held_back(gpu: Gpu) -> tuple[str, ...]:
+    """Why this GPU runs slower than it could, where that is heat or power."""
+    names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+    return throttled(int(next((mask for name in names if (mask := gpu.number(name)) is not None), 0)))
+
+
+def clocks(gpu: Gpu) -> str:
+    now, most, heat = (gpu.number(name) for name in ("clocks.sm", "clocks.max.sm", "temperature.gpu"))
+    speed = f", at {now:.0f} of {most:.0f} MHz" if now is not None and most else ""
+    return speed + (f", {heat:.0f} °C" if heat is not None else "")
+
+
+def not_read(facts: Facts, *, gpus: bool) -> list[str]:
+    """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
+    found = [
+        f"{name}: {', '.join(missing)}"
+        for name, counts in facts["interfaces"].items()
+        if (missing := [limit.counter for limit in OF_INTERFACE if counts.get(limit.counter) is None])
+    ]
+    found += [] if facts["tcp"] else ["TCP segments sent again: /proc/net/snmp"]
+    for name, counts in facts["ports"].items():
+        missing = [limit.counter for limit in OF_PORT if limit.highest and counts.get(limit.counter) is None]
+        full = [one.counter for one in OF_PORT if one.highest and (counts.get(one.counter) or 0) == one.highest]
+        found += [f"{name}: {', '.join(missing)}"] if missing else []
+        found += [f"{name}: {', '.join(full)} (they stand at their highest value)"] if full else []
+    if gpus:
+        said = facts["gpus"]
+        if said is None:
+            found.append("GPUs: there is no nvidia-smi")
+        elif said.get("timed_out"):
+            found.append("GPUs: nvidia-smi does not return")
+        elif not gpus_of(facts):
+            found.append("GPUs: nvidia-smi tells nothing of them")
+        found += ["Xid: the kernel's log may not be read by this login"] if facts["xids"] is None else []
+    return found

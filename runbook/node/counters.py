@@ -1,0 +1,139 @@
+"""What this node counts: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and waiting
+for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
+
+Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s": for it}.
+Gives {"clock": seconds of this node's monotonic clock, "interfaces": {name: {counter: number or null}}, with the devices that
+a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number or null}},
+"machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's log, or null}.
+"""
+
+import glob
+import os
+import re
+import time
+
+from gpus import find_smi, query_gpus
+from link import CLASS, hardware, number
+from tool import read, tool
+
+OF_INTERFACE = (
+    "rx_packets",
+    "tx_packets",
+    "rx_errors",
+    "tx_errors",
+    "rx_crc_errors",
+    "rx_dropped",
+    "tx_dropped",
+)
+OF_PORT = {
+    "counters": (
+        "symbol_error",
+        "link_error_recovery",
+        "link_downed",
+        "port_rcv_errors",
+        "port_xmit_discards",
+        "local_link_integrity_errors",
+        "excessive_buffer_overrun_errors",
+    ),
+    "hw_counters": ("local_ack_timeout_err", "rnr_nak_retry_err"),
+}
+PORTS = "/sys/class/infiniband/*/ports/*"
+OF_GPU = (
+    "index",
+    "uuid",
+    "name",
+    "pci.bus_id",
+    "clocks.sm",
+    "clocks.max.sm",
+    "temperature.gpu",
+    "ecc.errors.uncorrected.volatile.total",
+    "clocks_event_reasons.active",
+)
+XID = re.compile(r"\bS?Xid \(")
+MOST_LINES = 200
+DMESG_S = 3
+
+
+def look(arguments):
+    names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
+    smi = find_smi() if arguments["gpus"] else None
+    return {
+        "clock": time.monotonic(),
+        "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
+        "tcp": tcp(),
+        "ports": ports(),
+        "machine": machine(),
+        "gpus": None if smi is None else gpus(smi, arguments["gpus"], arguments["deadline_s"]),
+        "xids": xids() if arguments["gpus"] else None,
+    }
+
+
+def interface(name):
+    found = {key: number(CLASS + name + "/statistics/" + key) for key in OF_INTERFACE}
+    found["carrier_down_count"] = number(CLASS + name + "/carrier_down_count")
+    return found
+
+
+def tcp():
+    rows = [line.split() for line in (read("/proc/net/snmp") or "").splitlines() if line.startswith("Tcp:")]
+    if len(rows) != 2:
+        return None
+    named = dict(zip(*rows))
+    try:
+        return {name: int(named[name]) for name in ("OutSegs", "RetransSegs")}
+    except (KeyError, ValueError):
+        return None
+
+
+def ports():
+    found = {}
+    for base in sorted(glob.glob(PORTS)):
+        hca, _, port = base.split("/")[-3:]
+        found["%s:%s" % (hca, port)] = {
+            key: number("%s/%s/%s" % (base, folder, key)) for folder, keys in OF_PORT.items() for key in keys
+        }
+    return found
+
+
+def machine():
+    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or our group was held back."""
+    pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
+    found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout", "oom_kill")}
+    for what in ("cpu", "memory"):
+        waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
+        found[what + "_waited_us"] = whole(waited and waited.group(1))
+    found["quota_us"] = held_back()
+    return found
+
+
+def held_back():
+    """Microseconds for which our control group has waited for its CPU quota, in either kind of hierarchy."""
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = "/sys/fs/cgroup/" + (controllers + "/" if controllers else "")
+        for folder in (base + path.lstrip("/"), base):
+            said = read(os.path.join(folder, "cpu.stat")) or ""
+            waited = re.search(r"^throttled_(usec|time) (\d+)$", said, re.MULTILINE)
+            if waited:
+                return int(waited.group(2)) // (1 if waited.group(1) == "usec" else 1000)
+    return None
+
+
+def whole(text):
+    return int(text) if text and text.strip().isdigit() else None
+
+
+def gpus(smi, indices, seconds):
+    """Of these GPUs only: the driver need not wake others for us."""
+    which = ["-i", ",".join(str(index) for index in indices)]
+    return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
+
+
+def xids():
+    """What the driver logged of faults. Read as who we are: nobody is to find a `sudo` of ours every half a minute."""
+    said = tool("dmesg", [], DMESG_S)
+    if said.get("code") != 0:
+        return None
+    return [line for line in said["out"].splitlines() if XID.search(line)][-MOST_LINES:]
