@@ -296,8 +296,8 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             modules.add((node.module or "").partition(".")[0])
-    beside = {"rank": {"lanes"}, "job": {"journal", "owned"}, "keeper": {"owned"}, "mesh": {"turns"}}
-    beside |= {"ping": {"turns", "echo"}, "echo": {"turns"}, "counters": {"gpus", "link"}}
+    beside = {"rank": {"lanes"}, "job": {"journal", "owned", "steps"}, "keeper": {"owned"}, "mesh": {"turns"}}
+    beside |= {"ping": {"turns", "echo"}, "echo": {"turns"}, "counters": {"gpus", "link"}, "standing": {"halt"}}
     allowed = {"owned"} if file.stem == "agent" else {"torch", "tool", *beside.get(file.stem, ())}
     assert modules - sys.stdlib_module_names <= allowed
 

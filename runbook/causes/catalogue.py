@@ -126,6 +126,7 @@ CAUSES: Mapping[str, str] = {
     "allreduce-slow": "below the gate",
     "mismatched-collectives": "ranks called different operations, sizes or orders",
     "training-stalled": "no rank makes steps any more, and none stands out",
+    "training-slowed": "a training lost a fifth of its speed, or all ranks wait for one node (a warning)",
     "counters-rising": "errors of an interface, a port or a GPU are counted while the job runs (a warning)",
     "collective-stall-uniform": "all ranks in the same call: transport or GPU, not code",
     # InfiniBand, RoCE

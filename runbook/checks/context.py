@@ -43,7 +43,8 @@ QUIET_S = 2.0
 @dataclass
 class Run:
     """What the stages of one run share. `facts` is what `reach` learned, by node; `gang` the ranks that are up; `attempts` how
-    often something was launched, each time with a folder of its own."""
+    often something was launched, each time with a folder of its own. `tried`: by stage, the causes of the attempts before one that
+    goes on with a spare; `leaving`: the nodes for which it comes, and why."""
 
     run_id: str
     run_dir: Path
@@ -51,6 +52,8 @@ class Run:
     facts: dict[str, Facts] = field(default_factory=dict)
     gang: Gang | None = None
     attempts: int = 0
+    tried: dict[str, list[str]] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
     stopping: threading.Event = field(default_factory=threading.Event)  # somebody wants the run to end

@@ -6,6 +6,7 @@ import argparse
 import secrets
 import signal
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from runbook.checks.context import Run
@@ -97,6 +98,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
                 "cpu": (use.get("cpu_s") or 0.0) / seconds if seconds else 0.0,
                 "rss": use.get("rss") or 0,
                 "gpu_bytes": use.get("gpu_bytes"),
+                **_steps(use, seconds),
             }
         )
     about = job.about
@@ -113,6 +115,15 @@ def facts(job: KnownJob) -> dict[str, Any]:
         "damaged": {node: [f"{one['name']}: {one['why']}" for one in found] for node, found in job.damaged.items()},
         "ranks": ranks,
     }
+
+
+def _steps(use: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+    """How far a process came: its step, how long ago it was told, and steps a second since it was started."""
+    step, age = use.get("step"), use.get("step_age_s")
+    if step is None or age is None:
+        return {"step": None, "step_age_s": None, "steps_per_s": None}
+    made, took = step - (use.get("first_step") or 0), (seconds or 0.0) - age
+    return {"step": int(step), "step_age_s": age, "steps_per_s": made / took if made > 0 and took > 0 else None}
 
 
 def _state(journal: dict[str, Any]) -> str:

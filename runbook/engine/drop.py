@@ -111,6 +111,15 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
     if len(left) < stage.min_nodes:
         number = f"{len(left)} of {len(nodes)} nodes"
         raise NotDroppedError(f"without {who} only {number} would be left, and `min_nodes` is {stage.min_nodes}")
+    may_leave(plan, leaving)
+    try:
+        return plan_without(plan, leaving)
+    except FilesWrong as wrong:
+        raise NotDroppedError(f"without {who} the playbook does not work: {wrong.problems[0].message}") from wrong
+
+
+def may_leave(plan: Plan, leaving: Collection[str]) -> None:
+    """Raises NotDroppedError where the master is among them, and no other can lead."""
     rendezvous = plan.inventory.rendezvous
     if rendezvous.master in leaving:
         where = f"{rendezvous.master} is the master, and the inventory has ranks meet at"
@@ -120,10 +129,6 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
             raise NotDroppedError(f"{where} {address}: name another `master:` and its address")
         if any("MASTER_ADDR" in env for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes))):
             raise NotDroppedError(f"{where} what `env: MASTER_ADDR` says: take it out, and another node can lead")
-    try:
-        return plan_without(plan, leaving)
-    except FilesWrong as wrong:
-        raise NotDroppedError(f"without {who} the playbook does not work: {wrong.problems[0].message}") from wrong
 
 
 def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:

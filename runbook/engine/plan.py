@@ -32,7 +32,8 @@ FEWEST = 2
 class Choice:
     """What the command line picks from a playbook. Empty collections pick everything.
 
-    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say.
+    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say. `seated` is never
+    picked by hand: launches find it in the middle.
     """
 
     limit: str | None = None
@@ -42,6 +43,7 @@ class Choice:
     extra: Mapping[str, object] = field(default_factory=dict)
     without_bad: bool = False
     min_nodes: int | None = None
+    seated: Collection[str] = ()  # spares that have taken somebody's place
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,12 @@ class PlannedStage:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self.inventory.nodes)
+        """Those that it tells something of: its own, and the spares of a launch."""
+        return (*(node.name for node in self.inventory.nodes), *self.spares)
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        return self.work.spares if isinstance(self.work, Job) else ()
 
     @property
     def check(self) -> Check:
@@ -122,6 +129,15 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
     return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
 
 
+def plan_with_spares(plan: Plan, gone: Collection[str], seated: Collection[str]) -> Plan:
+    """The same stages where these spares have taken the places of the nodes that are gone, and without all other spares: so the
+    checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
+    assert plan.whole is not None
+    spares = {name for stage in plan.stages for name in stage.spares}
+    left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in seated or n.name not in spares)]
+    return _plan(plan.playbook, plan.whole, replace(plan.choice, seated=tuple(seated)), narrow(plan.inventory, left))
+
+
 def _plan(
     playbook: Playbook, inventory: Inventory, choice: Choice, chosen: Inventory, known: Iterable[Problem] = ()
 ) -> Plan:
@@ -142,7 +158,7 @@ def _plan(
         if stage.check == "reach":
             continue  # listed or not, it runs once
         try:
-            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name])
+            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name], choice.seated)
             stages.append(_dropping(planned, stage, playbook, choice))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
@@ -279,18 +295,26 @@ def _tagged(stage: Stage, tags: Collection[str]) -> bool:
 
 
 def _planned(
-    stage: Stage, whole: Inventory, inventory: Inventory, set_above: Mapping[str, object], script: str
+    stage: Stage,
+    whole: Inventory,
+    inventory: Inventory,
+    set_above: Mapping[str, object],
+    script: str,
+    seated: Collection[str] = (),
 ) -> PlannedStage:
+    spares = _spares(stage, whole, inventory, seated)
     variables = {**_facts(inventory), **set_above}
     if stage.nodes:
         inventory = narrow(inventory, _of_stage(stage, stage.nodes, whole, inventory))
+    if spares:
+        inventory = narrow(inventory, _without_spares(stage, inventory, spares))
     skip = None
     if stage.when is not None and not truth(stage.when, variables, stage.span):
         skip = f"when: {stage.when} does not hold"
     work: Check | Job
     if stage.kind == "launch":
         # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
-        work = make_job(stage, seating(inventory), _facts(inventory), set_above)
+        work = make_job(stage, seating(inventory), _facts(inventory), set_above, spares)
         timeout = stage.timeout_s or math.inf
     else:
         work = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
@@ -306,6 +330,23 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
         message = f"none of the nodes of the stage `{stage.name}` (`{pattern}`) takes part"
         help = f"-l or the playbook's `nodes:` leave only {', '.join([node.name for node in chosen.nodes][:3])}"
         raise FilesWrong([Problem("pattern.empty", message, stage.span, help + " …" * (len(chosen.nodes) > 3))])
+    return kept
+
+
+def _spares(stage: Stage, whole: Inventory, chosen: Inventory, seated: Collection[str]) -> tuple[str, ...]:
+    """Of a launch, in the order in which they are named: those among the nodes of the run that have no seat yet."""
+    span = stage.launch_spans.get(("spares",), stage.span)
+    named = [node.name for pattern in stage.launch.get("spares", ()) for node in select(pattern, whole, span)]
+    here = {node.name for node in chosen.nodes}
+    return tuple(name for name in dict.fromkeys(named) if name in here and name not in seated)
+
+
+def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
+    kept = [node for node in inventory.nodes if node.name not in spares]
+    if not kept:
+        message = f"all nodes of the stage `{stage.name}` are its spares: nobody is left to have ranks"
+        span = stage.launch_spans.get(("spares",), stage.span)
+        raise FilesWrong([Problem("pattern.empty", message, span, "name fewer spares, or more nodes")])
     return kept
 
 

@@ -19,6 +19,7 @@ from runbook.checks.context import Context, Run
 from runbook.diagnose.kinship import in_order
 from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.engine.spares import Spares
 from runbook.jobs.job_over import told_by_their_job
 from runbook.launch.described import described
 from runbook.launch.job import Job
@@ -199,12 +200,30 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
     if stage.skip is not None:
         outcomes = [Outcome.skipped(node, stage.skip) for node in stage.nodes]
     else:
-        outcomes = _run_check(plan, stage, run, emit)
+        outcomes = _launched_with_spares(plan, stage, run, emit) if stage.spares else _run_check(plan, stage, run, emit)
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
     verdict = overall(outcome.verdict for outcome in outcomes)
     emit(StageFinished(time.time(), stage.name, verdict, round(time.monotonic() - begun, 3)))
     return outcomes
+
+
+def _launched_with_spares(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
+    def check(now: Plan, one: PlannedStage) -> list[Outcome]:
+        return _run_check(now, one, run, emit)
+
+    return Spares(plan, stage, run, check, _sayer(stage, emit)).launch()
+
+
+def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:
+    """Tells what happens in a stage."""
+
+    def say(
+        text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
+    ) -> None:
+        emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
+
+    return say
 
 
 def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
@@ -214,11 +233,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
         dismiss_gang(run)  # joined ranks hold the rendezvous port
 
-    def say(
-        text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
-    ) -> None:
-        emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
-
+    say = _sayer(stage, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
         run,

@@ -134,8 +134,10 @@ def rank_name(node: str, rank: int, local_rank: int) -> str:
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
     """What lies on the node as `job.json`, for whoever comes later, perhaps from another machine."""
+    watch = attempt.job.watch
     return {
         **facts,
+        "progress": watch.progress.pattern if watch and watch.progress else None,
         "stage": attempt.job.stage.name,
         "launcher": attempt.job.launcher,
         "grace_s": attempt.job.grace_s,

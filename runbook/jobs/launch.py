@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from runbook.causes.catalogue import OF_THE_NODE
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.gang import dismiss_gang
@@ -20,6 +21,7 @@ from runbook.jobs.prepare import AFTER_S, READY_S, prepare
 from runbook.jobs.progress import Progress
 from runbook.jobs.readings import Readings
 from runbook.jobs.retry import Decision, decide
+from runbook.jobs.slowness import Slowness
 from runbook.jobs.stalled import judge_stall, outcomes_of_stall
 from runbook.jobs.start import Skew, commit, measure_clocks, running
 from runbook.jobs.verdict import judge_attempt
@@ -52,8 +54,14 @@ class Launch(Check):
         return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
 
     def run(self, at: Context) -> list[Outcome]:
+        return [
+            *self._attempts(at),
+            *(Outcome.skipped(name, "a spare: no node had to be replaced by it") for name in self.job.spares),
+        ]
+
+    def _attempts(self, at: Context) -> list[Outcome]:
         dismiss_gang(at.run)  # its ranks hold the port and the GPUs
-        causes: list[str] = []
+        causes = at.run.tried.pop(at.stage, [])
         while True:
             at.run.attempts += 1
             attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
@@ -66,13 +74,19 @@ class Launch(Check):
             causes.append(guilty.findings[0].cause)
             if tried.stalled and self.job.watch and self.job.watch.on_stall == "stop":
                 return outcomes
-            decision = decide(causes, self.job.retries, may_be_gone=tried.stalled)
+            gone = tried.gone(outcomes)
+            replaced = 0 < len(gone) <= len(self.job.spares)
+            decision = decide(causes, self.job.retries, may_be_gone=tried.stalled, replaced=replaced)
             if decision.again and time.monotonic() + decision.after_s > at.deadline:
                 decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
             if decision.why:
                 at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
             if not decision.again or at.stopping.wait(decision.after_s):
                 return [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
+            if replaced:
+                at.run.tried[at.stage] = causes
+                at.run.leaving.update(gone)
+                return outcomes
             _find_again(at)
 
 
@@ -179,6 +193,24 @@ class _Try:
             return outcomes_of_stall(crew, stall.findings, stall.seconds)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
 
+    def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
+        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven broken."""
+        site, live = self._at.run.site, self._crew.live_nodes()
+        silent = {
+            name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
+            for name in self._crew.nodes
+            if name not in live
+        }
+        lost = {name: error.says if error else f"{name} is not reached" for name, error in silent.items()}
+        broken = {
+            one.node: finding.says
+            for one in outcomes
+            if one.verdict is Verdict.FAIL
+            for finding in one.findings[:1]
+            if finding.cause in OF_THE_NODE
+        }
+        return lost | broken
+
     def say_ends(self) -> None:
         """For reports."""
         self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._crew.ends()}})
@@ -216,7 +248,10 @@ class _Try:
         """A detached job is left alone, and nobody is there to be told."""
         if self._job.watch is None or self._job.detach:
             return contextlib.nullcontext()
-        return Readings(self._crew, self._warn, self._say_unread)
+        readings = Readings(self._crew, self._warn, self._say_unread)
+        if self._progress:
+            readings.then = Slowness(self._crew, self._progress.paces, readings, self._warn, self._at.say).look
+        return readings
 
     def _warn(self, node: str, finding: Finding) -> None:
         self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")

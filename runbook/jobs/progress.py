@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from runbook.jobs.pace import Paces
 from runbook.launch.job import Watch
-
-USUAL = re.compile(
-    r"""(?xi)
-    \b(?: global[_ -]?step | step | iter(?:ation)? | batch | update )s? \b ["']? [ \t]{0,4} [:=\#\[(]? [ \t]{0,4} (\d{1,15})
-    | (?<![\d.]) (\d{1,15}) / \d{1,15} [ \t] \[ \d{1,3}:\d\d   # tqdm
-    """
-)
-"""The ways in which trainers print the number of a step."""
-
-LOOKED_AT = 1000
-"""Characters of a line that are searched."""
+from runbook.node.steps import USUAL, number, step_in
 
 LEAST_STALL_S = 60.0
 BEFORE_FIRST_S = 600.0
@@ -65,6 +55,7 @@ class Progress:
         self._longest_s = 0.0
         self._told = False  # a stall is told once, until somebody comes further
         self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job
+        self.paces = Paces(watch.baseline_s)
         self.by_rank: dict[int, int] = {}
         """The step of every rank that tells its own."""
 
@@ -76,16 +67,16 @@ class Progress:
     def heard(self, rank: int | None, lines: Iterable[str]) -> None:
         """Lines that a rank printed; None for what speaks for several."""
         for line in lines:
-            if match := self._pattern.search(line[:LOOKED_AT]):
-                found = next((group for group in match.groups() if group), "")
-                if found.isdecimal() and len(found) < 16:
-                    self.reached(rank, int(found))
+            step = step_in(line, self._pattern)
+            if step is not None:
+                self.reached(rank, step)
 
     def told(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
         """What stands in the files of processes, by their names."""
         for name, text in steps.items():
-            if text.isdecimal() and len(text) < 16 and name in ranks:
-                self.reached(ranks[name], int(text))
+            step = number(text)
+            if step is not None and name in ranks:
+                self.reached(ranks[name], step)
 
     def reached(self, rank: int | None, step: int) -> None:
         now = time.monotonic()
@@ -100,6 +91,7 @@ class Progress:
                 if self._steps:
                     self._longest_s = max(self._longest_s, now - self._last)
                 self._steps.append((now, step))
+                self.paces.reached(now, step)
             if newest or further:
                 self._last, self._told = now, False
 

@@ -26,12 +26,17 @@ class Readings:
 
     def __init__(self, crew: Crew, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]) -> None:
         """`unread` is told of a node what was not read, once."""
+        self.then: Callable[[], None] = lambda: None
+        """What is done after each reading but the first and the last."""
         self._crew = crew
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
         self.first: dict[str, Facts] = {}
+        self.before: dict[str, Facts] = {}
         self.last: dict[str, Facts] = {}
+        self.rose: dict[str, list[str]] = {}
+        """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
         self._without_gpus: set[str] = set()
         self._ending = threading.Event()
@@ -51,6 +56,7 @@ class Readings:
     def _read_on(self) -> None:
         while not self._ending.wait(EVERY_S):
             self.read()
+            self.then()
 
     def read(self) -> None:
         """Ask every node that is reached."""
@@ -67,9 +73,19 @@ class Readings:
         mine = sorted({gpu for member in self._crew.on(name) for gpu in member.place.gpus})
         return [] if name in self._without_gpus else mine
 
+    def _pid(self, name: str) -> int | None:
+        """Of a process of the job there; None before it has any."""
+        pids = [member.journal.get("pid") for member in self._crew.on(name) if not member.over]
+        return next((pid for pid in pids if pid), None)
+
     def _ask(self, node: Node) -> Facts:
         at = self._crew.at
-        order = {"interfaces": interfaces_of(at, node), "gpus": self._gpus(node.name), "deadline_s": GPU_S}
+        order = {
+            "interfaces": interfaces_of(at, node),
+            "gpus": self._gpus(node.name),
+            "deadline_s": GPU_S,
+            "pid": self._pid(node.name),
+        }
         return at.session(node).call("counters", order, timeout_s=ANSWER_S)
 
     def _take(self, name: str, now: Facts) -> None:
@@ -81,8 +97,10 @@ class Readings:
             for key, finding in rises(name, then, now):
                 if key not in self._said:
                     self._said.add(key)
+                    self.rose.setdefault(name, []).append(finding.says)
                     self._tell(name, finding)
         self.first.setdefault(name, now)
+        self.before[name] = self.last.get(name, now)
         self.last[name] = now
 
     def _say_unread(self, name: str, what: str) -> None:

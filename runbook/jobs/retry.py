@@ -50,13 +50,21 @@ class Decision:
 
 
 def decide(
-    causes: Sequence[str], retries: int, *, may_be_gone: bool = False, chance: random.Random | None = None
+    causes: Sequence[str],
+    retries: int,
+    *,
+    may_be_gone: bool = False,
+    replaced: bool = False,
+    chance: random.Random | None = None,
 ) -> Decision:
     """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first;
-    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one."""
+    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with the
+    cause leaves, and a spare comes for it."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
         return Decision(False, "")
+    if replaced and made <= retries:
+        return Decision(True, f"a spare takes its place: attempt {made + 1} of {retries + 1}")
     if cause not in TRANSIENT | ONCE and not may_be_gone:
         return Decision(False, f"{cause} would be the same again: not tried again")
     if cause in ONCE and not may_be_gone and made > 1 and causes[-2] == cause:

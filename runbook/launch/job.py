@@ -32,6 +32,7 @@ class Watch:
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
     on_stall: str = "report"  # or `stop`, `retry`
     stacks: bool = True  # whether ranks are prepared to be asked for their stacks
+    baseline_s: float = 600.0  # so long after its first step a training is what its later speed is compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class Job:
     barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
     barrier_folder: str | None = None
     watch: Watch | None = None
+    spares: tuple[
+        str, ...
+    ] = ()  # nodes without ranks, each of which may take the place of one that was lost or is broken
 
     @property
     def starts_each(self) -> bool:
@@ -72,7 +76,13 @@ def node_facts(seat: Seat) -> dict[str, object]:
     }
 
 
-def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_above: Mapping[str, object]) -> Job:
+def make_job(
+    stage: Stage,
+    seating: Seating,
+    facts: Mapping[str, object],
+    set_above: Mapping[str, object],
+    spares: tuple[str, ...] = (),
+) -> Job:
     """The job of a `launch` stage. Raises FilesWrong with every template that cannot be filled.
 
     Weakest first, templates see: `facts` of the cluster, facts of the node, the node's `vars`, and `set_above` them:
@@ -92,6 +102,7 @@ def make_job(stage: Stage, seating: Seating, facts: Mapping[str, object], set_ab
         given["barrier"],
         given["barrier_folder"],
         _watch(given["watch"]),
+        spares,
     )
 
 
@@ -99,7 +110,9 @@ def _watch(given: Mapping[str, Any] | None) -> Watch | None:
     if given is None:
         return None
     progress = given["progress"]
-    return Watch(given["stall_s"], progress and re.compile(progress), given["on_stall"], given["stacks"])
+    return Watch(
+        given["stall_s"], progress and re.compile(progress), given["on_stall"], given["stacks"], given["baseline_s"]
+    )
 
 
 class _Filling:

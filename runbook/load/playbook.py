@@ -203,6 +203,7 @@ class _Reader:
             "workdir": given.get("workdir"),
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            "spares": tuple(given.get("spares") or ()),
             "detach": bool(given.get("detach", False)),
             "barrier": given.get("barrier", "controller"),
             "barrier_folder": given.get("barrier_folder"),
@@ -225,6 +226,7 @@ class _Reader:
             "progress": progress,
             "on_stall": given.get("on_stall", "report"),
             "stacks": bool(given.get("stacks", True)),
+            "baseline_s": self._seconds(given.get("baseline", "10m"), (*keys, "baseline")) or 600.0,
         }
 
     def _regex(self, text: str, keys: Keys) -> int | None:
@@ -240,7 +242,7 @@ class _Reader:
         words = [index for index, word in enumerate(given.get("command", [])) if word is not None]
         places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
         places |= {("env", name): ("env", name) for name in given.get("env") or {}}
-        places |= {(key,): (key,) for key in ("launcher", "workdir") if key in given}
+        places |= {(key,): (key,) for key in ("launcher", "workdir", "spares") if key in given}
         spans = {place: self._document.span(*keys, *inner) for place, inner in places.items()}
         return {place: span for place, span in spans.items() if span is not None}
 

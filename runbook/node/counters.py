@@ -1,7 +1,8 @@
 """What this node counts: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and waiting
 for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
 
-Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s": for it}.
+Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s": for it,
+"pid": of a rank, whose control group may hold it back, or null}.
 Gives {"clock": seconds of this node's monotonic clock, "interfaces": {name: {counter: number or null}}, with the devices that
 a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number or null}},
 "machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's log, or null}.
@@ -62,7 +63,7 @@ def look(arguments):
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
         "tcp": tcp(),
         "ports": ports(),
-        "machine": machine(),
+        "machine": machine(arguments["pid"]),
         "gpus": None if smi is None else gpus(smi, arguments["gpus"], arguments["deadline_s"]),
         "xids": xids() if arguments["gpus"] else None,
     }
@@ -95,30 +96,34 @@ def ports():
     return found
 
 
-def machine():
-    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or our group was held back."""
+def machine(pid):
+    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
     found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout", "oom_kill")}
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
         found[what + "_waited_us"] = whole(waited and waited.group(1))
-    found["quota_us"] = held_back()
+    found["quota_us"] = held_back(pid) if pid else None
     return found
 
 
-def held_back():
-    """Microseconds for which our control group has waited for its CPU quota, in either kind of hierarchy."""
-    for line in (read("/proc/self/cgroup") or "").splitlines():
+def held_back(pid):
+    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of hierarchy."""
+    found = None
+    for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        base = "/sys/fs/cgroup/" + (controllers + "/" if controllers else "")
-        for folder in (base + path.lstrip("/"), base):
-            said = read(os.path.join(folder, "cpu.stat")) or ""
+        base = "/sys/fs/cgroup/" + controllers
+        while True:
+            said = read(os.path.join(base, path.strip("/"), "cpu.stat")) or ""
             waited = re.search(r"^throttled_(usec|time) (\d+)$", said, re.MULTILINE)
             if waited:
-                return int(waited.group(2)) // (1 if waited.group(1) == "usec" else 1000)
-    return None
+                found = (found or 0) + int(waited.group(2)) // (1 if waited.group(1) == "usec" else 1000)
+            if not path.strip("/"):
+                break
+            path = os.path.dirname(path.rstrip("/"))
+    return found
 
 
 def whole(text):

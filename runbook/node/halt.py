@@ -37,10 +37,7 @@ def look(arguments):
     threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - begun)))
     after, bytes_after, carried_after = processes(ours), tcp_bytes(), carried()
     seconds = time.monotonic() - begun
-    hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    for pid, entry in after.items():
-        used = entry["ticks"] - before[pid]["ticks"] if pid in before else 0
-        entry["cpu"] = round(used / hertz / seconds, 2)
+    hertz = tell_cpu(before, after, seconds)
     ranks = {}
     for rank, leader in leaders.items():
         mine = family(after, leader)
@@ -69,20 +66,32 @@ def look(arguments):
             "stack": stacks.get(rank),
             "own_stacks": own_stacks(arguments["stacks"], mine) if arguments.get("stacks") else {},
         }
-    kin = {entry["pid"] for leader in ours for entry in family(after, leader)}
-    others = [entry for pid, entry in after.items() if pid not in kin and entry["cpu"] >= BUSY]
-    others.sort(key=lambda entry: -entry["cpu"])
     return {
         "ranks": ranks,
-        "busy": [
-            {"pid": e["pid"], "user": owner(e["pid"]), "command": command(e), "cpu": e["cpu"]} for e in others[:6]
-        ],
+        "busy": busy(after, ours),
         "carried": None if carried_before is None or carried_after is None else carried_after - carried_before,
         "cpus": os.cpu_count(),
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
         "seconds": seconds,
     }
+
+
+def tell_cpu(before, after, seconds):
+    """Put down for each process the share of one CPU that it used meanwhile; gives the ticks of a second."""
+    hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid, entry in after.items():
+        used = entry["ticks"] - before[pid]["ticks"] if pid in before else 0
+        entry["cpu"] = round(used / hertz / max(0.01, seconds), 2)
+    return hertz
+
+
+def busy(entries, ours):
+    """The processes besides ours that use most of the CPU."""
+    kin = {entry["pid"] for leader in ours for entry in family(entries, leader)}
+    others = [entry for pid, entry in entries.items() if pid not in kin and entry["cpu"] >= BUSY]
+    others.sort(key=lambda entry: -entry["cpu"])
+    return [{"pid": e["pid"], "user": owner(e["pid"]), "command": command(e), "cpu": e["cpu"]} for e in others[:6]]
 
 
 def processes(ours):

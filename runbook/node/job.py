@@ -23,6 +23,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -30,9 +31,11 @@ import time
 
 from journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
 from owned import document, is_ours, listed, opened, ours, safe, write
+from steps import USUAL, number, step_in
 from tool import find, run
 
 KEPT = "KEPT"
+PART = 16 * 1024  # of a log, where steps are looked for
 KEEPER_S = 2.0  # what a keeper may take to end after it wrote down the end of its process
 
 
@@ -145,6 +148,8 @@ def known(order):
         for name in attempts_of(folder):
             attempts[name], bad = journals(os.path.join(folder, name), alive, used=True)
             damaged += bad
+            for facts in attempts[name]:
+                facts["use"].update(steps(os.path.join(folder, name), facts, pattern(about)))
         jobs.append({"about": about, "folder": folder, "attempts": attempts, "damaged": damaged})
     return {"jobs": jobs, "time": time.time()}
 
@@ -301,6 +306,48 @@ def log(folder, name):
     if not path.startswith(os.path.realpath(folder) + "/"):
         raise OSError("it leads out of its folder")
     return opened(path, strict=False)
+
+
+def pattern(about):
+    """What finds the number of a step in a job's lines."""
+    try:
+        return re.compile(about.get("progress") or USUAL)
+    except (re.error, RecursionError, OverflowError):
+        return USUAL
+
+
+def steps(folder, facts, finds):
+    """The highest step that a process, or a rank that it started, told, how long ago, and the first one: where any was."""
+    told = []
+    for name in [facts["name"]] + (facts.get("each") or []):
+        for end in (".step", ".out", ".err"):
+            try:
+                with log(folder, name + end) as file:
+                    age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
+                    first, last = (step_told(part, end, finds) for part in ends(file))
+            except OSError:
+                continue
+            if last is not None:
+                told.append((last, -age, first))
+    if not told:
+        return {}
+    last, age, first = max(told, key=lambda one: one[:2])
+    return {"step": last, "step_age_s": -age, "first_step": last if first is None else first}
+
+
+def ends(file):
+    """The lines at the beginning of a file, and those at its end, the last one first."""
+    first = file.read(PART)
+    file.seek(max(0, os.fstat(file.fileno()).st_size - PART))
+    last = file.read(PART)
+    begin, end = (part.decode("utf-8", "replace").splitlines() for part in (first, last))
+    return begin, end[::-1]
+
+
+def step_told(lines, end, finds):
+    """The first step that these lines tell."""
+    found = (number(line.strip()) if end == ".step" else step_in(line, finds) for line in lines)
+    return next((step for step in found if step is not None), None)
 
 
 def fingerprint(folder):

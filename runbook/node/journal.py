@@ -125,6 +125,7 @@ ABOUT: Mapping[str, Kind] = {
     "began": TIME,
     "run_dir": TEXT,
     "made_from": list_of(TEXT),
+    "progress": perhaps(TEXT),
 }
 
 DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}

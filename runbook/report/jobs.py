@@ -17,7 +17,7 @@ Row = Sequence[str]
 
 def as_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *, ranks: bool) -> str:
     """`jobs` as `as_facts` gives them."""
-    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY")]
+    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY", "STEP")]
     rows += [_row(job) for job in jobs]
     lines = _table(rows) if jobs else ["no job on these nodes"]
     for job in jobs if ranks else ():
@@ -39,7 +39,7 @@ def as_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str]) -> 
     return json.dumps({"version": 1, "jobs": list(jobs), "unreached": dict(unreached)}, indent=2) + "\n"
 
 
-RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY")
+RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY", "STEP")
 
 
 def _row(job: Mapping[str, Any]) -> Row:
@@ -60,7 +60,18 @@ def _row(job: Mapping[str, Any]) -> Row:
         cpu,
         memory,
         bytes_text(sum(gpu)) if gpu else "-",
+        _step(job["ranks"]),
     )
+
+
+def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """The highest step of these processes, steps a second since they were started, and how long ago it was told."""
+    told = [one for one in ranks if one.get("step") is not None]
+    if not told:
+        return "-"
+    one = max(told, key=lambda one: (one["step"], -one["step_age_s"]))
+    speed = "" if one["steps_per_s"] is None else f", {one['steps_per_s']:.3g}/s"
+    return f"{one['step']:,}{speed}, {seconds_text(one['step_age_s'])} ago"
 
 
 def _rank(one: Mapping[str, Any]) -> Row:
@@ -76,6 +87,7 @@ def _rank(one: Mapping[str, Any]) -> Row:
         f"{one['cpu']:.1f}" if one["alive"] else "-",
         bytes_text(one["rss"]) if one["alive"] else "-",
         bytes_text(one["gpu_bytes"]) if one["gpu_bytes"] is not None else "-",
+        _step([one]),
     )
 
 

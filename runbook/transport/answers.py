@@ -480,6 +480,17 @@ class Halt(TypedDict):
     seconds: Seconds
 
 
+class RankStanding(TypedDict):
+    pid: Pid
+    states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
+    stacks: Annotated[list[Text], Meta(max_length=1000)]
+
+
+class Standing(TypedDict):
+    ranks: dict[Digits, RankStanding]
+    busy: list[BusyProcess]
+
+
 class CollectedAnswer(TypedDict):
     """What one tool or file gave. `left_out` counts bytes; `code` is null where nothing ended."""
 
@@ -598,6 +609,7 @@ ANSWERS: Mapping[str, Any] = {
     "route": Routes,
     "flows": Flows,
     "halt": Halt,
+    "standing": Standing,
     "collect": Collected,
     "job prepare": Prepared,
     "job watch": Watched,

@@ -51,9 +51,10 @@ FRAMES_A_SECOND = 5_000
 
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "counters": ("gpus", "link"),
-    "job": ("journal",),
+    "job": ("journal", "steps"),
     "mesh": ("turns",),
     "ping": ("turns", "echo"),
+    "standing": ("halt",),
 }
 """What node programs import of ours, beside `tool`."""
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.jobs.progress import USUAL, Progress
+from runbook.jobs.progress import Progress
 from runbook.jobs.stalled import Frame, Standing, accused, frames_of
 from runbook.launch.job import Watch
+from runbook.node.steps import step_in
 
 MAIN = Frame("/srv/train.py", 90, "<module>")
 STEP = Frame("/srv/train.py", 46, "main")
@@ -94,8 +95,7 @@ def test_dumps_of_both_tools_are_read() -> None:
     ],
 )
 def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
-    found = USUAL.search(line)
-    assert (found and next(group for group in found.groups() if group)) == step
+    assert step_in(line) == (step and int(step))
 
 
 def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from lab import Lab
 from lab.cli import runbook_finish, runbook_start
+from lab.cpu import limited_cpu
 from profiles import one_in
 
 from .test_launch import EXAMPLE, launch, nothing_left, pids, playbook, started
@@ -165,3 +167,42 @@ def test_segments_that_are_sent_again_are_named_with_their_node(lab: Lab) -> Non
     words = r"counters-rising: node-b: [\d,]+ TCP segments were sent again in .* of [\d,]+\)"
     assert re.search(words, warned["node-b"]), warned
     assert "counters-rising" not in warned["node-a"]
+
+
+COMPUTES = """
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def main() -> None:"""
+
+
+@pytest.mark.thorough
+def test_a_node_whose_cpu_is_cut_is_named_with_its_quota(lab: Lab) -> None:
+    text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
+    text = text.replace(HELD, f"{HELD}\n        compute(0.05)")
+    for host in lab:
+        host.write("~/work/train.py", text, user=lab.user)
+    inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
+    file = playbook(lab, "--steps, 1000000, --pause, '0.1'", ", watch: {baseline: 40s}")
+    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
+    started(lab, "step 5 ", timeout=150)
+    events = lab.tmp / "run" / "events.jsonl"
+    wait_for_event(events, '"pace"')
+    time.sleep(45.0)  # the baseline, as a healthy training has it
+    assert "training-slowed" not in events.read_text()
+    ranks = [pid for pid, line in lab["node-b"].processes() if "train.py" in line]
+    with limited_cpu(ranks, 0.1):
+        wait_for_event(events, "training-slowed", timeout=180.0)
+        run.send_signal(signal.SIGINT)
+        done = runbook_finish(run, timeout=60)
+    assert done.returncode == 130, done
+    told = [event for event in map(json.loads, events.read_text().splitlines()) if "warning" in event.get("data", {})]
+    (slowed,) = [event for event in told if event["data"]["warning"] == "training-slowed"]
+    assert slowed["node"] == "node-b"
+    assert "the others wait for node-b: rank 1 on node-b waits for others" in slowed["text"]
+    assert "slower than in its first minutes" in slowed["text"]
+    assert "CPU quota" in slowed["text"]
+    nothing_left(lab)

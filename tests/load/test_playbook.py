@@ -183,5 +183,11 @@ def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
           - launch: {command: [a], watch: {stall: 10m, progress: 'it (\d+)', on_stall: retry, stacks: false}}
         """
     watched, more = (stage.launch["watch"] for stage in playbook(tmp_path, text).stages)
-    assert watched == {"stall_s": None, "progress": None, "on_stall": "report", "stacks": True}
-    assert more == {"stall_s": 600.0, "progress": r"it (\d+)", "on_stall": "retry", "stacks": False}
+    assert watched == {"stall_s": None, "progress": None, "on_stall": "report", "stacks": True, "baseline_s": 600.0}
+    assert more == {
+        "stall_s": 600.0,
+        "progress": r"it (\d+)",
+        "on_stall": "retry",
+        "stacks": False,
+        "baseline_s": 600.0,
+    }

@@ -14,7 +14,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 
 _OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
-_OF_A_RUN = ("retries", "start_timeout", "grace", "watch", "detach", "barrier", "barrier_folder")
+_OF_A_RUN = ("retries", "spares", "start_timeout", "grace", "watch", "detach", "barrier", "barrier_folder")
 """Keys that a rendered script knows nothing of."""
 
 
@@ -45,6 +45,19 @@ def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
     elif watch["on_stall"] == "retry" and not launch["retries"]:
         message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
         yield Problem("playbook.watch-does-nothing", message, span, "add `retries: 1`, or write `on_stall: stop`")
+
+
+def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
+    launch = staged.stage.launch
+    if not _given(staged, "spares") or not launch["spares"]:
+        return
+    span = staged.file.document.key_span(*staged.keys, "launch", "spares")
+    if launch["detach"]:
+        message = "a detached job is not tried again, so that no spare ever takes a place in it"
+        yield Problem("playbook.spares-do-nothing", message, span, "remove `spares`, or `detach`")
+    elif not launch["retries"]:
+        message = "a spare takes its place in another attempt, and there is none without `retries`"
+        yield Problem("playbook.spares-do-nothing", message, span, "add `retries: 1`")
 
 
 def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
