@@ -17,7 +17,6 @@ from runbook.jobs.pace import Slower
 from runbook.jobs.stalled import TOGETHER, frames_of
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import Gpu
 
 LOOKS = 24
 EVERY_S = 0.4
@@ -38,6 +37,10 @@ PAGES = 1000
 """Pages a second that are swapped: 4 MB."""
 
 
+Why = Mapping[str, str]
+"""Reasons in words, by what kind of thing they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waits:
     """A rank, and for what part of the looks it waited for others; None where too few of them told."""
@@ -45,6 +48,11 @@ class Waits:
     node: str
     label: str
     share: float | None
+
+    def __str__(self) -> str:
+        return f"{self.label} waits for others " + (
+            "for an unknown part of the time" if self.share is None else f"{self.share:.0%} of the time"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,75 +84,82 @@ def late(seen: Sequence[Waits]) -> Late | None:
     waiting = [share for one, share in shares if one.node not in guilty]
     if len(guilty) != 1 or not waiting or min(waiting) < MUCH:
         return None
-    one, least = min(shares, key=lambda pair: pair[1])
+    one, _ = min(shares, key=lambda pair: pair[1])
     return Late(
         one.node,
-        f"the others wait for {one.node}: {one.label} waits for others {least:.0%} of the time, and every rank of the other "
-        f"nodes at least {min(waiting):.0%}",
+        f"the others wait for {one.node}: {one}, and every rank of the other nodes at least {min(waiting):.0%}",
     )
 
 
-def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Facts]) -> Iterator[str]:
+def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Facts]) -> Why:
     """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
-    if then is not None and now is not None:
-        yield from _of_machine(node, then, now)
+    found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
         if held := held_back(gpu):
-            yield f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
+            found[f"gpu {gpu.index}"] = f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
     for one in busy:
         if one["cpu"] >= BUSY:
-            yield f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, {one['command']}"
+            found[f"process {one['pid']}"] = (
+                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, {one['command']}"
+            )
+    return found
 
 
-def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[str]:
+def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, str]]:
     seconds = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
         return (rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
 
     if (share := risen("quota_us") / 1e6) >= HELD_BACK:
-        yield f"the ranks of {node} are held back by the CPU quota of their control group, {share:.1f} s in each second"
+        yield (
+            "quota",
+            f"the ranks of {node} are held back by the CPU quota of their control group, {share:.1f} s in each second",
+        )
     if (share := risen("memory_waited_us") / 1e6) >= MEMORY:
-        yield f"processes on {node} wait for memory {share:.0%} of the time"
+        yield "memory", f"processes on {node} wait for memory {share:.0%} of the time"
     if (pages := risen("pswpin") + risen("pswpout")) >= PAGES:
-        yield f"{node} swaps {pages:,.0f} pages a second"
+        yield "memory", f"{node} swaps {pages:,.0f} pages a second"
     if (share := risen("cpu_waited_us") / 1e6) >= WAITED:
-        yield f"processes on {node} wait for a CPU {share:.0%} of the time"
+        yield "cpu", f"processes on {node} wait for a CPU {share:.0%} of the time"
 
 
-def unlike(gpus: Mapping[str, Sequence[Gpu]]) -> list[str]:
-    """Nodes of which a GPU is held back, where others are not."""
-    held = [node for node, found in gpus.items() if any(held_back(gpu) for gpu in found)]
-    return held if len(held) < len(gpus) else []
+def own(why: Mapping[str, Why], node: str) -> Why:
+    """What is to be said of this node, and not of all."""
+    return {
+        kind: says
+        for kind, says in why.get(node, {}).items()
+        if len(why) < 2 or not all(kind in each for each in why.values())
+    }
 
 
 def judge(
-    slower: Slower | None, found: Late | None, why: Mapping[str, Sequence[str]], nodes: Sequence[str]
+    slower: Slower | None, found: Late | None, why: Mapping[str, Why], seen: Sequence[str] = ()
 ) -> dict[str, Finding]:
-    """A finding by node; none where nothing is to be said. `why`: reasons by node. `slower` is None where the training was
-    looked at for late nodes alone."""
+    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the training
+    was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
     pace = pace_text(slower) if slower else ""
     if found is not None:
-        own = why.get(found.node, ())
-        says = "; ".join([*([pace] if pace else []), found.says, *own[:2]])
-        remedy = _remedy(found.node, own)
-        return {found.node: Finding("training-slowed", says, remedy, tuple(own))}
+        known = own(why, found.node)
+        says = "; ".join([*([pace] if pace else []), found.says, *list(known.values())[:2]])
+        return {found.node: Finding("training-slowed", says, _remedy(found.node, known), (*known.values(), *seen))}
     if slower is None:
         return {}
-    evidence = [line for node in nodes for line in why.get(node, ())]
-    if not evidence and not slower.at_once:
-        return {}  # the steps themselves may have grown
-    suspects = [node for node in nodes if why.get(node)]
+    suspects = [node for node in why if own(why, node)]
     if len(suspects) == 1:
-        node = suspects[0]
-        says = f"{pace}; no node is seen to be late, and of {node} alone there is something to say: {why[node][0]}"
-        return {node: Finding("training-slowed", says, _remedy(node, why[node]), tuple(evidence))}
-    says = f"{pace}; no node can be told from the others" + (f": {'; '.join(evidence[:2])}" if evidence else "")
+        node, known = suspects[0], own(why, suspects[0])
+        evidence = (*known.values(), *seen)
+        says = f"{pace}; no node is seen to be late, and of {node} alone there is something to say: {evidence[0]}"
+        return {node: Finding("training-slowed", says, _remedy(node, known), evidence)}
+    lines = [line for each in why.values() for line in each.values()]
+    if not lines and not slower.at_once:
+        return {}  # the steps themselves may have grown
+    says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
         "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the network "
         "that all share; the stage `links`, run beside it, tells of the network"
     )
-    return {node: Finding("training-slowed", says, remedy, tuple(evidence)) for node in nodes[:1]}
+    return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
 
 
 def pace_text(slower: Slower) -> str:
@@ -153,12 +168,12 @@ def pace_text(slower: Slower) -> str:
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
 
 
-def _remedy(node: str, why: Sequence[str]) -> str:
-    first = why[0] if why else ""
-    if "quota" in first:
+def _remedy(node: str, known: Why) -> str:
+    first = next(iter(known), "")
+    if first == "quota":
         return f"on {node}: raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there"
-    if first.startswith("GPU "):
+    if first.startswith("gpu "):
         return f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so"
-    if "swap" in first or "memory" in first:
+    if first == "memory":
         return f"on {node}: `free -m`, `vmstat 1`; less work a rank, or more memory"
     return f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it stays so"

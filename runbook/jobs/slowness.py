@@ -9,7 +9,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.crew import Crew
 from runbook.jobs.pace import Paces, Slower
 from runbook.jobs.readings import Readings
-from runbook.jobs.slowed import EVERY_S, LOOKS, Late, Waits, judge, late, pace_text, reasons, waits
+from runbook.jobs.slowed import EVERY_S, LOOKS, Late, Waits, Why, judge, late, pace_text, reasons, waits
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -17,6 +17,7 @@ EARLY = 0.2
 """After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first step."""
 
 ANSWER_S = 45.0
+MOST_SHOWN = 16
 
 
 class Slowness:
@@ -38,6 +39,7 @@ class Slowness:
         self._early = False
         self._told = False
         self._busy: dict[str, list[Facts]] = {}
+        self._seen: list[Waits] = []
 
     def look(self) -> None:
         now = time.monotonic()
@@ -58,16 +60,17 @@ class Slowness:
 
     def _say_what(self, slower: Slower | None, found: Late | None) -> None:
         why = {name: self._why(name) for name in self._crew.nodes}
-        findings = judge(slower, found, why, self._crew.nodes)
+        findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]])
         self._told = bool(findings) or slower is not None
         for node, finding in findings.items():
             self._tell(node, finding)
         if slower is not None and not findings:
             self._say(f"{pace_text(slower)}, on all nodes alike: the steps themselves may have grown")
 
-    def _why(self, name: str) -> list[str]:
+    def _why(self, name: str) -> Why:
         then, now = self._readings.before.get(name), self._readings.last.get(name)
-        return [*reasons(name, then, now, self._busy.get(name, ())), *self._readings.rose.get(name, ())]
+        rose = {says: says for says in self._readings.rose.get(name, ())}
+        return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
 
     def _late(self, *, by_stack: bool) -> Late | None:
         """None also where a rank has a GPU, for which it waits as for another rank."""
@@ -86,7 +89,7 @@ class Slowness:
             }
             return crew.at.session(node).call("standing", order, timeout_s=ANSWER_S)
 
-        seen: list[Waits] = []
+        self._seen = seen = []
         for name, answer in crew.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
             told = answer["ranks"] if isinstance(answer, dict) else {}
             self._busy[name] = answer["busy"] if isinstance(answer, dict) else []

@@ -52,6 +52,7 @@ OF_GPU = (
 )
 XID = re.compile(r"\bS?Xid \(")
 MOST_LINES = 200
+MOST_PROCESSES = 8
 DMESG_S = 3
 
 
@@ -103,8 +104,18 @@ def machine(pid):
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
         found[what + "_waited_us"] = whole(waited and waited.group(1))
-    found["quota_us"] = held_back(pid) if pid else None
+    waited = [held_back(one) for one in descent(pid)] if pid else []
+    found["quota_us"] = max((one for one in waited if one is not None), default=None)
     return found
+
+
+def descent(pid):
+    """A process and what it started, the first of them."""
+    found = [pid]
+    for one in found:
+        if len(found) < MOST_PROCESSES:
+            found += [int(child) for child in (read("/proc/%d/task/%d/children" % (one, one)) or "").split()]
+    return found[:MOST_PROCESSES]
 
 
 def held_back(pid):

@@ -182,11 +182,11 @@ def main() -> None:"""
 @pytest.mark.thorough
 def test_a_node_whose_cpu_is_cut_is_named_with_its_quota(lab: Lab) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
-    text = text.replace(HELD, f"{HELD}\n        compute(0.05)")
+    text = text.replace(HELD, f"{HELD}\n        compute(0.03)")
     for host in lab:
         host.write("~/work/train.py", text, user=lab.user)
     inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
-    file = playbook(lab, "--steps, 1000000, --pause, '0.1'", ", watch: {baseline: 40s}")
+    file = playbook(lab, "--steps, 1000000, --pause, '0.03'", ", watch: {baseline: 40s}")
     run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
     started(lab, "step 5 ", timeout=150)
     events = lab.tmp / "run" / "events.jsonl"
@@ -194,7 +194,7 @@ def test_a_node_whose_cpu_is_cut_is_named_with_its_quota(lab: Lab) -> None:
     time.sleep(45.0)  # the baseline, as a healthy training has it
     assert "training-slowed" not in events.read_text()
     ranks = [pid for pid, line in lab["node-b"].processes() if "train.py" in line]
-    with limited_cpu(ranks, 0.1):
+    with limited_cpu(ranks, 0.04):
         wait_for_event(events, "training-slowed", timeout=180.0)
         run.send_signal(signal.SIGINT)
         done = runbook_finish(run, timeout=60)
