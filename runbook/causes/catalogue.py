@@ -33,7 +33,8 @@ CAUSES: Mapping[str, str] = {
     "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
     "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
     # reaching the node over its agent
-    "agent-lost": "the node's agent is not heard, not let in, or takes no new runs; or the server that it dials is not there",
+    "agent-lost": "the node's agent is not heard, not let in, or takes no new runs",
+    "server-gone": "the `runbook serve` that carries the streams to agents does not answer, or ended meanwhile",
     # reaching the node's container
     "container-runtime-missing": "the container runtime is not on the PATH of the login",
     "container-runtime-denied": "the login may not use the container runtime",

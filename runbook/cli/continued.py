@@ -14,9 +14,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from runbook.cli.run import detached, files_of
+from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import EXIT_CODES, causes
-from runbook.engine.runfolder import folder_of_run
-from runbook.jobs.outlast import outlast
+from runbook.engine.runfolder import ENDING, folder_of_run
+from runbook.jobs.follower import Follower, Launched
+from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (
     Emit,
@@ -30,9 +33,10 @@ from runbook.model.events import (
 )
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
+from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.report.jsonl import Jsonl, read, to_json
-from runbook.report.output import stdout
+from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record
 from runbook.report.result import Result
 
@@ -47,23 +51,27 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
     with folder_of_run(arguments.run_dir) as run_dir:
         events = list(read(run_dir / "events.jsonl"))
         started, stage = _left_running(run_dir, events, arguments.job)
-        with _open_again(run_dir, events, stage) as (emit, result):
+        launched = _launched(arguments, started, stage, events)
+        with _open_again(run_dir, events, stage, launched) as (emit, result):
 
             def say(
                 text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
             ) -> None:
                 emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
 
+            follower = Follower(
+                inventory,
+                started.run_id,
+                run_dir,
+                stage.name,
+                say=say,
+                leaving=leaving,
+                ending=(run_dir / ENDING).exists,
+                launched=launched,
+                forks=arguments.forks,
+            )
             try:
-                outcomes = outlast(
-                    inventory,
-                    started.run_id,
-                    run_dir,
-                    tell=lambda *_: None,  # the lines are in the files
-                    say=say,
-                    leaving=leaving,
-                    forks=arguments.forks,
-                )
+                outcomes = follower.follow(stage.started.nodes)
             except FilesWrong as wrong:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
@@ -87,10 +95,39 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
     return known.started, stage
 
 
+def _launched(
+    arguments: argparse.Namespace, started: RunStarted, stage: StageRecord, events: Sequence[Event]
+) -> Launched | None:
+    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another by now."""
+    if started.playbook != started.inventory:
+        return None
+    try:
+        playbook, inventory, _ = files_of(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
+        names = {node.name for node in inventory.nodes}
+        plan = make_plan(
+            detached(playbook),
+            inventory,
+            Choice(None if set(stage.started.nodes) == names else ":".join(stage.started.nodes)),
+        )
+        (planned,) = [one for one in plan.stages if isinstance(one.work, Job) and one.name == stage.name]
+    except (FilesWrong, ValueError) as error:
+        stderr.line(f"note: it is followed, and not launched again if it fails: {error}")
+        return None
+    assert isinstance(planned.work, Job)
+    told = [event.data.get("failed") for event in events if isinstance(event, Progress)]
+    causes = {str(one["attempt"]): str(one["cause"]) for one in told if isinstance(one, Mapping)}
+    return Launched(planned.work, planned.inventory, plan.sources, Redactor(plan.secrets), causes)
+
+
 @contextlib.contextmanager
-def _open_again(run_dir: Path, events: list[Event], stage: StageRecord) -> Iterator[tuple[Emit, Result]]:
+def _open_again(
+    run_dir: Path, events: list[Event], stage: StageRecord, launched: Launched | None
+) -> Iterator[tuple[Emit, Result]]:
     """Both readers of the run as it was before its launch had ended, `emit` for what comes now."""
-    events[:] = [event for event in events if not _is_end(event, stage)]
+    latest = max(
+        (at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data), default=0
+    )
+    events[:] = [event for at, event in enumerate(events) if not _is_end(event, stage, of_attempt=at > latest)]
     write_below(run_dir, "events.jsonl", data="".join(f"{to_json(event)}\n" for event in events))
     (run_dir / "result.json").unlink(missing_ok=True)
     result = Result()
@@ -100,19 +137,25 @@ def _open_again(run_dir: Path, events: list[Event], stage: StageRecord) -> Itera
         keep = Jsonl(file)
 
         def emit(event: Event) -> None:
+            event = launched.redactor.anything(event) if launched else event
             result(event)
-            keep(event)
+            if not (
+                isinstance(event, Progress) and "output" in event.data
+            ):  # what ranks write lies in files of its own
+                keep(event)
 
         yield emit, result
 
 
-def _is_end(event: Event, stage: StageRecord) -> bool:
-    """Whether it tells how the launch, or the run, ended."""
+def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
+    """Whether it tells how the launch, or the run, ended; `of_attempt`: it is of the latest attempt."""
     if isinstance(event, RunFinished):
         return True
     if isinstance(event, StageStarted | RunStarted) or getattr(event, "stage", "") != stage.name:
         return False
-    return isinstance(event, OutcomeReached | StageFinished) or (isinstance(event, Progress) and "ends" in event.data)
+    if isinstance(event, Progress):
+        return of_attempt and "ends" in event.data
+    return isinstance(event, OutcomeReached | StageFinished)
 
 
 def _told(

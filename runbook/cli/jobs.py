@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import signal
 import threading
@@ -15,8 +16,10 @@ from runbook.engine.runfolder import run_folder
 from runbook.jobs.attempt import Place
 from runbook.jobs.follow import Tell, crew_of, follow, read, supervise
 from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.launch import Stall
 from runbook.jobs.secrets import JobSecrets, job_secrets
 from runbook.jobs.stop import clean, living, stop
+from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.load.patterns import select
 from runbook.model.commands import word
@@ -162,7 +165,12 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
         known = _secrets_of(cluster, job)
         crew = crew_of(cluster, job, run_dir, _printer(arguments), known)
         stopping = _until_ctrl_c(crew.at.run)
-        end, outcomes, left = supervise(crew, grace_s=float(job.about.get("grace_s") or 30.0), stopping=stopping.is_set)
+        grace_s = float(job.about.get("grace_s") or 30.0)
+        end, outcomes, left = supervise(
+            crew,
+            grace_s=grace_s,
+            watched=lambda: (watch(crew, stopping=stopping.is_set, deadline=math.inf), Stall()),
+        )
         if end.kind == "stopped":
             stderr.line(
                 f"left it running; `runbook attach {word(job.id)}` comes back, `runbook stop {word(job.id)}` ends it"

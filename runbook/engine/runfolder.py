@@ -17,6 +17,8 @@ from runbook.model.surroundings import lack_behind
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """What a run puts into its folder."""
+ENDING = "ending.json"
+"""Put there by whoever wants the job of a run to end: whoever follows it then waits no longer for nodes that are not heard."""
 
 
 @contextlib.contextmanager

@@ -12,8 +12,10 @@ from runbook.jobs import ending
 from runbook.jobs.attempt import Place
 from runbook.jobs.crew import Crew
 from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.launch import Stall
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.secrets import JobSecrets
+from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import End, Fetching, watch
 from runbook.model.errors import Unreachable
@@ -60,14 +62,19 @@ def follow(
     return end, ending.drain(crew) if end.kind != "stopped" else []
 
 
-def supervise(crew: Crew, *, grace_s: float, stopping: Callable[[], bool]) -> tuple[End, list[Outcome], list[str]]:
-    """Attached: as `follow`, but the first failure, a node that is lost among them, ends the others; the outcomes say why it
+def supervise(
+    crew: Crew, *, grace_s: float, watched: Callable[[], tuple[End, Stall]], hurry: Callable[[], bool] = lambda: False
+) -> tuple[End, list[Outcome], list[str]]:
+    """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say why it
     failed, none where it did not."""
     with Fetching(crew):
-        end = watch(crew, stopping=stopping, deadline=math.inf)
-        if end.kind != "failed":
+        end, stall = watched()
+        if end.kind not in ("failed", "stalled"):
             return end, [], ending.drain(crew) if end.kind == "finished" else []
-        frozen = ending.freeze(crew)
-        ending.end(crew, grace_s=grace_s, why="another rank failed")
+        frozen = ending.freeze(crew) if end.kind == "failed" else {}
+        why = "another rank failed" if end.kind == "failed" else "the training made no steps any more"
+        ending.end(crew, grace_s=grace_s, why=why, hurry=hurry)
     left = ending.drain(crew)
+    if end.kind == "stalled":
+        return end, outcomes_of_stall(crew, stall.findings, stall.seconds), left
     return end, judge_attempt(crew, end, frozen), left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -65,29 +65,48 @@ class Launch(Check):
         while True:
             at.run.attempts += 1
             attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
-            tried = _Try(at, attempt)
+            tried = Try(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
-            guilty = _guilty(outcomes)
-            if guilty is None or at.stopping.is_set():
-                return outcomes
-            causes.append(guilty.findings[0].cause)
-            if tried.stalled and self.job.watch and self.job.watch.on_stall == "stop":
-                return outcomes
             gone = tried.gone(outcomes)
             replaced = 0 < len(gone) <= len(self.job.spares)
-            decision = decide(causes, self.job.retries, may_be_gone=tried.stalled, replaced=replaced)
-            if decision.again and time.monotonic() + decision.after_s > at.deadline:
-                decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
-            if decision.why:
-                at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node)
-            if not decision.again or at.stopping.wait(decision.after_s):
-                return [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
+            outcomes, after_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            if after_s is None or at.stopping.wait(after_s):
+                return outcomes
             if replaced:
                 at.run.tried[at.stage] = causes
                 at.run.leaving.update(gone)
                 return outcomes
             _find_again(at)
+
+
+def judge_retry(
+    at: Context,
+    attempt: Attempt,
+    outcomes: list[Outcome],
+    causes: list[str],
+    *,
+    stalled: bool,
+    replaced: bool = False,
+) -> tuple[list[Outcome], float | None]:
+    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt, None for
+    none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it; `replaced`: a spare comes
+    for the node with the cause."""
+    guilty = _guilty(outcomes)
+    if guilty is None or at.stopping.is_set():
+        return outcomes, None
+    causes.append(guilty.findings[0].cause)
+    job = attempt.job
+    if stalled and job.watch and job.watch.on_stall == "stop":
+        return outcomes, None
+    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=replaced)
+    if decision.again and time.monotonic() + decision.after_s > at.deadline:
+        decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
+    if decision.why:
+        failed = {"failed": {"attempt": attempt.folder, "cause": causes[-1]}}
+        at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node, None, failed)
+    told = [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
+    return told, decision.after_s if decision.again else None
 
 
 def _guilty(outcomes: list[Outcome]) -> Outcome | None:
@@ -118,8 +137,9 @@ class Stall:
     seconds: float = 0.0
 
 
-class _Try:
-    """One attempt from its preparation to its end. `stalled`: it was ended because it made no steps any more."""
+class Try:
+    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because it made
+    no steps any more."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -127,15 +147,19 @@ class _Try:
         self._job = attempt.job
         self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
-        self._crew = Crew(at, attempt.folder, attempt.places, logs)
-        self._members = {member.place.name: member for member in self._crew.members}
         self._progress = Progress(self._job.watch) if self._job.watch else None
-        self._crew.steps = self._steps
+        self.go_on_with(Crew(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
         self._pace_told = time.monotonic()
+
+    def go_on_with(self, crew: Crew) -> None:
+        """The processes of this attempt, as somebody who looked for them on the nodes found them."""
+        self._crew = crew
+        self._members = {member.place.name: member for member in crew.members}
+        crew.steps = self._steps
 
     def run(self) -> list[Outcome]:
         """With what was noticed on the nodes besides."""
@@ -176,7 +200,7 @@ class _Try:
                 says = f"all {len(crew.members)} processes started {self._skew} of each other"
                 at.say(says, None, None, {"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
-            end, stall = self._watch(deadline)
+            end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
             frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
@@ -215,19 +239,26 @@ class _Try:
         """For reports."""
         self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._crew.ends()}})
 
-    def _watch(self, deadline: float) -> tuple[End, Stall]:
-        """How the attempt ended; where a stall ended it, with its findings by guilty node."""
+    def watch(
+        self,
+        deadline: float,
+        stopping: Callable[[], bool] | None = None,
+        on_loss: Callable[[str, Unreachable], None] | None = None,
+    ) -> tuple[End, Stall]:
+        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node is told
+        there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is told."""
         progress, job = self._progress, self._job
-        if progress is None or job.watch is None or job.detach:
-            return watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline), Stall()
+        stopping = stopping or self._at.stopping.is_set
+        if progress is None or job.watch is None:
+            return watch(self._crew, stopping=stopping, deadline=deadline, on_loss=on_loss), Stall()
         progress.begin()
 
         def stalled() -> bool:
             self._say_pace(progress)
-            return progress.stalled_s() is not None
+            return progress.stalled_s() is not None and not any(member.lost for member in self._crew.members)
 
         while True:
-            end = watch(self._crew, stopping=self._at.stopping.is_set, deadline=deadline, stalled=stalled)
+            end = watch(self._crew, stopping=stopping, deadline=deadline, on_loss=on_loss, stalled=stalled)
             if end.kind != "stalled":
                 return end, Stall()
             self._at.say("no step for too long: looking at every rank")
@@ -348,9 +379,13 @@ class _Try:
         )
         return Outcome.failed(name, finding)
 
-    def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+    def heard(self, place: Place, lines: list[str]) -> None:
+        """Lines that a rank printed, which may tell its step."""
         if self._progress:
             self._progress.heard(place.rank, lines)
+
+    def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+        self.heard(place, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 

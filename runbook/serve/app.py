@@ -86,7 +86,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
-    app.state.desk = Desk(settings.data, store, changed.publish)
+    app.state.desk = Desk(settings.data, store, changed.publish, fleet)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
     return app
 

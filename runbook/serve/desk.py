@@ -12,9 +12,10 @@ from pathlib import Path
 from starlette.requests import Request
 
 from runbook.serve.agents.fleet import Fleet
+from runbook.serve.agents.states import AgentState
 from runbook.serve.groups.files import GroupFile, Groups, NoGroup
 from runbook.serve.groups.look import DRAFT, Linted, Meaning, linted, meaning
-from runbook.serve.runs.folders import Runs
+from runbook.serve.runs.folders import RunRow, Runs
 from runbook.serve.runs.start import Processes
 from runbook.serve.store import Store
 
@@ -34,16 +35,21 @@ class Look:
 class Desk:
     """One for a server, which may be used from several threads."""
 
-    def __init__(self, data: Path, store: Store, changed: Callable[[str], object]) -> None:
+    def __init__(self, data: Path, store: Store, changed: Callable[[str], object], fleet: Fleet) -> None:
         data = data.resolve()
         for left in data.glob(f"{DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
-        self.processes = Processes(data, self.runs, changed)
+        self.processes = Processes(data, self.runs, changed, fleet.reachable)
         self.changed = changed
+        self._fleet = fleet
         self._kept: OrderedDict[tuple[str, str], Look] = OrderedDict()
         self._lock = threading.Lock()
+
+    def unheard(self, row: RunRow) -> list[AgentState]:
+        """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, and nobody sees them."""
+        return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
     def look(self, name: str) -> Look:
         """Raises NoGroup."""

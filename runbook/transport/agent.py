@@ -22,6 +22,8 @@ from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 
 SOCKET = "agents.sock"
+SERVER_GONE = "server-gone"
+"""The cause where the server is not there: nothing is known then of the agents."""
 
 ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
 """A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and why."""
@@ -108,10 +110,10 @@ class AgentStream:
             self._socket.settimeout(None)
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise gone(node.name, self._path, f"it did not open a stream: {error}") from None
+            raise _no_answer(node.name, self._path, f"it did not open a stream: {error}") from None
         if refused is not None:
             self._socket.close()
-            raise refused.unreachable() or gone(node.name, self._path, "it opened no stream")
+            raise refused.unreachable() or _no_answer(node.name, self._path, "it opened no stream")
         self._frames = self._receive()
 
     def write(self, data: bytes) -> None:
@@ -143,6 +145,8 @@ class AgentStream:
     def why(self, says: str) -> Unreachable | None:
         """What the server knows against the node; None where it hears it."""
         told = self._told.unreachable(says) if self._told else None
+        if self._told is None and self._over.is_set():  # a server that goes on says why a stream is over
+            return gone(f"{says}; the server ended its stream without a word: it was stopped, or is gone")
         try:
             told = told or ask(self._path, self._node.name).unreachable(says)
         except Unreachable as error:
@@ -181,7 +185,7 @@ def ask(path: Path, node: str) -> Told:
             asking.sendall(framed(ASK, msgspec.json.encode(Question(node, False))))
             return _told(_read(asking)[1])
         except (OSError, ValueError) as error:
-            raise gone(node, path, f"it does not answer: {error}") from None
+            raise _no_answer(node, path, f"it does not answer: {error}") from None
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
@@ -192,7 +196,7 @@ def enrolment(path: Path, by: str, name: str | None) -> str:
             asking.sendall(framed(ENROL, msgspec.json.encode(Wanted(by, name))))
             told = _told(_read(asking)[1])
         except (OSError, ValueError) as error:
-            raise gone(name or "a new node", path, f"it does not answer: {error}") from None
+            raise _no_answer(name or "a new node", path, f"it does not answer: {error}") from None
     if (refused := told.unreachable()) is not None:
         raise refused
     return told.says
@@ -220,12 +224,13 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def gone(node: str, path: Path, says: str) -> Unreachable:
-    return Unreachable(
-        "agent-lost",
-        f"{node} is reached by its agent, and no server answers at {path}: {says}",
-        "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`",
-    )
+def gone(says: str) -> Unreachable:
+    fix = "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`; then run again"
+    return Unreachable(SERVER_GONE, says, fix)
+
+
+def _no_answer(node: str, path: Path, says: str) -> Unreachable:
+    return gone(f"{node} is reached by its agent, and no server answers at {path}: {says}")
 
 
 def _connected(path: Path, node: str) -> socket.socket:
@@ -236,7 +241,7 @@ def _connected(path: Path, node: str) -> socket.socket:
             made.connect(address)
     except OSError as error:
         made.close()
-        raise gone(node, path, str(error)) from None
+        raise _no_answer(node, path, str(error)) from None
     return made
 
 

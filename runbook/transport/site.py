@@ -49,13 +49,21 @@ class Site:
     """The open sessions, by node name, and what stood in the way of the others."""
 
     def __init__(
-        self, run_id: str, *, forks: int = 64, keep: bool = False, inventory: str = "", looks: bool = False
+        self,
+        run_id: str,
+        *,
+        forks: int = 64,
+        keep: bool = False,
+        inventory: str = "",
+        looks: bool = False,
+        again: bool = False,
     ) -> None:
         """`inventory` is the path of its file, by which a server is found that agents dial. `looks`: nothing new is to run on
-        the nodes."""
+        the nodes. `again`: the run goes on, whose folders another controller left on the nodes."""
         self.run_id = run_id
         self.inventory = inventory
         self.looks = looks
+        self.again = again
         self.forks = forks
         self.keep = keep
         self.sessions: dict[str, Session] = {}
@@ -123,6 +131,7 @@ class Site:
 
     def _open_one(self, node: Node, *, again: bool = False) -> None:
         with self.pace.turn():
+            again = again or self.again
             session = self._enter(node, again) if node.entry else self._session(node, self._stream(node), again)
         with self._lock:
             self.sessions[node.name] = session

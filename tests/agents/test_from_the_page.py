@@ -135,3 +135,23 @@ def test_stop_and_restart_from_the_page(lab: AgentLab) -> None:
     assert page.run(again)["causes"] == ["terminated-from-outside"]
     for host in lab:
         wait_until("no rank is left", lambda host=host: ranks(lab, host) == [], timeout=60)  # type: ignore[misc]
+
+
+def test_a_run_whose_checks_ended_with_the_server_begins_again(lab: AgentLab) -> None:
+    group(lab, "--pause", "0.1")
+    page = Page(lab)
+    id = page.press("/groups/train/start")
+    events = lab.data / "runs" / id / "events.jsonl"
+    wait_until("the checks run", lambda: events.exists() and '"check": "port"' in events.read_text(), timeout=120)
+    lab.kill_server()
+    wait_until(
+        "the run has ended",
+        lambda: (lab.data / "runs" / id / "result.json").exists(),
+        timeout=120,
+    )
+    assert json.loads((lab.data / "runs" / id / "result.json").read_text())["causes"] == ["server-gone"]
+    lab.server = lab.serve()
+    page = Page(lab)
+    assert page.run(id)["running"]
+    wait_until("the page tells the end", lambda: page.run(id)["verdict"], timeout=400)
+    assert page.run(id)["verdict"] == "pass", page.run(id)

@@ -86,7 +86,7 @@ def test_a_run_ends_with_the_server_and_leaves_nothing(lab: AgentLab) -> None:
     done = runbook_finish(process)
     assert done.returncode == 3, done
     causes = {one["findings"][0]["cause"] for one in done.json()["stages"][-1]["outcomes"]}
-    assert causes == {"agent-lost"}, done
+    assert causes == {"server-gone"}, done
     for host in lab:
         wait_until("nothing is left", lambda host=host: len(host.processes(lab.user)) == 1)  # type: ignore[misc]
     lab.server = lab.serve()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from ports import free_port
 
 from serve.running import Running, running
@@ -27,8 +28,10 @@ nodes:
 launch:
   detach: true
   grace: 5s
-  command: [/bin/sh, -c, 'echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do n=$((n+1)); echo "rank $RANK line $n"; sleep 0.05; done; echo "rank $RANK all $n"']
+{more}  command: [/bin/sh, -c, '{program}']
 """
+COUNTS = 'echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do n=$((n+1)); echo "rank $RANK line $n"; sleep 0.05; done; echo "rank $RANK all $n"'
+STEPS = "echo $$ >{work}/$RANK.pid; n=0; while :; do [ -e {work}/stuck ] || {{ n=$((n+1)); echo step $n; }}; sleep 0.1; done"
 
 
 class Page:
@@ -70,13 +73,15 @@ def until(what: str, done: Callable[[], Any]) -> Any:
     return found
 
 
-def prepared(folder: Path) -> Path:
+def prepared(folder: Path, program: str = COUNTS, more: str = "") -> Path:
     """The folder where the ranks write."""
     work = folder / "work"
     work.mkdir(mode=0o700)
     (folder / "data").mkdir(mode=0o700)
     (folder / "data" / "groups").mkdir()
-    (folder / "data" / "groups" / "train.yml").write_text(GROUP.format(port=free_port(), work=work))
+    (folder / "data" / "groups" / "train.yml").write_text(
+        GROUP.format(port=free_port(), work=work, program=program.format(work=work), more=more)
+    )
     return work
 
 
@@ -139,3 +144,41 @@ def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:
         told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
         assert told["verdict"] == "unknown", told
         assert told["causes"] == ["terminated-from-outside"], told
+
+
+@pytest.mark.thorough
+def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
+    work = prepared(tmp_path, more="  retries: 1\n")
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        first = pids(work)
+        server.stop(signal.SIGKILL)
+    os.kill(json.loads((tmp_path / "data" / "runs" / id / "follower.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(first["1"], signal.SIGKILL)
+    with running(tmp_path) as server:
+        page = Page(server)
+        until("both ranks run again", lambda: len({*pids(work).values()} - {*first.values()}) == 2)
+        assert page.api(f"/runs/{id}")["running"]
+        os.kill(pids(work)["0"], signal.SIGKILL)
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+    assert told["causes"] == ["rank-killed"], told
+    evidence = told["result"]["stages"][-1]["outcomes"][0]["findings"][0]["evidence"]
+    assert "rank-killed a second time is no chance: not tried again" in evidence
+    logs = tmp_path / "data" / "runs" / id / "logs"
+    assert sorted(path.name for path in logs.iterdir()) == ["attempt-01", "attempt-02"]
+
+
+@pytest.mark.thorough
+def test_a_stall_is_told_while_the_server_follows(tmp_path: Path) -> None:
+    work = prepared(tmp_path, STEPS, "  watch: {stall: 3s, on_stall: stop}\n")
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        until("steps are told", lambda: "pace" in (tmp_path / "data" / "runs" / id / "events.jsonl").read_text())
+        (work / "stuck").touch()
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+    assert not any(map(lives, pids(work).values()))
+    assert told["causes"] == ["training-stalled"], told

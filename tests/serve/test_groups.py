@@ -13,9 +13,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from runbook.serve.agents import Fleet
+from runbook.serve.changed import Changed
 from runbook.serve.desk import Desk
 from runbook.serve.groups import work
 from runbook.serve.groups.files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.settings import Settings
 from runbook.serve.store import Store
 from serve.world import World, world_of
 
@@ -34,7 +37,7 @@ nodes:
 def desk(tmp_path: Path) -> Any:
     store = Store(tmp_path / "serve.db")
     told: list[str] = []
-    made = Desk(tmp_path, store, told.append)
+    made = Desk(tmp_path, store, told.append, Fleet(store, Settings(tmp_path), Changed()))
     yield made
     store.close()
 

@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -151,6 +151,20 @@ class Fleet:
             self._judge()
             member = self._members.get(name)
             return None if member is None else self._seen(member)
+
+    def reachable(self, names: Iterable[str]) -> bool:
+        """Whether a stream could be opened to each of these nodes that has an agent."""
+        with self._lock:
+            self._judge()
+            known = [self._members[name] for name in names if name in self._members]
+            return all(member.link is not None and member.state in ("ONLINE", "DRAINING") for member in known)
+
+    def unheard(self, names: Iterable[str]) -> list[AgentState]:
+        """Those of these nodes whose agent is SUSPECT or LOST."""
+        with self._lock:
+            self._judge()
+            known = [self._members[name] for name in names if name in self._members]
+            return [self._seen(member) for member in known if member.state in ("SUSPECT", "LOST")]
 
     def history(self, name: str) -> list[tuple[float, str]]:
         """The latest changes of a node's state, the last one first: when, in seconds since 1970, and to what."""

@@ -87,7 +87,7 @@ async def listed(request: Request) -> Response:
     every = await run_in_threadpool(rows, desk, fleet_of(request))
     select = request.query_params.get("select", "")
     chosen = {"all": lambda row: True, "idle": lambda row: not row.busy}.get(select, lambda row: False)
-    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, moment=moment)
+    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=desk.unheard, moment=moment)
 
 
 def _cards(desk: Desk) -> list[tuple[Look, RunRow | None, bool]]:
@@ -156,6 +156,7 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
+        unheard=desk.unheard,
         versions=await run_in_threadpool(desk.groups.history, name),
         others=[other for other in desk.groups.names() if other != name],
         outside=[row for row in every if row.group != name],

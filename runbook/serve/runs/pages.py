@@ -59,6 +59,7 @@ async def listed(request: Request) -> Response:
     desk, wanted, page = desk_of(request), _wanted(request), _page_number(request)
     found, count = await run_in_threadpool(desk.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
     lives = {row.id: desk.processes.lives(row.id) for row in found if not row.verdict}
+    unheard = {row.id: desk.unheard(row) for row in found if not row.verdict}
     asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
 
     def link(number: int) -> str:
@@ -67,7 +68,7 @@ async def listed(request: Request) -> Response:
     pages = max(1, -(-count // A_PAGE))
     return html(
         request, "runs.html", found=found, count=count, page=page, pages=pages, link=link, asked=asked, lives=lives,
-        moment=moment, ago=ago,
+        unheard=unheard, moment=moment, ago=ago,
     )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ async def shown(request: Request) -> Response:
     report = await run_in_threadpool(_report, desk.runs.path(id), lives)
     return html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
-        started_here=bool(started(desk.runs.path(id))), moment=moment,
+        started_here=bool(started(desk.runs.path(id))), unheard=desk.unheard(row), moment=moment, ago=ago,
     )  # fmt: skip
 
 
@@ -272,21 +273,24 @@ def _links(desk: Desk, recent: list[RunRow]) -> dict[tuple[str, str], list[tuple
 # JSON.
 
 
-def _row_json(row: RunRow, lives: bool) -> dict[str, Any]:
+def _row_json(desk: Desk, row: RunRow) -> dict[str, Any]:
     told = {name: getattr(row, name) for name in row.__dataclass_fields__}
-    return {**told, "verdict": row.verdict or None, "running": lives}
+    unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in desk.unheard(row)]
+    lives = not row.verdict and desk.processes.lives(row.id)
+    return {**told, "verdict": row.verdict or None, "running": lives, "unheard": unheard}
 
 
 async def api_listed(request: Request) -> Response:
     desk, page = desk_of(request), _page_number(request)
     found, count = await run_in_threadpool(desk.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE)
-    runs = [_row_json(row, not row.verdict and desk.processes.lives(row.id)) for row in found]
+    runs = [_row_json(desk, row) for row in found]
     return JSONResponse({"count": count, "page": page, "per_page": A_PAGE, "runs": runs})
 
 
 async def api_shown(request: Request) -> Response:
-    row, document, lives = await run_in_threadpool(_run, desk_of(request), request.path_params["id"])
-    return JSONResponse({**_row_json(row, lives), "result": document})
+    desk = desk_of(request)
+    row, document, _ = await run_in_threadpool(_run, desk, request.path_params["id"])
+    return JSONResponse({**_row_json(desk, row), "result": document})
 
 
 async def api_stop(request: Request) -> Response:

@@ -20,8 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runbook.engine.runfolder import ENDING
 from runbook.model.events import RunStarted
-from runbook.serve.runs.folders import STARTED, NoRun, Runs, first_event, left_running, read_json, started
+from runbook.serve.runs.folders import STARTED, NoRun, Runs, Wanted, first_event, left_running, read_json, started
+from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
 
@@ -32,6 +34,11 @@ FOLLOWER = "follower.json"
 """The process that follows what the run left running."""
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 """How long to wait before a follower that has ended too early is started again."""
+CUT_OFF_S = 600.0
+"""A run whose checks ended only because the server did begins again, where it was started no longer ago."""
+READY_S = 60.0
+"""How long it waits for the agents of its nodes."""
+MOST_BEGUN = 3
 RESTART_S = 300.0
 """How long a restart waits for what ran before to end."""
 _POLL_S = 0.3
@@ -48,8 +55,16 @@ class NotRunning(Exception):
 class Processes:
     """Children of this server, and of those before it: by the number and the start of a process, so that no other is taken for one."""
 
-    def __init__(self, data: Path, runs: Runs, changed: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        data: Path,
+        runs: Runs,
+        changed: Callable[[str], object],
+        ready: Callable[[Sequence[str]], bool] = lambda nodes: True,
+    ) -> None:
+        """`ready`: whether those of these nodes that have an agent can be reached."""
         self._data = data
+        self._ready = ready
         self._runs = runs
         self._changed = changed
         self._lock = threading.Lock()
@@ -57,10 +72,12 @@ class Processes:
         self._closing = threading.Event()
 
     def adopt(self) -> None:
-        """Take care of the runs of a server before this one that have not ended."""
-        for id in self._runs.without_end():
+        """Take care of the runs of a server before this one that have not ended, or ended only because that server did."""
+        recent = Wanted(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
+        cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
+        for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
-            if self._is_there(id) or left_running(self._runs.document(id)):
+            if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
     def close(self) -> None:
@@ -77,12 +94,42 @@ class Processes:
             folder.mkdir(mode=0o700)
             _write(folder / GROUP, path.read_text(encoding="utf-8"))
             words = ["run", "-i", str(path), "--run-dir", str(folder), *more]
-            process = self._child(words, folder / CONSOLE, person)
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
-            about |= {"pid": process.pid, "began": process_start(process.pid)}
-            _write(folder / STARTED, json.dumps(about))
-            self._watch(id, group, person, process)
+            self._watch(id, group, person, self._begin(folder, about))
         return id
+
+    def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """The run's own process, written down in its folder."""
+        process = self._child(about["command"][1:], folder / CONSOLE, about["person"])
+        of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
+        _write(folder / STARTED, json.dumps({**about, **of_process}))
+        return process
+
+    def _cut_off(self, id: str) -> bool:
+        """Whether a run ended before its launch, for want of a server, and is to begin again: not where somebody ended it,
+        or it would be a surprise by now."""
+        folder, document = self._runs.folder / id, self._runs.document(id)
+        about = started(folder)
+        return (
+            SERVER_GONE in document.get("causes", ())
+            and not left_running(document)
+            and isinstance(about.get("command"), list)
+            and about.get("begun", 1) < MOST_BEGUN
+            and time.time() - about.get("at", 0.0) < CUT_OFF_S
+            and not (folder / ENDING).exists()
+        )
+
+    def _begin_again(self, id: str) -> subprocess.Popen[bytes]:
+        """In the same folder, by the group's file as it was; what was written before is put aside there."""
+        folder = self._runs.folder / id
+        about = dict(started(folder))
+        first = first_event(folder)
+        deadline = time.monotonic() + READY_S
+        while first and not self._ready(first.nodes) and time.monotonic() < deadline:
+            self._closing.wait(_POLL_S)
+        words = list(about["command"])
+        words[words.index("-i") + 1] = str(folder / GROUP)
+        return self._begin(folder, {**about, "command": words})
 
     def running(self, group: str = "") -> list[str]:
         """Ids of runs started here, of this group or of all, that have not ended."""
@@ -102,6 +149,7 @@ class Processes:
         launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
+        _write(folder / ENDING, json.dumps({"person": person, "at": time.time()}))
         if self._is_there(id):
             os.kill(started(folder)["pid"], signal.SIGTERM)
             if now:
@@ -167,6 +215,8 @@ class Processes:
 
         def watch() -> None:
             look(process, lambda: started(folder))
+            while not self._closing.is_set() and self._cut_off(id):
+                look(self._begin_again(id), lambda: started(folder))
             tries = 0
             while not self._closing.is_set() and left_running(self._runs.document(id)):
                 self._tell(id, group)
