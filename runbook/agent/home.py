@@ -20,6 +20,7 @@ import msgspec
 
 from runbook.agent.protocol import NAME
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.machine import this_machine
 from runbook.node import owned
 
 NO_CHECK_TIME = 0x200000
@@ -149,8 +150,4 @@ def hostname() -> str:
 
 def machine() -> str:
     """What tells this host from a copy of its disk: the boot of its kernel, and its network namespace."""
-    found = []
-    with contextlib.suppress(OSError):
-        found.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        found.append(str(Path("/proc/self/ns/net").readlink()))
-    return " ".join([*found, socket.gethostname()])[:200]
+    return f"{this_machine()} {socket.gethostname()}".strip()[:200]

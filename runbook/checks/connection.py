@@ -20,7 +20,7 @@ from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
-from runbook.model.inventory import Node
+from runbook.model.machine import this_machine
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
@@ -52,11 +52,11 @@ class Connection(Check):
         if wrong := wrong_hosts(gang, at) or over_tcp(gang, at):
             return wrong
         slowest = max(float(member.steps["imported"]["seconds"]) for member in gang.members)
-        world = len(gang.members)
+        world, hosts = len(gang.members), len({at.machine(node.name) for node in at.nodes})
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {len(at.nodes)} host{'s' if len(at.nodes) > 1 else ''} joined at {address(at)} over "
+                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at {address(at)} over "
                 f"{at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
@@ -334,9 +334,14 @@ def cannot_dial(member: Member, reason: str, where: str, master: str, port: int)
     )
 
 
-def _meant(node: Node) -> bool:
-    """Whether the inventory itself says that this node is on the machine of another: to try the tool with one."""
-    return node.connection == "local" or (node.connection == "agent" and is_loopback(node.address))
+def _meant(at: Context) -> bool:
+    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it. Agents are
+    where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of them."""
+    if at.inventory.one_machine:
+        return True
+    loopback = all(is_loopback(node.address) for node in at.nodes if node.connection == "agent")
+    here = {at.machine(node.name) for node in at.nodes} == {this_machine()}
+    return loopback and here and all(node.connection in ("local", "agent") for node in at.nodes)
 
 
 def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
@@ -357,9 +362,10 @@ def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
                 (f"expected {expected}, got {got['machine']}",),
             )
     machines: dict[str, str] = {}
+    meant = _meant(at)
     for node in at.nodes:
         first = machines.setdefault(at.machine(node.name), node.name)
-        if first != node.name and not _meant(node):
+        if first != node.name and not meant:
             found.setdefault(
                 node.name,
                 Finding(

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from runbook.checks import connection
 from runbook.checks.connection import misseated, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between
@@ -178,6 +179,21 @@ def test_two_nodes_that_are_one_machine_over_ssh() -> None:
 def test_two_nodes_that_are_meant_to_be_this_machine() -> None:
     gang, at = two(connection="local")
     one_machine(gang, "node-a", "node-b")
+    assert met(at, gang, "boot-same", "boot-same") is None
+
+
+def test_agents_on_loopback_are_one_machine_only_where_that_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, at = joining(
+        cluster(
+            node("node-a", connection="agent", address="127.0.0.1"),
+            node("node-b", connection="agent", address="127.0.0.1"),
+        ),
+        node_a="done",
+        node_b="done",
+    )
+    one_machine(gang, "node-a", "node-b")
+    assert verdicts(met(at, gang, "boot-same", "boot-same") or [])["node-b"] == (Verdict.FAIL, ("solo-world",))
+    monkeypatch.setattr(connection, "this_machine", lambda: "boot-same")
     assert met(at, gang, "boot-same", "boot-same") is None
 
 
