@@ -1,6 +1,7 @@
 """`agent.yml`: what the owner of a node allows the server to do there. Without the file: what an SSH login would.
 
-users: [ann, ops]          # people of the server, by name, who may run anything here at all
+users: [ann, ops]          # people of the server, by name, who may run anything here at all: whoever pressed the button, or
+                           # whom RUNBOOK_PERSON names where `runbook` is typed on the server
 workdirs: [/scratch/rb]    # a run's workdir has to be one of these, or below one
 commands: look             # all | look: this host's own programs that look, `ps` and `stop`; no shell, no launch, no other program
 """
@@ -37,7 +38,8 @@ class Rules:
     def against(self, order: Open) -> str | None:
         """Why a channel is not opened; None where nothing speaks against it."""
         if self.users is not None and order.person not in self.users:
-            return f"agent.yml of this node lets {', '.join(sorted(self.users)) or 'nobody'} run things, and not {order.person!r}"
+            who = repr(order.person) if order.person else "a command without a name (set RUNBOOK_PERSON on the server)"
+            return f"agent.yml of this node lets {', '.join(sorted(self.users)) or 'nobody'} run things, and not {who}"
         return self.against_workdir(order.workdir)
 
     def against_workdir(self, workdir: str) -> str | None:

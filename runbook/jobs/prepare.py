@@ -227,7 +227,6 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
         "detached": job.detach,
         "each": [one.name for one in place.each],
         "logs": f"{crew.folders[node.name]}/{BY_LAUNCHER}",
-        "progress": job.watch is not None,
         "stacks": crew.stacks.get(node.name),
         "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }

@@ -9,7 +9,6 @@ Argument: JSON with
   argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
   each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
-  progress    whether the process is told of a file for its step (RUNBOOK_PROGRESS),
   stacks      the folder of stack_on_signal.py, or null,
   grace_s     how long after TERM the process may take,
   detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
@@ -157,8 +156,7 @@ class Keeper:
         environment.update(order.get("env") or {})
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
-        if order.get("progress"):
-            environment["RUNBOOK_PROGRESS"] = path + ".step"
+        environment["RUNBOOK_PROGRESS"] = path + ".step"
         if order.get("stacks"):
             before = environment.get("PYTHONPATH")
             environment["RUNBOOK_STACKS"] = order["stacks"]

@@ -32,6 +32,9 @@ DATABASE = "serve.db"
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
+CHANGES = 120
+CHANGE_EVERY_S = 0.25
+"""The same of changes and previews of one person, and of one address where nobody is logged in."""
 
 
 def all_pages() -> list[Page]:
@@ -88,6 +91,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.desk = Desk(settings.data, store, changed.publish, fleet)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
+    app.state.changes = Rate(CHANGES, CHANGE_EVERY_S)
     return app
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -27,6 +28,7 @@ from runbook.serve.audit import Audit
 from runbook.serve.metrics import Metrics
 from runbook.serve.page import READS, Page, allows
 from runbook.serve.people import People, Person, csrf_of
+from runbook.serve.rate import Rate
 from runbook.serve.render import failure
 from runbook.serve.settings import Settings
 
@@ -195,6 +197,7 @@ class Guarded:
         if changing:
             request.state.form = form_of(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
+            _refuse_haste(request)  # last: what others forge in somebody's name costs that person nothing
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = WebSocket(scope, receive, send)
@@ -249,6 +252,15 @@ class Guarded:
             given = header(scope, "x-csrf-token") or (field if isinstance(field, str) else "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), state["csrf"].encode()):
                 raise Refused(403, "this form is too old: load the page again")
+
+
+def _refuse_haste(request: Request) -> None:
+    """Whoever changes things too fast waits; nobody else does."""
+    changes: Rate = request.app.state.changes
+    person: Person | None = request.state.person
+    wait = changes.wait_s(f"person {person.name}" if person else f"address {address_of(request.scope)}")
+    if wait > 0:
+        raise Refused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
 
 
 def refuse_foreign_context(scope: Scope, page: Page) -> None:

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 from runbook.serve.guards import HEADERS, Guarded
 from runbook.serve.page import READS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
+from runbook.serve.rate import Rate
 from serve.world import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
 FOREIGN_HOSTS = [
@@ -109,6 +110,7 @@ def attack(folder: Path, tried: Callable[[Attacked], Awaitable[None]]) -> None:
                 guarded = getattr(route, "app", None)
                 assert isinstance(guarded, Guarded), f"{route} is not behind the guards"
                 guarded.page = dataclasses.replace(guarded.page, handler=handler)
+            world.app.state.changes = Rate(1_000_000, 0.0)
             await tried(Attacked(world, reached, world.app.state.pages))
 
     asyncio.run(run())
@@ -125,6 +127,26 @@ def with_csrf(attacked: Attacked, page: Page) -> str:
 
 def without(headers: Headers, *names: str) -> list[tuple[str, str | bytes]]:
     return [(name, value) for name, value in headers if name not in names]
+
+
+def test_whoever_changes_things_too_fast_waits_and_nobody_else(tmp_path: Path) -> None:
+    async def tried(attacked: Attacked) -> None:
+        for page, method in attacked.cases():
+            if method in READS or page.kind == "socket":
+                continue
+            attacked.world.app.state.changes = Rate(1, 60.0)
+            headers, path = attacked.proper(page), path_of(page)
+            forged = [(name, "http://evil.test" if name == "origin" else value) for name, value in headers]
+            for _ in range(3 if page.role != "agent" else 0):
+                assert not await attacked.let_through(page, method, forged, path=path)
+            assert await attacked.let_through(page, method, headers, path=path), (page, method)
+            answer = await attacked.world.ask(method, path, headers)
+            assert answer.status == 429, (page, method)
+            assert 0 < int(answer.header("retry-after") or 0) <= 60
+            if page.role not in ("agent", "admin"):
+                assert await attacked.let_through(page, method, attacked.world.as_page("operator"), path=path)
+
+    attack(tmp_path, tried)
 
 
 def test_every_page_is_reached_by_whom_it_is_for(tmp_path: Path) -> None:

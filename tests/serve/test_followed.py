@@ -182,3 +182,32 @@ def test_a_stall_is_told_while_the_server_follows(tmp_path: Path) -> None:
         told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
     assert not any(map(lives, pids(work).values()))
     assert told["causes"] == ["training-stalled"], told
+
+
+def test_a_run_that_ended_for_want_of_a_server_begins_again_and_one_that_was_ended_does_not(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    data = tmp_path / "data"
+    cut_off = {"version": 1, "verdict": "unknown", "exit_code": 3, "causes": ["server-gone"], "stages": [], "nodes": {}}
+    began = {
+        "event": "run-started", "time": time.time(), "run_id": "j", "version": "0", "playbook": "p", "inventory": "i",
+        "nodes": ["one", "two"], "stages": ["reach"], "run_dir": "x",
+    }  # fmt: skip
+    for id in ("cut-off", "ended"):
+        folder = data / "runs" / id
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "group.yml").write_text((data / "groups" / "train.yml").read_text())
+        (folder / "events.jsonl").write_text(json.dumps(began) + "\n")
+        (folder / "result.json").write_text(json.dumps(cut_off))
+        words = ["run", "-i", str(data / "groups" / "train.yml"), "--run-dir", str(folder), "--start-at", "launch"]
+        about = {"version": 1, "person": "root", "group": "train", "at": time.time(), "command": ["runbook", *words]}
+        (folder / "started.json").write_text(json.dumps({**about, "pid": 1, "began": "0"}))
+    (data / "runs" / "ended" / "ending.json").write_text("{}")
+    with running(tmp_path) as server:
+        page = Page(server)
+        assert page.api("/runs/cut-off")["running"]
+        assert not page.api("/runs/ended")["running"]
+        until("the ranks run", lambda: len(pids(work)) == 2)
+        (work / "enough").touch()
+        told = until("the end is told", lambda: (one := page.api("/runs/cut-off"))["verdict"] and one)
+        assert told["verdict"] == "pass", told
+        assert page.api("/runs/ended")["causes"] == ["server-gone"]

@@ -174,7 +174,7 @@ class Runs:
             _number(told.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            "" if by and _is_result(told) and left_running(told) else _word(told.get("verdict")),
+            "" if by and _is_result(told) and _goes_on(by, told) else _word(told.get("verdict")),
             _word(told.get("stopped_at")),
             _between_blanks(_words(told.get("causes"))),
             _between_blanks(nodes),
@@ -190,6 +190,10 @@ _COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes
 def started(path: Path) -> Mapping[str, Any]:
     """What the server wrote down when it started the run in this folder; nothing for other runs."""
     return read_json(path / STARTED)
+
+
+def _goes_on(by: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    return by.get("begins_again") is True or left_running(document)
 
 
 def left_running(document: Mapping[str, Any]) -> bool:

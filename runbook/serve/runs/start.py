@@ -123,6 +123,8 @@ class Processes:
         """In the same folder, by the group's file as it was; what was written before is put aside there."""
         folder = self._runs.folder / id
         about = dict(started(folder))
+        _write(folder / STARTED, json.dumps({**about, "begins_again": True}))
+        self._tell(id, str(about.get("group")))
         first = first_event(folder)
         deadline = time.monotonic() + READY_S
         while first and not self._ready(first.nodes) and time.monotonic() < deadline:
