@@ -218,6 +218,21 @@ def test_files_go_by_ids_and_links_are_none(tmp_path: Path) -> None:
             logs.find(path, logs.id_of(name))
 
 
+def test_all_files_of_a_run_are_searched_and_counted(tmp_path: Path) -> None:
+    path = placed(tmp_path, "one")
+    (path / "logs").mkdir()
+    for rank in range(5):
+        (path / "logs" / f"rank-{rank:05d}.gn1.l{rank}.out").write_text("step NaN\n" * rank + "nan\n")
+    (path / "logs" / "rank-00009.gn1.l9.out").symlink_to("/etc/passwd")
+    later = time.monotonic() + 60
+    found = logs.search_all(path, logs.files(path), "NaN", any_case=False, until=later)
+    assert (found.count, [count for _, count in found.files], found.exact) == (10, [1, 2, 3, 4], True)
+    assert [(file.ranks, line.at) for file, line in found.hits[:3]] == [((1, 1), 0), ((2, 2), 0), ((2, 2), 9)]
+    assert logs.search_all(path, logs.files(path), "nan", any_case=True, until=later).count == 15
+    late = logs.search_all(path, logs.files(path), "nan", any_case=True, until=0.0)
+    assert (late.count, late.unsearched, late.exact) == (0, 6, False)
+
+
 # As a server answers.
 
 
@@ -246,6 +261,13 @@ def test_pages_of_a_run(tmp_path: Path) -> None:
         page = await world.ask("GET", f"/runs/one/logs?file={file}&q=nccl", viewer)
         assert b"<b>1</b> match of" in page.body
         assert b"<b>bold" not in page.body
+        page = await world.ask("GET", "/runs/one/logs?in=all&q=NCCL", viewer)
+        assert b"<b>1</b> match of" in page.body
+        assert b"in 1 of 3 files" in page.body
+        told = await world.ask("GET", "/api/v1/runs/one/logs?q=nccl", world.as_program("viewer"))
+        assert told.json()["search"]["files"] == [{"id": file, "count": 1}]
+        told = await world.ask("GET", "/api/v1/runs/one/logs?q=nccl&rank=1", world.as_program("viewer"))
+        assert told.json()["search"]["count"] == 0
         raw = await world.ask("GET", f"/runs/one/logs/{file}/raw", viewer)
         assert raw.body == b"first\nNCCL WARN <b>bold</b>\nlast\n"
         assert (raw.header("content-disposition") or "").startswith("attachment")

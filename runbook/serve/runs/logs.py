@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -82,6 +82,21 @@ class Found:
     @property
     def exact(self) -> bool:
         return self.looked >= self.size
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInAll:
+    """`count` matches in all files together. `files` are those that hold any, with how many; `hits` the first lines of them, each
+    with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
+
+    count: int
+    files: tuple[tuple[LogFile, int], ...]
+    hits: tuple[tuple[LogFile, Line], ...]
+    unsearched: int
+
+    @property
+    def exact(self) -> bool:
+        return not self.unsearched
 
 
 def files(folder: Path) -> list[LogFile]:
@@ -169,8 +184,16 @@ def _line(raw: bytes, at: int) -> Line:
     return Line(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
 
 
-def search(stream: BinaryIO, text: str, *, any_case: bool = False, skip: int = 0, until: float | None = None) -> Found:
-    """How often `text` stands in the whole file, and MOST_HITS lines with it after the first `skip` matches.
+def search(
+    stream: BinaryIO,
+    text: str,
+    *,
+    any_case: bool = False,
+    skip: int = 0,
+    until: float | None = None,
+    most: int = MOST_HITS,
+) -> Found:
+    """How often `text` stands in the whole file, and at most so many lines with it after the first `skip` matches.
 
     `until` is the moment of the monotonic clock at which to give up.
     """
@@ -192,13 +215,33 @@ def search(stream: BinaryIO, text: str, *, any_case: bool = False, skip: int = 0
             last = len(data)
         searched = data.lower() if any_case else data
         found = searched.count(needle, 0, last)
-        if found and count + found > skip and len(hits) < MOST_HITS:
-            hits += _hits(data[:last], searched[:last], needle, at, max(0, skip - count), MOST_HITS - len(hits))
+        if found and count + found > skip and len(hits) < most:
+            hits += _hits(data[:last], searched[:last], needle, at, max(0, skip - count), most - len(hits))
         count += found
         held, at = data[last:], at + last
         if until is not None and time.monotonic() > until:
             return Found(count, tuple(hits), at, size)
     return Found(count, tuple(hits), max(at, size), size)
+
+
+def search_all(folder: Path, among: Sequence[LogFile], text: str, *, any_case: bool, until: float) -> FoundInAll:
+    """The same in each of these files of a run, one after the other."""
+    count, holding, hits, unsearched = 0, list[tuple[LogFile, int]](), list[tuple[LogFile, Line]](), 0
+    for file in among:
+        if time.monotonic() > until:
+            unsearched += 1
+            continue
+        try:
+            with opened(folder, file) as stream:
+                found = search(stream, text, any_case=any_case, until=until, most=MOST_HITS - len(hits))
+        except NoFile:
+            continue
+        unsearched += not found.exact
+        if found.count:
+            holding.append((file, found.count))
+            hits += [(file, line) for line in found.hits]
+            count += found.count
+    return FoundInAll(count, tuple(holding), tuple(hits), unsearched)
 
 
 def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[Line]:

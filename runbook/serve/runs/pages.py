@@ -175,6 +175,15 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, logs
         return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
 
 
+def _found_in_all(request: Request, id: str, among: list[logs.LogFile]) -> logs.FoundInAll | None:
+    """What is searched for in all files, where that is asked."""
+    text = request.query_params.get("q", "")[:1000]
+    if not text.strip():
+        return None
+    any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_S
+    return logs.search_all(desk_of(request).runs.path(id), among, text, any_case=any_case, until=until)
+
+
 async def log_page(request: Request) -> Response:
     desk, id = desk_of(request), request.path_params["id"]
     row, _, lives = await run_in_threadpool(_run, desk, id)
@@ -182,19 +191,27 @@ async def log_page(request: Request) -> Response:
     rank = _number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
     chosen = request.query_params.get("file", "") or _first(files)
-    file = window = found = None
-    if chosen:
+    file = window = found = everywhere = None
+    whole = request.query_params.get("in", "") == "all"
+    if whole:
+        everywhere = await run_in_threadpool(_found_in_all, request, id, files)
+    elif chosen:
         file, window, found = await run_in_threadpool(_looked, request, id, chosen)
     at = _number(request, "at")
 
     def link(**more: Any) -> str:
         kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
-        told = {"file": chosen, **kept, **{key: value for key, value in more.items() if value is not None}}
+        told = {
+            "file": "" if whole else chosen,
+            **kept,
+            **{key: value for key, value in more.items() if value is not None},
+        }
         return f"/runs/{quote(id)}/logs?{urlencode(told)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
     return html(
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
+        everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
         at=at, link=link, size=size_text, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
     )  # fmt: skip
@@ -301,10 +318,23 @@ async def api_stop(request: Request) -> Response:
 
 
 async def api_logs(request: Request) -> Response:
+    """`q`: also how often it stands in each file, and the first lines with it."""
     desk, id = desk_of(request), request.path_params["id"]
     await run_in_threadpool(_run, desk, id)
     files = await run_in_threadpool(logs.files, desk.runs.path(id))
-    return JSONResponse({"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]})
+    told: dict[str, Any] = {"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]}
+    rank = _number(request, "rank")
+    found = await run_in_threadpool(
+        _found_in_all, request, id, [one for one in files if rank is None or one.of_rank(rank)]
+    )
+    if found is not None:
+        told["search"] = {
+            "count": found.count,
+            "exact": found.exact,
+            "files": [{"id": file.id, "count": count} for file, count in found.files],
+            "hits": [{"file": file.id, "at": line.at, "text": line.text} for file, line in found.hits],
+        }
+    return JSONResponse(told)
 
 
 async def api_log(request: Request) -> Response:
