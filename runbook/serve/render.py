@@ -16,9 +16,14 @@ STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of `templates/`: everything escaped, and a name that nobody gave is an error."""
+    """Templates of `templates/`, and those of reports below `report/`: everything escaped, and a name that nobody gave is an error."""
     loaded = jinja2.Environment(
-        loader=jinja2.PackageLoader("runbook.serve", "templates"),
+        loader=jinja2.ChoiceLoader(
+            [
+                jinja2.PackageLoader("runbook.serve", "templates"),
+                jinja2.PrefixLoader({"report": jinja2.PackageLoader("runbook.report.html", "templates")}),
+            ]
+        ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

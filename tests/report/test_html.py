@@ -16,6 +16,9 @@ from runbook.cli.main import main
 from runbook.cli.run import leave_report
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached
+from runbook.model.verdict import Verdict
+from runbook.report.groups import Block
+from runbook.report.html.remedy import fixes
 from runbook.report.html.render import fragment, part, render, render_comparison
 
 from .stories import STORIES
@@ -334,3 +337,20 @@ def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
     assert "no run's files are there" in told.err
     leave_report(write_run(tmp_path, STORIES["healthy"]()), "json")
     assert capsys.readouterr().err == f"report  {tmp_path / 'report.html'}\n"
+
+
+@pytest.mark.parametrize(
+    ("remedy", "commands"),
+    [
+        ("run it again", []),
+        ("mend node-a first", []),
+        ("give the stage a longer `timeout:`", []),
+        ("look at it: `systemctl status opensm`", ["systemctl status opensm"]),
+        ("runbook init 10.0.0.1 10.0.0.2", ["runbook init 10.0.0.1 10.0.0.2"]),
+        ("pip install -U torch", ["pip install -U torch"]),
+        ("sudo reboot", ["sudo reboot"]),
+    ],
+)
+def test_only_what_is_a_command_is_shown_as_one(remedy: str, commands: list[str]) -> None:
+    block = Block("launch", Verdict.FAIL, "rank-killed", (), ())
+    assert [one for fix in fixes([(("node-a",), remedy)], block, ["node-a"]) for one in fix.commands] == commands

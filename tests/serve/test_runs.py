@@ -284,6 +284,41 @@ def test_pages_of_a_run(tmp_path: Path) -> None:
     on(tmp_path, look)
 
 
+def test_the_bandwidth_of_a_pair_over_time(tmp_path: Path) -> None:
+    for number, gbps in enumerate((90.0, 45.0, 88.0)):
+        links = [{"from": "gn1", "to": "gn10", "gbps": gbps, "us": 30}, {"from": "gn10", "to": "gn1", "gbps": 91.0}]
+        stage = {
+            "name": "links",
+            "check": "links",
+            "verdict": "pass",
+            "seconds": 1.0,
+            "outcomes": [],
+            "metrics": {"links": links},
+        }
+        placed(tmp_path, f"run-{number}", time=1000.0 + 3600 * number, result={"verdict": "pass", "stages": [stage]})
+    placed(
+        tmp_path,
+        "hostile",
+        result={
+            "verdict": "pass",
+            "stages": [{**stage, "metrics": {"links": [{"from": "<b>", "to": "x", "gbps": -1}, 7]}}],
+        },
+    )
+
+    async def look(world: World) -> None:
+        viewer = world.as_page("viewer")
+        every = (await world.ask("GET", "/links", viewer)).body.decode()
+        assert "3 pairs of nodes" in every
+        assert "<b>" not in every
+        one = (await world.ask("GET", "/links?from=gn1&to=gn10", viewer)).body.decode()
+        assert one.count("<circle") == 6
+        assert "Bandwidth between gn1 and gn10 in 3 runs: 45.0 to 91.0 Gbit/s" in one
+        for query in ("?from=%3Cb%3E&to=x", "?from=a&to=b", "?pair=gn10"):
+            assert (await world.ask("GET", f"/links{query}", viewer)).status == 200
+
+    on(tmp_path, look)
+
+
 HERE = """\
 name: here
 nodes:

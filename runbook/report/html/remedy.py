@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runbook.model.fold import fold
 from runbook.report.groups import Block, Said
-from runbook.report.remedies import QUOTED, is_sentence, placed
+from runbook.report.remedies import QUOTED, is_command, is_sentence, placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ def fixes(said: Iterable[Said], block: Block, known: Collection[str]) -> list[Fi
     found: list[Fix] = []
     for nodes, remedy in said:
         for where, what in placed(remedy, () if block.unreached else nodes, known):
-            if not is_sentence(what) and (where or not is_sentence(remedy)) and _typed(what, where):
+            alone = not is_sentence(remedy) and (is_command(what) or SIGNS.search(what) is not None)
+            if not is_sentence(what) and (where or alone) and _typed(what, where):
                 before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
                 found.append(Fix(where, "", (*before, what)))
                 continue
@@ -36,6 +38,10 @@ def fixes(said: Iterable[Said], block: Block, known: Collection[str]) -> list[Fi
 
 def _whose(nodes: Collection[str], block: Block) -> str:
     return fold(nodes) if len(block.fixes) > 1 else ""
+
+
+SIGNS = re.compile(r"^runbook |(?:^|\s)--?\w|[/=|<>$~&]|\w\.\w")
+"""An option, a path, a pipe, a file: what a command has and a sentence such as `run it again` has not."""
 
 
 def _typed(text: str, where: str) -> bool:

@@ -26,6 +26,7 @@ from runbook.serve.page import Page
 from runbook.serve.render import html
 from runbook.serve.runs import logs
 from runbook.serve.runs.folders import NoRun, RunRow, Wanted, started
+from runbook.serve.runs.links import measured, over_time
 from runbook.serve.runs.start import NotRunning
 
 A_PAGE = 50
@@ -266,25 +267,21 @@ def _compared(desk: Desk, ids: list[str]) -> Markup:
 
 
 async def links(request: Request) -> Response:
-    """What `check: links` measured, the pairs of nodes by run, the slowest first."""
+    """What `check: links` measured, the pairs of nodes by run, the slowest first; `from` and `to`: one pair over time."""
     desk = desk_of(request)
-    pair = request.query_params.get("pair", "")[:200]
+    node = request.query_params.get("pair", "")[:200]
+    one = (request.query_params.get("from", ""), request.query_params.get("to", ""))
     recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=200)
-    found = await run_in_threadpool(_links, desk, recent)
-    pairs = sorted(found, key=lambda key: min(rate for _, rate, _ in found[key]))
-    chosen = [key for key in pairs if pair in f"{key[0]} {key[1]}"][:200]
-    return html(request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=pair, moment=moment)
-
-
-def _links(desk: Desk, recent: list[RunRow]) -> dict[tuple[str, str], list[tuple[RunRow, float, float | None]]]:
-    found: dict[tuple[str, str], list[tuple[RunRow, float, float | None]]] = {}
-    for row in recent:
-        for stage in desk.runs.document(row.id)["stages"] if row.verdict else ():
-            for link in (stage.get("metrics") or {}).get("links", ()):
-                if isinstance(link, dict) and isinstance(link.get("gbps"), int | float):
-                    key = (str(link.get("from")), str(link.get("to")))
-                    found.setdefault(key, []).append((row, float(link["gbps"]), link.get("us")))
-    return found
+    found = await run_in_threadpool(measured, desk.runs, recent)
+    pairs = sorted(found, key=lambda pair: min(link.gbps for link in found[pair]))
+    chosen = [pair for pair in pairs if node in f"{pair[0]} {pair[1]}"][:200]
+    if all(one):
+        chosen = [pair for pair in (one, one[::-1]) if pair in found]
+    drawn = over_time(one, found) if all(one) else None
+    return html(
+        request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=node, drawn=drawn, one=one,
+        moment=moment,
+    )  # fmt: skip
 
 
 # JSON.
