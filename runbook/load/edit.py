@@ -134,6 +134,28 @@ class Text:
         between = ", " if self._is_flow(keys[:-1]) else self._newline + " " * (start - self._line_start(start))
         self._accept(self.text[:start] + between.join(words) + self.text[end:], wanted)
 
+    def exchange(self, keys: Keys, other: str | int) -> None:
+        """This key and another of the same mapping, each in the other's place, with what stands behind them on their lines."""
+        above = keys[:-1]
+        order = list(self.get(*above))
+        one, two = sorted((order.index(keys[-1]), order.index(other)))
+        first, second = order[one], order[two]
+        order[one], order[two] = second, first
+        (a, b), (c, d) = self._lines_of((*above, first)), self._lines_of((*above, second))
+        text = self.text
+        self._accept(text[:a] + text[c:d] + text[b:c] + text[a:b] + text[d:], self._copy())
+        if list(self.get(*above)) != order:
+            raise Uneditable(f"`{first}` and `{second}` cannot be exchanged here")
+
+    def _lines_of(self, keys: Keys) -> tuple[int, int]:
+        """Of a key with its value: in a block up to the end of the line, comments among it."""
+        start, end = self._key_start(keys), self._end(keys)
+        if self._is_flow(keys[:-1]):
+            return start, end
+        after = _END_OF_LINE.search(self.text, end)
+        assert after is not None
+        return start, after.start()
+
     def _take(self, text: str) -> None:
         document = parse_document(text, self._file)
         if document.data is None:

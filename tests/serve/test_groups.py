@@ -309,3 +309,21 @@ def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
         assert b"/nodes/gn39" not in filtered.body
 
     on(tmp_path, look)
+
+
+def test_a_node_goes_up_and_down_with_its_comment(desk: Desk) -> None:
+    pool(desk)
+
+    def shifted(node: str, by: int) -> list[str]:
+        work.shift(desk, "pool", node, by, desk.groups.read("pool").hash, "ann")
+        return [worker for worker, *_ in table(desk, "pool")]
+
+    assert shifted("gn40", -1) == ["gn6-0", "gn40-0", "gn39-0", "gn7-0"]
+    assert shifted("gn6", 1) == ["gn40-0", "gn6-0", "gn39-0", "gn7-0"]
+    assert "gn6: {address: 10.0.0.6}   # rank 0, mostly" in desk.groups.read("pool").text
+    assert shifted("gn40", -1) == ["gn40-0", "gn6-0", "gn39-0", "gn7-0"]
+    with pytest.raises(work.Refused, match="no node"):
+        shifted("gn8", 1)
+    saved(desk, "pool", order="alphabet")
+    with pytest.raises(work.Refused, match="ordered by their names"):
+        shifted("gn6", 1)

@@ -1,8 +1,11 @@
-"""The steps of seed 003 in a real browser: a group, its nodes, its settings, what each rank will have; by mouse and by keyboard."""
+"""The whole of seed 003 in a real browser: a group, its nodes, its settings, what each rank will have, start, log and stop; by
+mouse, and by keyboard without a script."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +22,17 @@ pytestmark = [
 ]
 POOL = """\
 name: pool
-defaults: {connection: local}
+defaults: {{connection: local, python: {python}, workdir: {work}}}
 nodes:
-  "gn[6-7]": {address: "127.0.0.[6-7]"}
-  gn39: {address: 127.0.0.39}
-  gn40: {address: 127.0.0.40}
+  "gn[6-7]": {{address: "127.0.0.[6-7]"}}
+  gn39: {{address: 127.0.0.39}}
+  gn40: {{address: 127.0.0.40}}
 """
+TELLS = (
+    "sh -c 'echo [Rank $RANK] World Size: $WORLD_SIZE, Local Rank: $LOCAL_RANK, Master Addr: $MASTER_ADDR; sleep 600'"
+)
+TOLD = "[Rank 0] World Size: 4, Local Rank: 0, Master Addr: 127.0.0.6"
+SOON_MS = 120_000
 TABLE = ["gn6-0 0 0 0 CPU", "gn39-0 1 0 1 CPU", "gn40-0 2 0 2 CPU", "gn7-0 3 0 3 CPU"]
 
 
@@ -38,7 +46,16 @@ def pool(data: Path) -> None:
     """In the folder that `running` gives the server, which is for its user alone."""
     (data / "data").mkdir(mode=0o700)
     (data / "data" / "groups").mkdir()
-    (data / "data" / "groups" / "pool.yml").write_text(POOL)
+    (data / "data" / "groups" / "pool.yml").write_text(POOL.format(python=sys.executable, work=data / "work"))
+
+
+def again(seen: Callable[[], bool], load: Callable[[], object]) -> None:
+    """Load the page until it shows something, as somebody without a script does."""
+    deadline = time.monotonic() + SOON_MS / 1000
+    while not seen():
+        assert time.monotonic() < deadline, "it is never shown"
+        time.sleep(0.5)
+        load()
 
 
 def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
@@ -61,11 +78,26 @@ def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
         tab.get_by_label("World size", exact=True).fill("4")
         tab.locator("#preview .ranks").wait_for()
         assert [" ".join(row.split()) for row in tab.locator("#preview .ranks tbody tr").all_inner_texts()] == TABLE
+        tab.get_by_label("Command", exact=True).fill(TELLS)
         tab.get_by_role("button", name="Save", exact=True).click()
         tab.wait_for_load_state()
         tab.locator("#rank-3 summary").click()
         assert "RANK=3\n" in tab.locator("#env-3").inner_text()
         assert shown.violations() == []
+        tab.get_by_role("button", name="Launch without checks").click()
+        tab.wait_for_url("**/runs/*")
+        tab.locator("#run", has_text="launch").wait_for(timeout=SOON_MS)
+        tab.get_by_role("link", name="Logs", exact=True).click()
+        again(lambda: tab.locator("pre.log", has_text=TOLD).is_visible(), lambda: tab.goto(tab.url.partition("?")[0]))
+        tab.get_by_label("Search").fill("Master Addr")
+        tab.get_by_label("in", exact=True).select_option("all")
+        tab.get_by_role("button", name="Show").click()
+        tab.get_by_text("in 4 of").wait_for()
+        assert shown.violations() == []
+        tab.goto(server.url + "/groups/train")
+        tab.get_by_role("button", name="Stop", exact=True).click()
+        tab.locator("#state", has_text="unknown").wait_for(timeout=SOON_MS)
+        assert tab.get_by_role("button", name="Launch without checks").is_visible()
         assert shown.said == []
     assert "master: gn6" in (tmp_path / "data" / "groups" / "train.yml").read_text()
 
@@ -105,7 +137,21 @@ def test_by_keyboard_without_a_script(browser: Browser, tmp_path: Path) -> None:
         tab.goto(server.url + "/groups/train")
         to("master")
         tab.keyboard.type("gn6")
+        to("command")
+        tab.keyboard.press("Control+a")
+        tab.keyboard.type(TELLS)
         with tab.expect_navigation():
             tab.keyboard.press("Enter")
         assert [" ".join(row.split()) for row in tab.locator("#preview .ranks tbody tr").all_inner_texts()] == TABLE
+        to("Launch without checks")
+        with tab.expect_navigation():
+            tab.keyboard.press("Enter")
+        logs = tab.url + "/logs"
+        tab.goto(logs)
+        again(lambda: tab.locator("pre.log", has_text=TOLD).is_visible(), lambda: tab.goto(logs))
+        tab.goto(server.url + "/groups/train")
+        to("Stop")
+        with tab.expect_navigation():
+            tab.keyboard.press("Enter")
+        again(lambda: tab.locator("#state", has_text="unknown").is_visible(), tab.reload)
     assert "master: gn6" in (tmp_path / "data" / "groups" / "train.yml").read_text()

@@ -39,12 +39,15 @@ NODE_GLYPHS = {
 
 @dataclass(frozen=True, slots=True)
 class RankCell:
-    """A rank on a node. `step_age_s` is how long ago it told of that step."""
+    """A rank on a node. `step_age_s` is how long ago it told of that step; `pid` of the process kept for it, and in which
+    attempt of its launch that is."""
 
     rank: int
     state: str
     step: str | None = None
     step_age_s: float | None = None
+    pid: int | None = None
+    attempt: int | None = None
 
     @property
     def glyph(self) -> str:
@@ -116,7 +119,7 @@ def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tupl
     """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job]
     told = {
-        one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s)
+        one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
         for one in sorted(own, key=lambda one: one.attempt)
     }
     return tuple(told.get(cell.rank, cell) for cell in cells)

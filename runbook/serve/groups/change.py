@@ -130,6 +130,21 @@ def take_node(text: Text, name: str) -> None:
             text.set(("groups", group, "nodes"), [member for member in members if member != name])
 
 
+def shift_node(text: Text, name: str, by: int) -> None:
+    """Put a node one place up (-1) or down (1) in the order of the file, which must be the order of ranks. Raises Uneditable."""
+    if (text.get("order") or "inventory") != "inventory":
+        raise Uneditable("the nodes are ordered by their names: choose the order of the file first")
+    names = list(nodes_of(text))
+    if name not in names:
+        raise Uneditable(f"there is no node `{name}` in this group")
+    at = names.index(name) + by
+    if not 0 <= at < len(names):
+        return
+    for one in (name, names[at]):
+        _alone(text, one)
+    text.exchange(("nodes", name), names[at])
+
+
 def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
     """Put a node at the end, without what the group's `defaults` say anyway. Raises Uneditable."""
     if name in nodes_of(text):

@@ -218,6 +218,16 @@ async def save(request: Request) -> Response:
     return _to(name)
 
 
+async def shift(request: Request) -> Response:
+    """Field `shift`: up/NODE or down/NODE."""
+    name, (way, _, node) = request.path_params["name"], _field(request, "shift").partition("/")
+    if way not in ("up", "down"):
+        raise Refused(422, "up or down?")
+    by = -1 if way == "up" else 1
+    await _done(work.shift, desk_of(request), name, node, by, given_hash(request), _person(request))
+    return RedirectResponse(f"/groups/{quote(name)}#nodes-of", 303)
+
+
 async def rename(request: Request) -> Response:
     name, new = request.path_params["name"], _field(request, "new").strip()
     await _done(work.rename, desk_of(request), name, new, given_hash(request), _person(request))
@@ -467,6 +477,7 @@ PAGES = [
     Page(_ONE, ("POST",), save, "operator", says="Change a group", most_bytes=_LARGE),
     Page(f"{_ONE}/preview", ("POST",), preview, "operator", says="Preview a change of a group", most_bytes=_LARGE),
     Page(f"{_ONE}/rename", ("POST",), rename, "operator", says="Rename a group"),
+    Page(f"{_ONE}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
     Page(f"{_ONE}/delete", ("POST",), delete, "operator", says="Delete a group"),
     Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group"),
     Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a group"),

@@ -17,6 +17,7 @@ from runbook.serve.groups.change import (
     opened,
     set_fields,
     settings_of_node,
+    shift_node,
     take_node,
 )
 from runbook.serve.groups.files import NAME, GroupFile, NameTaken
@@ -131,6 +132,18 @@ def delete(desk: Desk, name: str, seen: str, person: str) -> None:
 def _refuse_running(desk: Desk, name: str) -> None:
     if running := desk.processes.running(name):
         raise Refused(f"{name} runs ({running[0]}): stop it first")
+
+
+def shift(desk: Desk, name: str, node: str, by: int, seen: str, person: str) -> None:
+    """Put a node one place up (-1) or down (1) among those of its group. Raises Refused, ChangedMeanwhile, NoGroup."""
+    file = desk.groups.read(name)
+    try:
+        text = opened(name, file.text)
+        shift_node(text, node, by)
+    except (Uneditable, ValueError) as error:
+        raise Refused(f"{node}: {error}") from None
+    desk.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
+    _tell(desk, name)
 
 
 def move(
