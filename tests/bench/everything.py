@@ -21,6 +21,7 @@ from .fleet import fleet
 from .links import links
 from .lint import lint
 from .render import render
+from .serve import serve
 from .start import start
 from .thousand import thousand
 from .two_nodes import two_nodes
@@ -36,6 +37,7 @@ PARTS = {
     "corpus": 1,
     "faults": 1,
     "links": 1,
+    "serve": 1,
 }
 """The parts and how often each is measured."""
 
@@ -60,6 +62,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
         "corpus": lambda _: corpus_score(),
         "faults": lambda _: faults(fault),
         "links": lambda _: links(),
+        "serve": lambda _: serve(),
     }
     failed = 0
     try:
