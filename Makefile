@@ -12,7 +12,7 @@ GPU := $(VENV)/gpu
 # Tests start this program many hundreds of times: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all test-gpu check test-packages bench clean help
+.PHONY: demo serve test test-all test-gpu check docs pictures test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
@@ -20,7 +20,9 @@ help:
 	@echo "make test    style, types, import contract and the test suite (with the lab, as root on Linux)"
 	@echo "make test-all  the same with every fault, every example and every attack"
 	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
-	@echo "make check   style, types and import contract only"
+	@echo "make check   style, types, import contract and documentation only"
+	@echo "make docs    the documentation as a site: build/docs/index.html; needs no network"
+	@echo "make pictures  the pictures of the documentation anew, from real runs; as root on Linux"
 	@echo "make bench   speed, as ratios: against torchrun, ansible-core and pyinfra"
 
 demo: $(VENV)/.demo
@@ -42,11 +44,18 @@ test-gpu:
 	else [ "$$(cat $(GPU)/.ready 2>/dev/null)" = "$(TORCH_PYTHON)" ] || rm -f $(GPU)/.ready; \
 	  $(MAKE) --no-print-directory $(GPU)/.ready && $(GPU)/bin/python -m pytest --confcutdir tests/gpu -m gpu tests/gpu; fi
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Strictly: a link that leads nowhere is an error.
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: $(VENV)/.dev test-packages
+	PYTHONPATH=tests $(BIN)/python docs/pictures.py
 
 bench: $(VENV)/.bench test-packages
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench.py
@@ -84,7 +93,7 @@ $(VENV)/.serve: $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve,docs,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
