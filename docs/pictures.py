@@ -9,10 +9,12 @@ A session is text in a page, between `<!-- run: NAME -->` and the end of the blo
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 PAGES = (*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md"))
 COLUMNS = 128
+WIDTH, HEIGHT = 1180, 900
 LONGEST_S = 300.0
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 NO_FONT_FROM_ELSEWHERE = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
@@ -128,8 +131,8 @@ def firewall() -> None:
         shown = session(folder, RUN, environment)
         keep("firewall", shown, picture=True)
         session(folder, "runbook report --out report.html", environment)
-        with chromium() as browser, Shown(browser, folder / "report.html", width=1180) as page:
-            page.page.screenshot(path=PICTURES / "report.png", clip={"x": 0, "y": 0, "width": 1180, "height": 1100})
+        with chromium() as browser, Shown(browser, folder / "report.html", width=WIDTH) as shown_page:
+            photograph(shown_page, "report")
         fix = re.search(r"fix on node-a  (.+)", SGR.sub("", shown))
         assert fix, shown
         up["node-a"].run(fix[1], user="root")
@@ -181,7 +184,12 @@ def diagnose() -> None:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         torchrun += ["--log-dir", "logs", "--redirects", "3", "train.py"]
         with (Path(folder) / "slurm-1234.out").open("w") as out:
-            subprocess.run(torchrun, cwd=folder, stdout=out, stderr=out, check=False, timeout=LONGEST_S)
+            process = subprocess.Popen(torchrun, cwd=folder, stdout=out, stderr=out, start_new_session=True)
+            try:
+                process.wait(LONGEST_S)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         keep("diagnose", session(Path(folder), "runbook diagnose slurm-1234.out logs/", os.environ))
 
 
@@ -206,6 +214,10 @@ def page() -> None:
     subprocess.run(["unshare", "--net", "--mount", "sh", "-c", HOUSE, "sh", str(ROOT)], check=True, timeout=LONGEST_S)
 
 
+def photograph(shown: Shown, name: str) -> None:
+    shown.page.screenshot(path=PICTURES / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT})
+
+
 def photographs() -> None:
     """In that network: `make serve`, as the tutorial has it."""
     serving = [sys.executable, "examples/serve_here.py", "/srv/data"]
@@ -219,20 +231,22 @@ def photographs() -> None:
             said += line
         link = re.search(r"http://\S+/login/\S+", said)
         assert link, said
-        with chromium() as browser, Shown(browser, link[0], width=1180) as shown:
+        with chromium() as browser, Shown(browser, link[0], width=WIDTH) as shown:
             tab = shown.page
             tab.get_by_role("button", name="Log in").click()
             tab.wait_for_url(lambda url: "/login" not in url)
             url = link[0].partition("/login")[0]
             time.sleep(3)  # the first heartbeats
             tab.goto(url + "/groups/train")
-            tab.screenshot(path=PICTURES / "group.png", full_page=True)
-            tab.get_by_role("button", name="Start").click()
-            tab.wait_for_url("**/runs/*")
-            tab.get_by_text("step 20").first.wait_for(timeout=120_000)
-            tab.screenshot(path=PICTURES / "run.png", full_page=True)
+            photograph(shown, "group")
+            tab.get_by_role("button", name="Start", exact=True).click()
             tab.goto(url + "/")
-            tab.screenshot(path=PICTURES / "overview.png", full_page=True)
+            tab.locator("td.c small").first.wait_for(timeout=1000 * LONGEST_S)  # a rank that has told its step
+            photograph(shown, "overview")
+            tab.goto(url + "/groups/train")
+            tab.get_by_role("link", name="Logs").first.click()
+            tab.goto(tab.url.removesuffix("/logs"))
+            photograph(shown, "run")
     finally:
         process.terminate()
         process.communicate(timeout=60)
