@@ -16,7 +16,7 @@ from pathlib import Path
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from runbook.agent.gate import Gate, NotAllowed
+from runbook.agent.order_filter import NotAllowed, OrderFilter
 from runbook.agent.protocol import CHUNK, END, KILL, STDERR, STDOUT, Ended, said
 
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
@@ -30,7 +30,9 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in OURS}
 
 
-async def carry(socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: Gate | None = None) -> None:
+async def carry(
+    socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
+) -> None:
     """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate` has its own
     command, and says what of the bytes gets through."""
     try:
@@ -77,7 +79,7 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
                 heard = False
 
 
-async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: Gate | None) -> None:
+async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
     assert process.stdin is not None
     try:
         async for message in socket:

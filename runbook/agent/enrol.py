@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runbook.agent.home import Home, Identity
-from runbook.agent.protocol import DIAL_S, NAME, Enrolment, NotSaid
+from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 
@@ -28,7 +28,7 @@ def enrol(home: Home, text: str, name: str) -> Identity:
     """Raises FilesWrong where the string, the name or the server's answer will not do; Unreachable."""
     try:
         told = Enrolment.of(text)
-    except NotSaid as error:
+    except ProtocolError as error:
         raise FilesWrong([Problem("agent.enrol", str(error))]) from None
     if not NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"

@@ -23,8 +23,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 import runbook
 from runbook.agent.channel import carry
 from runbook.agent.facts import facts
-from runbook.agent.gate import Gate
 from runbook.agent.home import Home, Identity, State, hostname, machine
+from runbook.agent.order_filter import OrderFilter
 from runbook.agent.protocol import (
     BEAT_S,
     DIAL_S,
@@ -40,8 +40,8 @@ from runbook.agent.protocol import (
     Heard,
     Hello,
     Leaving,
-    NotSaid,
     Open,
+    ProtocolError,
     Refused,
     Welcome,
     from_server,
@@ -140,7 +140,14 @@ class Agent:
                 failures, why = 10, ""
             except InvalidStatus as error:
                 failures, why = 10, f"the server refuses this agent (HTTP {error.response.status_code})"
-            except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError, NotSaid, ssl.SSLError) as error:
+            except (
+                OSError,
+                WebSocketException,
+                TimeoutError,
+                asyncio.TimeoutError,
+                ProtocolError,
+                ssl.SSLError,
+            ) as error:
                 why = f"{type(error).__name__}: {error}".rstrip(": ")
             failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
             pause = back_off(failures)
@@ -166,7 +173,7 @@ class Agent:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, NotSaid, TimeoutError."""
+        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError, TimeoutError."""
         user = str(os.getuid())
         hello = Hello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))
@@ -200,7 +207,7 @@ class Agent:
                 await asyncio.sleep(BEAT_S)
 
     async def _look(self) -> None:
-        """Look at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
+        """GroupView at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
         looking: asyncio.Task[Beat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")
@@ -233,7 +240,7 @@ class Agent:
             async with self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE) as socket:
                 self._sockets.add(socket)
                 try:
-                    gate = Gate(self.rules) if self.rules.looks_only else None
+                    gate = OrderFilter(self.rules) if self.rules.looks_only else None
                     await carry(socket, order.command, self._scope, gate)
                 finally:
                     self._sockets.discard(socket)

@@ -1,6 +1,6 @@
 """What an agent and its server say to each other, and how much of it: JSON on the control socket, bytes on a channel.
 
-Either end may be broken or in somebody else's hands. A message that does not fit raises `NotSaid`, and ends that connection only.
+Either end may be broken or in somebody else's hands. A message that does not fit raises `ProtocolError`, and ends that connection only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Part = Annotated[float, Meta(ge=0, le=1e9)]
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
-class NotSaid(ValueError):
+class ProtocolError(ValueError):
     """A message that neither program says."""
 
 
@@ -172,27 +172,27 @@ def said(message: FromAgent | FromServer | Ended) -> str:
 
 
 def from_agent(text: object) -> FromAgent:
-    """Raises NotSaid."""
+    """Raises ProtocolError."""
     return _decoded(_FROM_AGENT, text)
 
 
 def from_server(text: object) -> FromServer:
-    """Raises NotSaid."""
+    """Raises ProtocolError."""
     return _decoded(_FROM_SERVER, text)
 
 
 def ended(text: object) -> Ended:
-    """Raises NotSaid."""
+    """Raises ProtocolError."""
     return _decoded(_ENDED, text)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
     if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
-        raise NotSaid("no text, or too long a one")
+        raise ProtocolError("no text, or too long a one")
     try:
         return decoder.decode(text)
     except (ValueError, RecursionError, TypeError) as error:
-        raise NotSaid(str(error)[:200]) from None
+        raise ProtocolError(str(error)[:200]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,12 @@ class Enrolment:
 
     @classmethod
     def of(cls, text: str) -> Enrolment:
-        """Raises NotSaid with a sentence for whoever pasted it."""
+        """Raises ProtocolError with a sentence for whoever pasted it."""
         text = "".join(text.split())
         if not text.startswith(_PREFIX) or len(text) > 4096:
-            raise NotSaid(f"an enrolment string begins with {_PREFIX}; `runbook serve enrol` on the server prints one")
+            raise ProtocolError(
+                f"an enrolment string begins with {_PREFIX}; `runbook serve enrol` on the server prints one"
+            )
         body = text.removeprefix(_PREFIX)
         try:
             url, certificate, secret = msgspec.json.decode(
@@ -222,7 +224,7 @@ class Enrolment:
             parts = urlsplit(url)
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            raise NotSaid("the enrolment string is not whole: was it cut when it was copied?") from None
+            raise ProtocolError("the enrolment string is not whole: was it cut when it was copied?") from None
         if not sound or (parts.scheme == "https") != bool(certificate) or (certificate and not _HEX.match(certificate)):
-            raise NotSaid("the enrolment string names no server that could be trusted")
+            raise ProtocolError("the enrolment string names no server that could be trusted")
         return cls(url.rstrip("/"), certificate or None, secret)

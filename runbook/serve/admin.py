@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.audit import Audit
-from runbook.serve.desk import fleet_of
 from runbook.serve.guards import Refused
 from runbook.serve.page import Page
 from runbook.serve.people import People, role_named
 from runbook.serve.render import html
+from runbook.serve.workspace import fleet_of
 
 AUDIT_PAGE = 100
 

@@ -16,7 +16,6 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from runbook.serve import admin, agents, description, events, health, login, static
 from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
-from runbook.serve.desk import Desk
 from runbook.serve.fleet import pages as nodes
 from runbook.serve.groups import pages as groups
 from runbook.serve.guards import Gate, Guarded, refusal
@@ -27,6 +26,7 @@ from runbook.serve.rate import Rate
 from runbook.serve.runs import pages as runs
 from runbook.serve.settings import Settings
 from runbook.serve.store import Store
+from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
 GUESSES = 10
@@ -65,11 +65,11 @@ def create_app(settings: Settings) -> Starlette:
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
-            async with fleet.running(), agents.Door(fleet, settings.data).open():
-                await asyncio.to_thread(app.state.desk.processes.adopt)
+            async with fleet.running(), agents.StreamSocket(fleet, settings.data).open():
+                await asyncio.to_thread(app.state.workspace.processes.adopt)
                 yield
         finally:
-            app.state.desk.processes.close()
+            app.state.workspace.processes.close()
             changed.close()
             store.close()
 
@@ -89,7 +89,7 @@ def create_app(settings: Settings) -> Starlette:
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
-    app.state.desk = Desk(settings.data, store, changed.publish, fleet)
+    app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
     app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
     app.state.changes = Rate(CHANGES, CHANGE_EVERY_S)
     return app

@@ -40,7 +40,7 @@ LONGEST_PATH = 100
 """A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class StreamRequest(msgspec.Struct, frozen=True):
     """What is asked of the server about a node: to open a stream, or only how it is. `looks`: nothing new is to run there, so it
     may be a node that is drained. `person`: on whose behalf, where a page started us."""
 
@@ -53,14 +53,14 @@ class Question(msgspec.Struct, frozen=True):
     looks: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class EnrolmentRequest(msgspec.Struct, frozen=True):
     """A string is wanted by which a host can be enrolled. `name`: only as this node."""
 
     by: str
     name: str | None = None
 
 
-class Told(msgspec.Struct, frozen=True):
+class StreamStatus(msgspec.Struct, frozen=True):
     """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` nothing is known
     against the node."""
 
@@ -77,7 +77,7 @@ class Told(msgspec.Struct, frozen=True):
         return Unreachable(self.cause, says, self.remedy, tuple(self.evidence))
 
 
-_TOLD = msgspec.json.Decoder(Told)
+_STREAM_STATUS = msgspec.json.Decoder(StreamStatus)
 
 
 def framed(kind: bytes, data: bytes = b"") -> bytes:
@@ -94,17 +94,17 @@ class AgentStream:
         self._node = node
         self._path = socket_path(inventory)
         self._complaint = b""
-        self._told: Told | None = None
+        self._told: StreamStatus | None = None
         self._heard = False
         self._over = threading.Event()
         self._closing = threading.Lock()
         self._socket = _connected(self._path, node.name)
         person = os.environ.get("RUNBOOK_PERSON", "")
         typed = command(node.interpreter)
-        question = Question(node.name, True, typed, node.interpreter, node.workdir, person, looks)
+        request = StreamRequest(node.name, True, typed, node.interpreter, node.workdir, person, looks)
         try:
             self._socket.settimeout(OPENED_S)
-            self._socket.sendall(framed(ASK, msgspec.json.encode(question)))
+            self._socket.sendall(framed(ASK, msgspec.json.encode(request)))
             kind, data = _read(self._socket)
             refused = None if kind == OPENED else _told(data)
             self._socket.settimeout(None)
@@ -177,12 +177,12 @@ class AgentStream:
             self._over.set()
 
 
-def ask(path: Path, node: str) -> Told:
+def ask(path: Path, node: str) -> StreamStatus:
     """What the server knows of a node. Raises Unreachable where no server answers."""
     with _connected(path, node) as asking:
         try:
             asking.settimeout(ASKED_S)
-            asking.sendall(framed(ASK, msgspec.json.encode(Question(node, False))))
+            asking.sendall(framed(ASK, msgspec.json.encode(StreamRequest(node, False))))
             return _told(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise _no_answer(node, path, f"it does not answer: {error}") from None
@@ -193,7 +193,7 @@ def enrolment(path: Path, by: str, name: str | None) -> str:
     with _connected(path, name or "a new node") as asking:
         try:
             asking.settimeout(ASKED_S)
-            asking.sendall(framed(ENROL, msgspec.json.encode(Wanted(by, name))))
+            asking.sendall(framed(ENROL, msgspec.json.encode(EnrolmentRequest(by, name))))
             told = _told(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise _no_answer(name or "a new node", path, f"it does not answer: {error}") from None
@@ -263,8 +263,8 @@ def _exactly(source: socket.socket, count: int) -> bytes:
     return bytes(found)
 
 
-def _told(data: bytes) -> Told:
+def _told(data: bytes) -> StreamStatus:
     try:
-        return _TOLD.decode(data)
+        return _STREAM_STATUS.decode(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"an answer that no server gives: {error}") from None

@@ -1,4 +1,4 @@
-"""Agents, servers and callers at the door in somebody else's hands: each is refused or left, and nothing else suffers."""
+"""Agents, servers and callers at the socket in somebody else's hands: each is refused or left, and nothing else suffers."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_controller_that_dies_ends_its_channel_and_one_that_kills_says_so(worl
     wait_until(lambda: world.fleet.streams == 0)
 
 
-# At the door
+# At the socket
 
 
 def test_what_no_runbook_asks_gets_no_answer(world: World) -> None:

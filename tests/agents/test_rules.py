@@ -16,7 +16,7 @@ from profiles import examples
 
 pytest.importorskip("websockets")
 
-from runbook.agent.gate import LOOKS, Gate, NotAllowed
+from runbook.agent.order_filter import LOOKS, NotAllowed, OrderFilter
 from runbook.agent.protocol import Open
 from runbook.agent.rules import Rules, read_rules
 from runbook.model.errors import FilesWrong, Unreachable
@@ -29,7 +29,7 @@ class Gated(ProcessStream):
     """A supervisor of this machine behind the gate, as an agent starts it."""
 
     def __init__(self, rules: Rules) -> None:
-        self.gate = Gate(rules)
+        self.gate = OrderFilter(rules)
         super().__init__(["/bin/sh", "-c", self.gate.command])
 
     def write(self, data: bytes) -> None:
@@ -94,8 +94,8 @@ def test_a_runs_folder_lies_where_it_may(config: dict[str, Any], tmp_path: Path)
         session(tmp_path / "work", Rules(None, (str(tmp_path / "work"),), True), config)
 
 
-def opened() -> Gate:
-    gate = Gate(Rules())
+def opened() -> OrderFilter:
+    gate = OrderFilter(Rules())
     assert gate.feed(first_input("/usr/bin/evil")) == first_input(sys.executable)
     return gate
 
@@ -130,7 +130,7 @@ def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
         json.dumps({"do": "put", "id": 7, "path": "x", "bytes": 11}).encode() + b"\n" + zlib.compress(b"")[:8] + b"xyz"
     )
     beat = json.dumps({"do": "beat", "echo": "e"}).encode() + b"\n"
-    data, gate, passed = first_input("python 3") + order + beat, Gate(Rules()), b""
+    data, gate, passed = first_input("python 3") + order + beat, OrderFilter(Rules()), b""
     for cut in [*cuts, len(data)]:
         passed += gate.feed(data[:cut])
         data = data[cut:]
@@ -142,7 +142,7 @@ def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\n", b"x" * (2 << 20), b"exit #999999999999\n", b"\x00\n"])
 def test_what_is_no_stream_of_ours_ends(data: bytes) -> None:
     with pytest.raises(NotAllowed):
-        Gate(Rules()).feed(data)
+        OrderFilter(Rules()).feed(data)
 
 
 def test_rules_are_read_and_what_cannot_be_read_allows_nothing(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from runbook.agent.protocol import (
     FromServer,
     Hello,
     Job,
-    NotSaid,
+    ProtocolError,
     from_agent,
     from_server,
     said,
@@ -114,11 +114,11 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     assert world.state("gn1") == "SUSPECT"
     world.pass_s(LOST_S - SUSPECT_S)
     assert world.state("gn1") == "LOST"
-    assert world.fleet.told("gn1").cause == "agent-lost"
+    assert world.fleet.status("gn1").cause == "agent-lost"
     job = Job("j", 1, "rank-0.gn1.l0", [0])
     assert world.fleet.heard(member, here, Beat(1, jobs=[job]))
     assert world.state("gn1") == "ONLINE"
-    assert world.fleet.told("gn1").cause is None
+    assert world.fleet.status("gn1").cause is None
     found = world.fleet.node("gn1")
     assert found is not None
     assert [(one.job, one.rank, one.pid, one.state) for one in found.jobs] == [("j", 0, None, "running")]
@@ -189,7 +189,7 @@ def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> No
     greet(world, member, hello())
     world.fleet.drain("gn1", True)
     assert world.state("gn1") == "DRAINING"
-    assert world.fleet.told("gn1").cause is None
+    assert world.fleet.status("gn1").cause is None
     world.fleet.drain("gn1", False)
     assert world.state("gn1") == "ONLINE"
     member.link = None
@@ -268,10 +268,10 @@ def test_back_off_is_jittered_in_full_and_bounded(failures: int, chance: float) 
 @given(st.one_of(st.text(), st.binary(), st.none()))
 def test_what_neither_says_is_refused_and_nothing_crashes(text: str | bytes | None) -> None:
     for read in (from_agent, from_server):
-        with pytest.raises(NotSaid):
+        with pytest.raises(ProtocolError):
             read(text)
     if isinstance(text, str):
-        with pytest.raises(NotSaid):
+        with pytest.raises(ProtocolError):
             Enrolment.of(text)
 
 
@@ -282,12 +282,12 @@ def test_an_enrolment_string_survives_being_wrapped_by_a_terminal(secret: str, s
     text = str(told)
     assert Enrolment.of(f"  {text[:40]}\n{text[40:]} ") == told
     for wrong in (text[:-8], text + "AAAA", text.replace("agent", "agnet"), ""):
-        with pytest.raises(NotSaid):
+        with pytest.raises(ProtocolError):
             Enrolment.of(wrong)
 
 
 def test_messages_survive_the_wire() -> None:
     beat = Beat(7, True, [0.5], 4, [], [Job("j", 1, "n", [0, 1], 12, "ended", -9, "10", 3.0)])
     assert from_agent(said(beat)) == beat
-    with pytest.raises(NotSaid):
+    with pytest.raises(ProtocolError):
         from_agent(said(beat) + " " * (1 << 20))

@@ -29,7 +29,7 @@ from runbook.serve.changed import Changed
 from runbook.serve.people import People
 from runbook.serve.settings import Settings
 from runbook.serve.store import Store
-from runbook.transport.agent import ASK, HEADER, OPENED, SOCKET, Question, framed, reachable
+from runbook.transport.agent import ASK, HEADER, OPENED, SOCKET, StreamRequest, framed, reachable
 
 from .cost import BenchError
 from .table import verdict
@@ -201,7 +201,7 @@ class _Bench:
             asked.settimeout(60)
             asked.connect(address)
             asked.sendall(
-                framed(ASK, msgspec.json.encode(Question(node, True, "true", "python3", "~/.runbook", "bench")))
+                framed(ASK, msgspec.json.encode(StreamRequest(node, True, "true", "python3", "~/.runbook", "bench")))
             )
             kind, length = HEADER.unpack(asked.recv(HEADER.size))
             if kind != OPENED:

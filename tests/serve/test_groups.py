@@ -15,11 +15,11 @@ import pytest
 
 from runbook.serve.agents import Fleet
 from runbook.serve.changed import Changed
-from runbook.serve.desk import Desk
-from runbook.serve.groups import work
+from runbook.serve.groups import actions
 from runbook.serve.groups.files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.settings import Settings
 from runbook.serve.store import Store
+from runbook.serve.workspace import Workspace
 from serve.world import World, world_of
 
 POOL = """\
@@ -34,82 +34,91 @@ nodes:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Any:
+def workspace(tmp_path: Path) -> Any:
     store = Store(tmp_path / "serve.db")
     told: list[str] = []
-    made = Desk(tmp_path, store, told.append, Fleet(store, Settings(tmp_path), Changed()))
+    made = Workspace(tmp_path, store, told.append, Fleet(store, Settings(tmp_path), Changed()))
     yield made
     store.close()
 
 
-def pool(desk: Desk) -> None:
-    (desk.groups.folder / "pool.yml").write_text(POOL)
+def pool(workspace: Workspace) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(POOL)
 
 
-def saved(desk: Desk, name: str, **fields: str) -> str:
+def saved(workspace: Workspace, name: str, **fields: str) -> str:
     """The text after these fields of the form were saved; `node__gn6__gpus` is node.gn6.gpus."""
     given = {field.replace("__", "."): value for field, value in fields.items()}
-    work.save(desk, name, given, desk.groups.read(name).hash, "ann")
-    return desk.groups.read(name).text
+    actions.save(workspace, name, given, workspace.groups.read(name).hash, "ann")
+    return workspace.groups.read(name).text
 
 
-def moved(desk: Desk, target: str, *nodes: str, source: str = "pool") -> list[str]:
-    return work.move(desk, [(source, node) for node in nodes], target, "ann", {})
+def moved(workspace: Workspace, target: str, *nodes: str, source: str = "pool") -> list[str]:
+    return actions.move(workspace, [(source, node) for node in nodes], target, "ann", {})
 
 
-def table(desk: Desk, name: str) -> list[tuple[str, int, int, int]]:
-    ranks = desk.look(name).meaning.ranks
+def table(workspace: Workspace, name: str) -> list[tuple[str, int, int, int]]:
+    ranks = workspace.view(name).meaning.ranks
     return [(one.worker, one.rank, one.local_rank, one.node_rank) for one in ranks]
 
 
-def test_the_seeds_first_example(desk: Desk) -> None:
-    pool(desk)
-    work.create(desk, "train", "ann")
-    moved(desk, "train", "gn6", "gn39", "gn40", "gn7")
-    saved(desk, "train", master="gn6", backend="gloo", world_size="4")
-    assert table(desk, "train") == [("gn6-0", 0, 0, 0), ("gn39-0", 1, 0, 1), ("gn40-0", 2, 0, 2), ("gn7-0", 3, 0, 3)]
+def test_the_seeds_first_example(workspace: Workspace) -> None:
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    moved(workspace, "train", "gn6", "gn39", "gn40", "gn7")
+    saved(workspace, "train", master="gn6", backend="gloo", world_size="4")
+    assert table(workspace, "train") == [
+        ("gn6-0", 0, 0, 0),
+        ("gn39-0", 1, 0, 1),
+        ("gn40-0", 2, 0, 2),
+        ("gn7-0", 3, 0, 3),
+    ]
 
 
-def test_the_seeds_second_example(desk: Desk) -> None:
-    pool(desk)
-    work.create(desk, "train", "ann")
-    moved(desk, "train", "gn7", "gn6")
-    saved(desk, "train", master="gn6", backend="gloo", processes="2", world_size="4")
-    assert table(desk, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
+def test_the_seeds_second_example(workspace: Workspace) -> None:
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    moved(workspace, "train", "gn7", "gn6")
+    saved(workspace, "train", master="gn6", backend="gloo", processes="2", world_size="4")
+    assert table(workspace, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
 
 
-def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(desk: Desk) -> None:
-    pool(desk)
-    with pytest.raises(work.Refused, match=r"a world size of 5 does not fit: these nodes make 4 ranks \(gn6 1, "):
-        saved(desk, "pool", world_size="5")
-    assert desk.groups.read("pool").text == POOL
+def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:
+    pool(workspace)
+    with pytest.raises(actions.Refused, match=r"a world size of 5 does not fit: these nodes make 4 ranks \(gn6 1, "):
+        saved(workspace, "pool", world_size="5")
+    assert workspace.groups.read("pool").text == POOL
 
 
-def test_a_node_takes_along_what_makes_it_reachable_and_ranges_are_split(desk: Desk) -> None:
-    pool(desk)
-    work.create(desk, "train", "ann")
-    moved(desk, "train", "gn40")
-    assert "  gn39: {address: 10.0.0.39}" in desk.groups.read("pool").text.splitlines()
-    assert desk.groups.read("pool").text.startswith("# the machines of the second room\n")
-    taken = desk.groups.read("train").text
+def test_a_node_takes_along_what_makes_it_reachable_and_ranges_are_split(workspace: Workspace) -> None:
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    moved(workspace, "train", "gn40")
+    assert "  gn39: {address: 10.0.0.39}" in workspace.groups.read("pool").text.splitlines()
+    assert workspace.groups.read("pool").text.startswith("# the machines of the second room\n")
+    taken = workspace.groups.read("train").text
     assert "gn40: {connection: ssh, ssh: {user: train}, address: 10.0.0.40}" in taken
-    moved(desk, "pool", "gn40", source="train")
-    assert "  gn40: {address: 10.0.0.40}" in desk.groups.read("pool").text.splitlines()  # what the defaults say anyway
+    moved(workspace, "pool", "gn40", source="train")
+    assert (
+        "  gn40: {address: 10.0.0.40}" in workspace.groups.read("pool").text.splitlines()
+    )  # what the defaults say anyway
 
 
-def test_settings_change_their_own_lines_alone(desk: Desk) -> None:
-    pool(desk)
-    text = saved(desk, "pool", port="29600", interface="eth0", node__gn6__gpus="0, 2", env="A=1\nTOKEN={env: HF_TOKEN}")
+def test_settings_change_their_own_lines_alone(workspace: Workspace) -> None:
+    pool(workspace)
+    text = saved(
+        workspace, "pool", port="29600", interface="eth0", node__gn6__gpus="0, 2", env="A=1\nTOKEN={env: HF_TOKEN}"
+    )
     assert [line for line in POOL.splitlines() if line not in text.splitlines()] == [
         "  gn6: {address: 10.0.0.6}   # rank 0, mostly"
     ]
     assert "  gn6: {address: 10.0.0.6, gpus: [0, 2]}   # rank 0, mostly" in text.splitlines()
-    look = desk.look("pool")
+    look = workspace.view("pool")
     assert look.meaning.where.endswith(":29600")
     environment = look.meaning.environments[0]
     assert (environment["A"], environment["TOKEN"], environment["CUDA_VISIBLE_DEVICES"]) == ("1", "***", "0,2")
     assert environment["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert saved(desk, "pool", port="", interface="", node__gn6__gpus="", env="") == POOL
+    assert saved(workspace, "pool", port="", interface="", node__gn6__gpus="", env="") == POOL
 
 
 @pytest.mark.parametrize(
@@ -124,86 +133,86 @@ def test_settings_change_their_own_lines_alone(desk: Desk) -> None:
         ("order", "backwards", "inventory, name or alphabet"),
     ],
 )
-def test_what_lint_would_refuse_is_not_saved(desk: Desk, field: str, value: str, says: str) -> None:
-    pool(desk)
-    with pytest.raises(work.Refused) as refused:
-        saved(desk, "pool", **{field.replace(".", "__"): value})
+def test_what_lint_would_refuse_is_not_saved(workspace: Workspace, field: str, value: str, says: str) -> None:
+    pool(workspace)
+    with pytest.raises(actions.Refused) as refused:
+        saved(workspace, "pool", **{field.replace(".", "__"): value})
     assert says in str(refused.value)
-    assert desk.groups.read("pool").text == POOL
+    assert workspace.groups.read("pool").text == POOL
 
 
-def test_two_people_and_an_editor(desk: Desk) -> None:
-    pool(desk)
-    seen = desk.groups.read("pool").hash
-    work.save(desk, "pool", {"port": "29600"}, seen, "ann")
+def test_two_people_and_an_editor(workspace: Workspace) -> None:
+    pool(workspace)
+    seen = workspace.groups.read("pool").hash
+    actions.save(workspace, "pool", {"port": "29600"}, seen, "ann")
     with pytest.raises(ChangedMeanwhile):
-        work.save(desk, "pool", {"port": "29700"}, seen, "bob")
-    (desk.groups.folder / "pool.yml").write_text(POOL + "# by hand\n")
+        actions.save(workspace, "pool", {"port": "29700"}, seen, "bob")
+    (workspace.groups.folder / "pool.yml").write_text(POOL + "# by hand\n")
     with pytest.raises(ChangedMeanwhile):
-        work.delete(desk, "pool", seen, "bob")
-    assert [(one.person, one.what) for one in desk.groups.history("pool")] == [
+        actions.delete(workspace, "pool", seen, "bob")
+    assert [(one.person, one.what) for one in workspace.groups.history("pool")] == [
         ("", "changed outside of this server"),
         ("ann", "changed port"),
         ("", "found"),
     ]
-    first = desk.groups.history("pool")[-1]
-    work.restore(desk, "pool", first.id, desk.groups.read("pool").hash, "bob")
-    assert desk.groups.read("pool").text == POOL
+    first = workspace.groups.history("pool")[-1]
+    actions.restore(workspace, "pool", first.id, workspace.groups.read("pool").hash, "bob")
+    assert workspace.groups.read("pool").text == POOL
 
 
-def test_names(desk: Desk) -> None:
-    pool(desk)
+def test_names(workspace: Workspace) -> None:
+    pool(workspace)
     for name in ("", ".hidden", "a/b", "../a", "a b", "x" * 64, "a\n"):
         with pytest.raises(NameTaken):
-            work.create(desk, name, "ann")
+            actions.create(workspace, name, "ann")
         with pytest.raises(NoGroup):
-            desk.groups.read(name)
+            workspace.groups.read(name)
     with pytest.raises(NameTaken):
-        work.create(desk, "pool", "ann")
-    work.create(desk, "train", "ann")
+        actions.create(workspace, "pool", "ann")
+    actions.create(workspace, "train", "ann")
     with pytest.raises(NameTaken):
-        work.rename(desk, "train", "pool", desk.groups.read("train").hash, "ann")
-    work.rename(desk, "train", "other", desk.groups.read("train").hash, "ann")
-    assert desk.groups.names() == ["other", "pool"]
-    assert [one.what for one in desk.groups.history("other")] == ["renamed from train", "created"]
-    work.delete(desk, "other", desk.groups.read("other").hash, "ann")
-    assert desk.groups.names() == ["pool"]
+        actions.rename(workspace, "train", "pool", workspace.groups.read("train").hash, "ann")
+    actions.rename(workspace, "train", "other", workspace.groups.read("train").hash, "ann")
+    assert workspace.groups.names() == ["other", "pool"]
+    assert [one.what for one in workspace.groups.history("other")] == ["renamed from train", "created"]
+    actions.delete(workspace, "other", workspace.groups.read("other").hash, "ann")
+    assert workspace.groups.names() == ["pool"]
 
 
-def test_a_link_is_no_group(desk: Desk, tmp_path: Path) -> None:
+def test_a_link_is_no_group(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "passwords").write_text("nodes: {a: {}}\n")
-    (desk.groups.folder / "linked.yml").symlink_to(tmp_path / "passwords")
-    assert desk.groups.names() == []
+    (workspace.groups.folder / "linked.yml").symlink_to(tmp_path / "passwords")
+    assert workspace.groups.names() == []
     with pytest.raises(NoGroup):
-        desk.groups.read("linked")
+        workspace.groups.read("linked")
 
 
 SECRET = "4d8f1b0c93e27a65"
 WITH_SECRET = POOL + f"env: {{MY_API_KEY: {SECRET}}}\n"
 
 
-def test_a_secret_in_plain_text_is_not_shown_and_not_lost(desk: Desk) -> None:
-    (desk.groups.folder / "pool.yml").write_text(WITH_SECRET)
-    look = desk.look("pool")
+def test_a_secret_in_plain_text_is_not_shown_and_not_lost(workspace: Workspace) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(WITH_SECRET)
+    look = workspace.view("pool")
     assert SECRET not in look.linted.shown
     assert SECRET not in repr(look.meaning)
-    proposed = work.propose(desk, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
     assert SECRET not in "".join(proposed.difference)
     assert proposed.text == WITH_SECRET.replace("gn7", "gn8")
-    text = work.editing(look.file, look.linted)
+    text = actions.editing(look.file, look.linted)
     assert text is not None
-    assert saved(desk, "pool", port="29600", env="MY_API_KEY=hidden-secret-1\nA=1").count(SECRET) == 1
+    assert saved(workspace, "pool", port="29600", env="MY_API_KEY=hidden-secret-1\nA=1").count(SECRET) == 1
 
 
-def test_a_secret_cannot_be_moved_to_where_it_is_shown(desk: Desk) -> None:
-    (desk.groups.folder / "pool.yml").write_text(WITH_SECRET)
-    look = desk.look("pool")
+def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(WITH_SECRET)
+    look = workspace.view("pool")
     stolen = look.linted.shown.replace("name: pool", "name: hidden-secret-1")
-    with pytest.raises(work.Refused):
-        work.propose(desk, look.file, {"text": stolen})
+    with pytest.raises(actions.Refused):
+        actions.propose(workspace, look.file, {"text": stolen})
     stolen = stolen.replace("env: {MY_API_KEY: hidden-secret-1}", "")
-    with pytest.raises(work.Refused):
-        work.propose(desk, look.file, {"text": stolen})
+    with pytest.raises(actions.Refused):
+        actions.propose(workspace, look.file, {"text": stolen})
 
 
 # As a server answers.
@@ -234,12 +243,12 @@ def test_the_page_of_a_group_shows_its_ranks_and_takes_a_change(tmp_path: Path) 
         page = await world.ask("GET", "/groups/pool", world.as_page("viewer"))
         assert page.status == 200
         assert b"gn39-0" in page.body
-        seen = world.app.state.desk.groups.read("pool").hash
+        seen = world.app.state.workspace.groups.read("pool").hash
         assert (await post(world, "/groups/pool", seen=seen, port="29600")).status == 303
         late = await post(world, "/groups/pool", seen=seen, port="29700")
         assert late.status == 412
         assert b'value="29700"' in late.body  # what was typed is still there
-        assert "port: 29600" in world.app.state.desk.groups.read("pool").text
+        assert "port: 29600" in world.app.state.workspace.groups.read("pool").text
         part = await post(world, "/groups/pool/preview?part=1", master="gn7")
         assert b"gn7-0</th>" in part.body
         assert b"<html" not in part.body
@@ -266,9 +275,9 @@ def test_scripts_are_downloaded_without_secrets(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_token")
 
     async def look(world: World) -> None:
-        desk = world.app.state.desk
+        workspace = world.app.state.workspace
         text = POOL + "env: {TOKEN: {env: HF_TOKEN}, PLAIN: seen}\nlaunch: {command: [python, train.py]}\n"
-        desk.groups.save("pool", text, desk.groups.read("pool").hash, "ann", "")
+        workspace.groups.save("pool", text, workspace.groups.read("pool").hash, "ann", "")
         answer = await world.ask("GET", "/groups/pool/scripts/sh", world.as_page("viewer"))
         archive = zipfile.ZipFile(BytesIO(answer.body))
         assert archive.namelist() == [f"{node}/launch.sh" for node in ("gn6", "gn39", "gn40", "gn7")]
@@ -286,10 +295,10 @@ def test_scripts_are_downloaded_without_secrets(tmp_path: Path, monkeypatch: pyt
 
 def test_markup_in_a_file_is_text_on_every_page(tmp_path: Path) -> None:
     async def look(world: World) -> None:
-        desk = world.app.state.desk
+        workspace = world.app.state.workspace
         hostile = "<script>alert(1)</script>"
         text = POOL + f'env: {{A: "{hostile}"}}\nlaunch: {{command: ["{hostile}"]}}\n# {hostile}\n'
-        desk.groups.save("pool", text, desk.groups.read("pool").hash, hostile, hostile)
+        workspace.groups.save("pool", text, workspace.groups.read("pool").hash, hostile, hostile)
         for path in ("/groups", "/groups/pool", "/", "/nodes/gn6"):
             page = await world.ask("GET", path, world.as_page("admin"))
             assert page.status == 200, path
@@ -311,19 +320,19 @@ def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
     on(tmp_path, look)
 
 
-def test_a_node_goes_up_and_down_with_its_comment(desk: Desk) -> None:
-    pool(desk)
+def test_a_node_goes_up_and_down_with_its_comment(workspace: Workspace) -> None:
+    pool(workspace)
 
     def shifted(node: str, by: int) -> list[str]:
-        work.shift(desk, "pool", node, by, desk.groups.read("pool").hash, "ann")
-        return [worker for worker, *_ in table(desk, "pool")]
+        actions.shift(workspace, "pool", node, by, workspace.groups.read("pool").hash, "ann")
+        return [worker for worker, *_ in table(workspace, "pool")]
 
     assert shifted("gn40", -1) == ["gn6-0", "gn40-0", "gn39-0", "gn7-0"]
     assert shifted("gn6", 1) == ["gn40-0", "gn6-0", "gn39-0", "gn7-0"]
-    assert "gn6: {address: 10.0.0.6}   # rank 0, mostly" in desk.groups.read("pool").text
+    assert "gn6: {address: 10.0.0.6}   # rank 0, mostly" in workspace.groups.read("pool").text
     assert shifted("gn40", -1) == ["gn40-0", "gn6-0", "gn39-0", "gn7-0"]
-    with pytest.raises(work.Refused, match="no node"):
+    with pytest.raises(actions.Refused, match="no node"):
         shifted("gn8", 1)
-    saved(desk, "pool", order="alphabet")
-    with pytest.raises(work.Refused, match="ordered by their names"):
+    saved(workspace, "pool", order="alphabet")
+    with pytest.raises(actions.Refused, match="ordered by their names"):
         shifted("gn6", 1)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.serve.runs import logs
-from runbook.serve.runs.folders import Runs, Wanted
+from runbook.serve.runs.folders import RunFilter, Runs
 from runbook.serve.runs.start import process_start
 from runbook.serve.store import Store
 from serve.world import World, world_of
@@ -59,27 +59,27 @@ def runs(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
-        (Wanted(), ["three", "two", "one"]),
-        (Wanted(host="gn1"), ["three", "one"]),
-        (Wanted(host="gn1 "), ["three", "one"]),
-        (Wanted(host="n1"), []),
-        (Wanted(cause="firewall"), ["two"]),
-        (Wanted(playbook="burn"), ["three"]),
-        (Wanted(playbook="100%."), ["three"]),
-        (Wanted(playbook="100_."), []),
-        (Wanted(verdict="running"), ["three"]),
-        (Wanted(verdict="fail"), ["two"]),
-        (Wanted(since=1500.0, until=100_000.0), ["two"]),
-        (Wanted(person="nobody"), []),
+        (RunFilter(), ["three", "two", "one"]),
+        (RunFilter(host="gn1"), ["three", "one"]),
+        (RunFilter(host="gn1 "), ["three", "one"]),
+        (RunFilter(host="n1"), []),
+        (RunFilter(cause="firewall"), ["two"]),
+        (RunFilter(playbook="burn"), ["three"]),
+        (RunFilter(playbook="100%."), ["three"]),
+        (RunFilter(playbook="100_."), []),
+        (RunFilter(verdict="running"), ["three"]),
+        (RunFilter(verdict="fail"), ["two"]),
+        (RunFilter(since=1500.0, until=100_000.0), ["two"]),
+        (RunFilter(person="nobody"), []),
     ],
 )
-def test_runs_are_found(runs: Runs, wanted: Wanted, ids: list[str]) -> None:
+def test_runs_are_found(runs: Runs, wanted: RunFilter, ids: list[str]) -> None:
     found, count = runs.search(wanted, most=10)
     assert ([row.id for row in found], count) == (ids, len(ids))
 
 
 def test_a_list_is_paged_and_follows_the_folders(runs: Runs, tmp_path: Path) -> None:
-    assert [[row.id for row in runs.search(Wanted(), most=2, skip=skip)[0]] for skip in (0, 2)] == [
+    assert [[row.id for row in runs.search(RunFilter(), most=2, skip=skip)[0]] for skip in (0, 2)] == [
         ["three", "two"],
         ["one"],
     ]
@@ -88,7 +88,10 @@ def test_a_list_is_paged_and_follows_the_folders(runs: Runs, tmp_path: Path) -> 
         (tmp_path / "runs" / "one" / name).unlink()
     (tmp_path / "runs" / "one").rmdir()
     runs.forget()
-    assert [(row.id, row.verdict) for row in runs.search(Wanted(), most=9)[0]] == [("three", "pass"), ("two", "fail")]
+    assert [(row.id, row.verdict) for row in runs.search(RunFilter(), most=9)[0]] == [
+        ("three", "pass"),
+        ("two", "fail"),
+    ]
 
 
 def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) ->
         (folder / "result.json").write_text(text)
     (tmp_path / "runs" / "linked").symlink_to("/etc")
     (tmp_path / "runs" / "empty").mkdir()
-    found, _ = runs.search(Wanted(), most=99)
+    found, _ = runs.search(RunFilter(), most=99)
     assert (
         {"one", "two", "three"}
         <= {row.id for row in found}
@@ -336,18 +339,18 @@ def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:
     (tmp_path / "groups" / "here.yml").write_text(text)
 
     async def look(world: World) -> None:
-        desk = world.app.state.desk
+        workspace = world.app.state.workspace
         form = world.as_page("operator", content_type="application/x-www-form-urlencoded")
         answer = await world.ask("POST", "/groups/here/start", form, body=b"only=launch")
         id = str(answer.header("location")).rpartition("/")[2]
         assert (await world.ask("POST", "/groups/here/start", form)).status == 409
-        path = desk.runs.path(id)
+        path = workspace.runs.path(id)
         await until(lambda: any(b"began 0 of 1" in file.read_bytes() for file in path.rglob("rank-00000*.out")))
         fleet = await world.ask("GET", "/api/v1/fleet", world.as_program("viewer"))
         assert [cell["state"] for cell in fleet.json()["nodes"][0]["ranks"]] == ["running"]
         assert (await world.ask("POST", "/groups/here/stop", form)).status == 303
-        await until(lambda: not desk.processes.lives(id))
-        row = desk.runs.row(id)
+        await until(lambda: not workspace.processes.lives(id))
+        row = workspace.runs.row(id)
         assert (row.person, row.group, row.verdict) == ("operator", "here", "unknown")
         assert (await world.ask("GET", f"/runs/{id}", form)).status == 200
 

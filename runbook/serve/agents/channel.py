@@ -7,7 +7,7 @@ import contextlib
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, NotSaid, ended
+from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, ProtocolError, ended
 
 CLOSE_S = 3.0
 GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
@@ -67,7 +67,7 @@ class Channel:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
-        """What the program wrote, its first byte STDOUT or STDERR; how it ended; None where the agent is gone. Raises NotSaid."""
+        """What the program wrote, its first byte STDOUT or STDERR; how it ended; None where the agent is gone. Raises ProtocolError."""
         if self._socket is None or self.over.is_set():
             return None
         try:
@@ -80,5 +80,5 @@ class Channel:
         if data is None:
             return ended(text).code
         if not 1 <= len(data) <= LONGEST_PIECE - 1:
-            raise NotSaid(f"a piece of {len(data)} bytes")
+            raise ProtocolError(f"a piece of {len(data)} bytes")
         return bytes(data)

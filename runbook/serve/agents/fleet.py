@@ -37,11 +37,11 @@ from runbook.agent.protocol import (
 from runbook.load.inventory import natural
 from runbook.serve.agents.channel import Channel
 from runbook.serve.agents.states import AgentState, Awake, State, ranks_of, spoken, state_of
-from runbook.serve.agents.told import drained, not_connected, not_opened, state_told, unknown
+from runbook.serve.agents.unreachable import drained, not_connected, not_opened, state_told, unknown
 from runbook.serve.changed import Changed
 from runbook.serve.settings import Settings
 from runbook.serve.store import Store
-from runbook.transport.agent import Question, Told
+from runbook.transport.agent import StreamRequest, StreamStatus
 
 TICK_S = 1.0
 ENROL_S = 3600.0
@@ -64,9 +64,9 @@ class NotEnrolled(Exception):
 class Refusal(Exception):
     """There is no stream to a node."""
 
-    def __init__(self, told: Told) -> None:
-        super().__init__(told.says)
-        self.told = told
+    def __init__(self, status: StreamStatus) -> None:
+        super().__init__(status.says)
+        self.status = status
 
 
 @dataclass(eq=False)
@@ -306,7 +306,7 @@ class Fleet:
 
     # Streams.
 
-    def told(self, name: str) -> Told:
+    def status(self, name: str) -> StreamStatus:
         """What speaks against a node; nothing, where its agent is heard."""
         with self._lock:
             self._judge()
@@ -314,18 +314,18 @@ class Fleet:
             if member is None:
                 return unknown(name)
             if member.state in ("ONLINE", "DRAINING") and member.link is not None:
-                return Told()
+                return StreamStatus()
             if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
                 return not_connected(name, self._silent(member))
             return state_told(name, member.state, self._silent(member), member.version)
 
-    async def open(self, question: Question) -> Channel:
+    async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises Refusal."""
         with self._lock:
-            told, member = self.told(question.node), self._members.get(question.node)
+            told, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise Refusal(told if told.cause else unknown(question.node))
-            if member.state == "DRAINING" and not question.looks:
+                raise Refusal(told if told.cause else unknown(request.node))
+            if member.state == "DRAINING" and not request.looks:
                 raise Refusal(drained(member.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
             if mine >= MOST_CHANNELS:
@@ -333,7 +333,7 @@ class Fleet:
             channel = Channel(secrets.token_hex(16), member.name)
             self._channels[channel.id] = channel
             link = member.link
-        order = Open(channel.id, question.command, question.python, question.workdir, question.person)
+        order = Open(channel.id, request.command, request.python, request.workdir, request.person)
         try:
             await asyncio.wait_for(link.send(order), OPEN_S)
             await asyncio.wait_for(asyncio.shield(channel.arrived), OPEN_S)

@@ -19,7 +19,7 @@ from runbook.agent.protocol import (
     Heard,
     Hello,
     Leaving,
-    NotSaid,
+    ProtocolError,
     Refused,
     Welcome,
     from_agent,
@@ -72,7 +72,7 @@ async def _control(socket: WebSocket) -> None:
             return
         await link.send(Welcome(member.name, runbook.__version__))
         await _listen(fleet, member, link, socket)
-    except (NotSaid, KeyError):  # KeyError: bytes, where text is wanted
+    except (ProtocolError, KeyError):  # KeyError: bytes, where text is wanted
         await _closed(socket, BROKEN)
     except GONE:
         await _closed(socket, GOING_AWAY)
@@ -83,7 +83,7 @@ async def _control(socket: WebSocket) -> None:
 async def _greeting(socket: WebSocket) -> Hello:
     hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_S))
     if not isinstance(hello, Hello):
-        raise NotSaid("no greeting")
+        raise ProtocolError("no greeting")
     return hello
 
 

@@ -10,12 +10,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from runbook.serve.desk import desk_of, fleet_of
 from runbook.serve.fleet.view import GLYPHS, NODE_GLYPHS, NodeRow, ago, moment, rows
 from runbook.serve.guards import Refused
 from runbook.serve.page import Page
 from runbook.serve.render import html
-from runbook.serve.runs.folders import Wanted
+from runbook.serve.runs.folders import RunFilter
+from runbook.serve.workspace import fleet_of, workspace_of
 
 RUNS_OF_A_NODE = 50
 
@@ -26,7 +26,7 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
 
 
 async def fleet(request: Request) -> Response:
-    every = await run_in_threadpool(rows, desk_of(request), fleet_of(request))
+    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
     query = request.query_params.get("q", "")[:200]
     found = [row for row in every if _wanted(row, query.lower().split())]
     return html(
@@ -46,10 +46,10 @@ async def fleet(request: Request) -> Response:
 
 async def node(request: Request) -> Response:
     """What is known of a node: where it is used, its agent, its runs and what they found."""
-    name, desk = request.path_params["name"], desk_of(request)
-    every = await run_in_threadpool(rows, desk, fleet_of(request))
+    name, workspace = request.path_params["name"], workspace_of(request)
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
     own = [row for row in every if row.name == name]
-    runs, count = await run_in_threadpool(desk.runs.search, Wanted(host=f"{name} "), most=RUNS_OF_A_NODE)
+    runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
     if not own and not runs:
         raise Refused(404, "no group, no agent and no run has such a node")
     found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
@@ -60,7 +60,7 @@ async def node(request: Request) -> Response:
 def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
     """What a run found on the node: stage, cause, and the sentence."""
     found = []
-    for stage in desk_of(request).runs.document(id)["stages"]:
+    for stage in workspace_of(request).runs.document(id)["stages"]:
         for outcome in stage.get("outcomes", ()):
             if outcome.get("node") == name and outcome.get("verdict") not in ("pass", "skip"):
                 for finding in outcome.get("findings", ()):
@@ -73,13 +73,13 @@ async def drain(request: Request) -> Response:
     if fleet.node(name) is None:
         raise Refused(404, "no agent has this name")
     await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
-    desk_of(request).changed("fleet")
+    workspace_of(request).changed("fleet")
     back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"
     return RedirectResponse(back, 303)
 
 
 async def api_fleet(request: Request) -> Response:
-    every = await run_in_threadpool(rows, desk_of(request), fleet_of(request))
+    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
     return JSONResponse({"nodes": [_as_json(row) for row in every]})
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from runbook.load.inventory import natural
 from runbook.serve.agents.fleet import Fleet
 from runbook.serve.agents.states import AgentState
-from runbook.serve.desk import Desk, Look
-from runbook.serve.runs.folders import NoRun, RunRow, Wanted
+from runbook.serve.runs.folders import NoRun, RunFilter, RunRow
+from runbook.serve.workspace import GroupView, Workspace
 
 GLYPHS = {
     "running": "▶",
@@ -78,23 +78,23 @@ class NodeRow:
         return any(cell.state in ("running", "waiting") for cell in self.ranks)
 
 
-def rows(desk: Desk, fleet: Fleet) -> list[NodeRow]:
+def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
     """By group, and in each as its ranks go; then the agents of no group, by name. A node of two groups has two rows."""
     agents = {agent.name: agent for agent in fleet.nodes()}
     found: list[NodeRow] = []
     seen: set[str] = set()
-    for look in desk.all_looks():
-        found += _of_group(desk, look, agents)
+    for look in workspace.all_groups():
+        found += _of_group(workspace, look, agents)
         seen.update(row.name for row in found)
     for name in sorted(set(agents) - seen, key=natural):
         found.append(_row(name, "", agents[name], (), ""))
     return found
 
 
-def _of_group(desk: Desk, look: Look, agents: Mapping[str, AgentState]) -> list[NodeRow]:
+def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
     name = look.file.name
-    latest = latest_run(desk, name)
-    states = rank_states(desk, latest) if latest else {}
+    latest = latest_run(workspace, name)
+    states = rank_states(workspace, latest) if latest else {}
     cells: dict[str, list[RankCell]] = {node: [] for node in look.meaning.nodes}
     for rank in look.meaning.ranks:
         cells[rank.node].append(RankCell(rank.rank, states.get(rank.node, "none")))
@@ -125,16 +125,16 @@ def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tupl
     return tuple(told.get(cell.rank, cell) for cell in cells)
 
 
-def latest_run(desk: Desk, group: str) -> RunRow | None:
-    found, _ = desk.runs.search(Wanted(group=group), most=1)
+def latest_run(workspace: Workspace, group: str) -> RunRow | None:
+    found, _ = workspace.runs.search(RunFilter(group=group), most=1)
     return found[0] if found else None
 
 
-def rank_states(desk: Desk, run: RunRow) -> dict[str, str]:
+def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
     """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
-    alive = desk.processes.lives(run.id)
+    alive = workspace.processes.lives(run.id)
     try:
-        document = desk.runs.document(run.id)
+        document = workspace.runs.document(run.id)
     except NoRun:
         return {}
     launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]

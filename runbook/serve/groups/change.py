@@ -13,7 +13,7 @@ from runbook.load.inventory import examine_inventory
 from runbook.load.origins import Origins
 from runbook.load.ranges import expand, has_range
 from runbook.load.write import RANGED
-from runbook.serve.groups.stand_in import STAND_INS
+from runbook.serve.groups.placeholders import PLACEHOLDERS
 
 ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
 """Of the keys at the top, where new ones are put."""
@@ -177,7 +177,7 @@ def settings_of_node(text: Text, name: str) -> dict[str, Any]:
 
 
 def _origins(document: Document) -> Origins | None:
-    return examine_inventory(document, environ=STAND_INS).origins
+    return examine_inventory(document, environ=PLACEHOLDERS).origins
 
 
 def _one_of_range(value: Any, key: Keys, name: str, text: Text) -> Any:

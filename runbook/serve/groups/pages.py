@@ -14,18 +14,18 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.errors import FilesWrong
 from runbook.serve.agents.states import AgentState
-from runbook.serve.desk import Desk, Look, desk_of, fleet_of
 from runbook.serve.fleet.view import latest_run, moment, rows
-from runbook.serve.groups import work
+from runbook.serve.groups import actions
 from runbook.serve.groups.change import fields_of, nodes_of
 from runbook.serve.groups.files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
-from runbook.serve.groups.look import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
+from runbook.serve.groups.preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import Refused
 from runbook.serve.json_body import json_body
 from runbook.serve.page import Page
 from runbook.serve.render import html
 from runbook.serve.runs.folders import NoRun, RunRow
 from runbook.serve.runs.start import Busy, NotRunning
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
 ORDERS = {
@@ -52,7 +52,7 @@ def _answers() -> Iterator[None]:
         raise Refused(409, f"it runs already: {error}") from None
     except (NotRunning, NoRun):
         raise Refused(409, "nothing of it runs that was started here") from None
-    except work.Refused as error:
+    except actions.Refused as error:
         raise Refused(422, str(error)) from None
 
 
@@ -82,25 +82,27 @@ def _to(name: str = "") -> Response:
 
 
 async def listed(request: Request) -> Response:
-    desk = desk_of(request)
-    found = await run_in_threadpool(_cards, desk)
-    every = await run_in_threadpool(rows, desk, fleet_of(request))
+    workspace = workspace_of(request)
+    found = await run_in_threadpool(_cards, workspace)
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
     select = request.query_params.get("select", "")
     chosen = {"all": lambda row: True, "idle": lambda row: not row.busy}.get(select, lambda row: False)
-    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=desk.unheard, moment=moment)
+    return html(
+        request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard, moment=moment
+    )
 
 
-def _cards(desk: Desk) -> list[tuple[Look, RunRow | None, bool]]:
+def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
     found = []
-    for look in desk.all_looks():
-        latest = latest_run(desk, look.file.name)
-        found.append((look, latest, latest is not None and desk.processes.lives(latest.id)))
+    for look in workspace.all_groups():
+        latest = latest_run(workspace, look.file.name)
+        found.append((look, latest, latest is not None and workspace.processes.lives(latest.id)))
     return found
 
 
 async def create(request: Request) -> Response:
     name = _field(request, "name").strip()
-    await _done(work.create, desk_of(request), name, _person(request))
+    await _done(actions.create, workspace_of(request), name, _person(request))
     return _to(name)
 
 
@@ -112,10 +114,10 @@ async def move(request: Request) -> Response:
         raise Refused(422, "no node is chosen", "tick those that are to be moved")
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
-        await _done(work.create, desk_of(request), target, _person(request))
-    await _done(work.move, desk_of(request), chosen, target, _person(request), _agents(request))
+        await _done(actions.create, workspace_of(request), target, _person(request))
+    await _done(actions.move, workspace_of(request), chosen, target, _person(request), _agents(request))
     back = _field(request, "back")
-    return _to(back if back in desk_of(request).groups.names() else "")
+    return _to(back if back in workspace_of(request).groups.names() else "")
 
 
 # One group.
@@ -126,17 +128,17 @@ async def shown(request: Request) -> Response:
 
 
 async def _page(
-    request: Request, proposed: work.Proposed | None = None, wrong: str = "", status: int = 200
+    request: Request, proposed: actions.Proposed | None = None, wrong: str = "", status: int = 200
 ) -> Response:
-    desk, name = desk_of(request), request.path_params["name"]
-    look = await _done(desk.look, name)
-    latest = await run_in_threadpool(latest_run, desk, name)
-    lives = latest is not None and await run_in_threadpool(desk.processes.lives, latest.id)
-    text = work.editing(look.file, look.linted)
+    workspace, name = workspace_of(request), request.path_params["name"]
+    look = await _done(workspace.view, name)
+    latest = await run_in_threadpool(latest_run, workspace, name)
+    lives = latest is not None and await run_in_threadpool(workspace.processes.lives, latest.id)
+    text = actions.editing(look.file, look.linted)
     fields = fields_of(text) if text else {}
     form = request.state.form if request.method == "POST" else {}
     given = {key: str(value) for key, value in form.items() if key not in ("csrf", "seen")}
-    every = await run_in_threadpool(rows, desk, fleet_of(request))
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
     return html(
         request,
         "group.html",
@@ -156,9 +158,9 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
-        unheard=desk.unheard,
-        versions=await run_in_threadpool(desk.groups.history, name),
-        others=[other for other in desk.groups.names() if other != name],
+        unheard=workspace.unheard,
+        versions=await run_in_threadpool(workspace.groups.history, name),
+        others=[other for other in workspace.groups.names() if other != name],
         outside=[row for row in every if row.group != name],
         members={row.name: row for row in every if row.group == name},
         orders=ORDERS,
@@ -181,18 +183,18 @@ def _fields(request: Request) -> dict[str, str]:
 
 async def preview(request: Request) -> Response:
     """What the form would do: as a whole page, or for a script as the part that changes."""
-    desk, name = desk_of(request), request.path_params["name"]
-    file = (await _done(desk.look, name)).file
+    workspace, name = workspace_of(request), request.path_params["name"]
+    file = (await _done(workspace.view, name)).file
     alone = request.query_params.get("part") == "1"
     try:
-        proposed = await run_in_threadpool(work.propose, desk, file, _fields(request))
-    except work.Refused as refused:
+        proposed = await run_in_threadpool(actions.propose, workspace, file, _fields(request))
+    except actions.Refused as refused:
         if alone:
             return html(request, "group_wrong.html", wrong=str(refused))
         return await _page(request, wrong=str(refused), status=422)
     if not alone:
         return await _page(request, proposed)
-    look = await _done(desk.look, name)
+    look = await _done(workspace.view, name)
     return html(
         request,
         "group_preview.html",
@@ -206,10 +208,10 @@ async def preview(request: Request) -> Response:
 
 
 async def save(request: Request) -> Response:
-    desk, name = desk_of(request), request.path_params["name"]
+    workspace, name = workspace_of(request), request.path_params["name"]
     try:
-        await run_in_threadpool(work.save, desk, name, _fields(request), given_hash(request), _person(request))
-    except work.Refused as refused:
+        await run_in_threadpool(actions.save, workspace, name, _fields(request), given_hash(request), _person(request))
+    except actions.Refused as refused:
         return await _page(request, wrong=str(refused), status=422)
     except ChangedMeanwhile as error:
         return await _page(request, wrong=f"{error}: what you wrote is below and not saved", status=412)
@@ -224,25 +226,25 @@ async def shift(request: Request) -> Response:
     if way not in ("up", "down"):
         raise Refused(422, "up or down?")
     by = -1 if way == "up" else 1
-    await _done(work.shift, desk_of(request), name, node, by, given_hash(request), _person(request))
+    await _done(actions.shift, workspace_of(request), name, node, by, given_hash(request), _person(request))
     return RedirectResponse(f"/groups/{quote(name)}#nodes-of", 303)
 
 
 async def rename(request: Request) -> Response:
     name, new = request.path_params["name"], _field(request, "new").strip()
-    await _done(work.rename, desk_of(request), name, new, given_hash(request), _person(request))
+    await _done(actions.rename, workspace_of(request), name, new, given_hash(request), _person(request))
     return _to(new)
 
 
 async def delete(request: Request) -> Response:
     name = request.path_params["name"]
-    await _done(work.delete, desk_of(request), name, given_hash(request), _person(request))
+    await _done(actions.delete, workspace_of(request), name, given_hash(request), _person(request))
     return _to()
 
 
 async def restore(request: Request) -> Response:
     name, version = request.path_params["name"], _version(request)
-    await _done(work.restore, desk_of(request), name, version, given_hash(request), _person(request))
+    await _done(actions.restore, workspace_of(request), name, version, given_hash(request), _person(request))
     return _to(name)
 
 
@@ -256,14 +258,14 @@ def _version(request: Request) -> int:
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
     name, number = request.path_params["name"], _version(request)
-    history = await run_in_threadpool(desk_of(request).groups.history, name)
+    history = await run_in_threadpool(workspace_of(request).groups.history, name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
     if at is None:
         raise Refused(404, "there is no such version")
     before = history[at + 1] if at + 1 < len(history) else None
-    lines = await run_in_threadpool(_between, desk_of(request).groups.path(name), before, history[at])
+    lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
     with contextlib.suppress(NoGroup):
-        now = desk_of(request).groups.read(name)
+        now = workspace_of(request).groups.read(name)
         return html(
             request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash, moment=moment
         )
@@ -279,22 +281,24 @@ def _between(path: Path, before: Version | None, after: Version) -> list[str]:
 
 async def start(request: Request) -> Response:
     only = _field(request, "only") == "launch"
-    id = await _done(work.start, desk_of(request), request.path_params["name"], _person(request), only_launch=only)
+    id = await _done(
+        actions.start, workspace_of(request), request.path_params["name"], _person(request), only_launch=only
+    )
     return RedirectResponse(f"/runs/{id}", 303)
 
 
 async def stop(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"], _person(request))
+    await _done(actions.end, workspace_of(request), request.path_params["name"], _person(request))
     return _to(request.path_params["name"])
 
 
 async def kill(request: Request) -> Response:
-    await _done(work.end, desk_of(request), request.path_params["name"], _person(request), now=True)
+    await _done(actions.end, workspace_of(request), request.path_params["name"], _person(request), now=True)
     return _to(request.path_params["name"])
 
 
 async def restart(request: Request) -> Response:
-    await _done(work.restart, desk_of(request), request.path_params["name"], _person(request))
+    await _done(actions.restart, workspace_of(request), request.path_params["name"], _person(request))
     return _to(request.path_params["name"])
 
 
@@ -303,7 +307,7 @@ async def download(request: Request) -> Response:
     name, shell, node = request.path_params["name"], request.path_params["shell"], request.path_params.get("node", "")
     if shell not in SHELLS:
         raise Refused(404, "there are scripts for sh, bat and ps1")
-    file = (await _done(desk_of(request).look, name)).file
+    file = (await _done(workspace_of(request).view, name)).file
     try:
         found = await run_in_threadpool(scripts, file.path, file.text, shell)
     except FilesWrong as wrong:
@@ -322,7 +326,7 @@ def _attachment(data: bytes, name: str, kind: str) -> Response:
 # JSON.
 
 
-def as_json(look: Look, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
+def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
     """A group as the API tells it; `whole` with its text, ranks, environments and findings."""
     means = look.meaning
     told: dict[str, Any] = {
@@ -372,20 +376,20 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 
 
 async def api_listed(request: Request) -> Response:
-    cards = await run_in_threadpool(_cards, desk_of(request))
+    cards = await run_in_threadpool(_cards, workspace_of(request))
     return JSONResponse({"groups": [as_json(look, latest) for look, latest, _ in cards]})
 
 
 async def api_create(request: Request) -> Response:
     body = await json_body(request)
-    file = await _done(work.create, desk_of(request), _text(body, "name"), _person(request))
+    file = await _done(actions.create, workspace_of(request), _text(body, "name"), _person(request))
     return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
 
 
 async def api_shown(request: Request) -> Response:
-    desk, name = desk_of(request), request.path_params["name"]
-    look = await _done(desk.look, name)
-    latest = await run_in_threadpool(latest_run, desk, name)
+    workspace, name = workspace_of(request), request.path_params["name"]
+    look = await _done(workspace.view, name)
+    latest = await run_in_threadpool(latest_run, workspace, name)
     return JSONResponse(as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
 
 
@@ -399,29 +403,33 @@ def _asked_fields(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def api_save(request: Request) -> Response:
-    desk, name = desk_of(request), request.path_params["name"]
+    workspace, name = workspace_of(request), request.path_params["name"]
     fields, seen = _asked_fields(await json_body(request)), _if_match(request)
-    changed = await _done(work.save, desk, name, fields, seen, _person(request))
-    now = await _done(desk.groups.read, name)
+    changed = await _done(actions.save, workspace, name, fields, seen, _person(request))
+    now = await _done(workspace.groups.read, name)
     return JSONResponse({"changed": changed, "hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 async def api_preview(request: Request) -> Response:
-    desk, name = desk_of(request), request.path_params["name"]
-    file = (await _done(desk.look, name)).file
-    proposed = await _done(work.propose, desk, file, _asked_fields(await json_body(request)))
+    workspace, name = workspace_of(request), request.path_params["name"]
+    file = (await _done(workspace.view, name)).file
+    proposed = await _done(actions.propose, workspace, file, _asked_fields(await json_body(request)))
     told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
     return JSONResponse({**told, **meaning_json(proposed.meaning), "world_size": proposed.meaning.world_size})
 
 
 async def api_delete(request: Request) -> Response:
-    await _done(work.delete, desk_of(request), request.path_params["name"], _if_match(request), _person(request))
+    await _done(
+        actions.delete, workspace_of(request), request.path_params["name"], _if_match(request), _person(request)
+    )
     return JSONResponse({})
 
 
 async def api_rename(request: Request) -> Response:
     new = _text(await json_body(request), "name")
-    await _done(work.rename, desk_of(request), request.path_params["name"], new, _if_match(request), _person(request))
+    await _done(
+        actions.rename, workspace_of(request), request.path_params["name"], new, _if_match(request), _person(request)
+    )
     return JSONResponse({"name": new})
 
 
@@ -433,7 +441,7 @@ async def api_move(request: Request) -> Response:
         raise Refused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
     changed = await _done(
-        work.move, desk_of(request), chosen, _text(body, "target"), _person(request), _agents(request)
+        actions.move, workspace_of(request), chosen, _text(body, "target"), _person(request), _agents(request)
     )
     return JSONResponse({"changed": changed})
 
@@ -441,25 +449,27 @@ async def api_move(request: Request) -> Response:
 async def api_start(request: Request) -> Response:
     body = await json_body(request)
     only = body.get("only") == "launch"
-    id = await _done(work.start, desk_of(request), request.path_params["name"], _person(request), only_launch=only)
+    id = await _done(
+        actions.start, workspace_of(request), request.path_params["name"], _person(request), only_launch=only
+    )
     return JSONResponse({"run": id}, 201)
 
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
     says = await _done(
-        work.end, desk_of(request), request.path_params["name"], _person(request), now=body.get("now") is True
+        actions.end, workspace_of(request), request.path_params["name"], _person(request), now=body.get("now") is True
     )
     return JSONResponse({"says": says})
 
 
 async def api_restart(request: Request) -> Response:
-    await _done(work.restart, desk_of(request), request.path_params["name"], _person(request))
+    await _done(actions.restart, workspace_of(request), request.path_params["name"], _person(request))
     return JSONResponse({"says": "it is told to end, and is started again once it has"}, 202)
 
 
 async def api_history(request: Request) -> Response:
-    history = await run_in_threadpool(desk_of(request).groups.history, request.path_params["name"])
+    history = await run_in_threadpool(workspace_of(request).groups.history, request.path_params["name"])
     told = [{"id": one.id, "at": one.at, "person": one.person, "what": one.what, "hash": one.hash} for one in history]
     return JSONResponse({"versions": told})
 

@@ -51,7 +51,7 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunFilter:
     """What is searched for; empty is anything. `since` and `until` are seconds since the epoch, `until` is left out."""
 
     host: str = ""
@@ -93,7 +93,7 @@ class Runs:
             raise NoRun(id)
         return _row(found[0])
 
-    def search(self, wanted: Wanted, *, most: int, skip: int = 0) -> tuple[list[RunRow], int]:
+    def search(self, wanted: RunFilter, *, most: int, skip: int = 0) -> tuple[list[RunRow], int]:
         """The latest first, at most so many after so many, and how many there are in all."""
         self.refresh()
         where, values = _where(wanted)
@@ -130,7 +130,7 @@ class Runs:
         return document
 
     def forget(self) -> None:
-        """Look again at the next question, however soon it comes."""
+        """GroupView again at the next question, however soon it comes."""
         self._looked = float("-inf")
 
     def refresh(self, only: str = "") -> None:
@@ -281,7 +281,7 @@ def _row(row: Any) -> RunRow:
     return RunRow(*values)
 
 
-def _where(wanted: Wanted) -> tuple[str, list[str | float]]:
+def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
     parts, values = ["1"], list[str | float]()
     for column, text in (("nodes", wanted.host), ("causes", wanted.cause)):
         if text:

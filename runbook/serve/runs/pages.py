@@ -16,18 +16,18 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 
 from runbook.model.errors import FilesWrong
 from runbook.report.html.render import comparison_fragment, fragment
-from runbook.serve.desk import Desk, desk_of
 from runbook.serve.fleet.view import ago, moment
-from runbook.serve.groups import work
+from runbook.serve.groups import actions
 from runbook.serve.groups.files import NoGroup
 from runbook.serve.guards import Refused
 from runbook.serve.json_body import json_body
 from runbook.serve.page import Page
 from runbook.serve.render import html
 from runbook.serve.runs import logs
-from runbook.serve.runs.folders import NoRun, RunRow, Wanted, started
+from runbook.serve.runs.folders import NoRun, RunFilter, RunRow, started
 from runbook.serve.runs.links import measured, over_time
 from runbook.serve.runs.start import NotRunning
+from runbook.serve.workspace import Workspace, workspace_of
 
 A_PAGE = 50
 SEARCH_S = 20.0
@@ -35,11 +35,11 @@ _DAY = 86400.0
 _PIECE = 256 << 10
 
 
-def _wanted(request: Request) -> Wanted:
+def _wanted(request: Request) -> RunFilter:
     """What the query asks for. Raises Refused for a date that is none."""
-    ask = {name: request.query_params.get(name, "").strip()[:200] for name in Wanted.__dataclass_fields__}
+    ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
-    return Wanted(**ask, since=since, until=None if until is None else until + _DAY)
+    return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
 
 
 def _day(text: str) -> float | None:
@@ -57,10 +57,10 @@ def _page_number(request: Request) -> int:
 
 
 async def listed(request: Request) -> Response:
-    desk, wanted, page = desk_of(request), _wanted(request), _page_number(request)
-    found, count = await run_in_threadpool(desk.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
-    lives = {row.id: desk.processes.lives(row.id) for row in found if not row.verdict}
-    unheard = {row.id: desk.unheard(row) for row in found if not row.verdict}
+    workspace, wanted, page = workspace_of(request), _wanted(request), _page_number(request)
+    found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+    lives = {row.id: workspace.processes.lives(row.id) for row in found if not row.verdict}
+    unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
     asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
 
     def link(number: int) -> str:
@@ -73,24 +73,24 @@ async def listed(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _run(desk: Desk, id: str) -> tuple[RunRow, dict[str, Any], bool]:
+def _run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
     try:
-        row = desk.runs.row(id)
-        return row, desk.runs.document(id), not row.verdict and desk.processes.lives(id)
+        row = workspace.runs.row(id)
+        return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
     except NoRun:
         raise Refused(404, "there is no such run") from None
 
 
 async def shown(request: Request) -> Response:
-    desk, id = desk_of(request), request.path_params["id"]
-    row, document, lives = await run_in_threadpool(_run, desk, id)
-    files = await run_in_threadpool(logs.files, desk.runs.path(id))
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, document, lives = await run_in_threadpool(_run, workspace, id)
+    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
     console = next((file for file in files if file.name == "console.txt"), None)
-    tail = await run_in_threadpool(_tail, desk, id, console) if console and not document["stages"] else ()
-    report = await run_in_threadpool(_report, desk.runs.path(id), lives)
+    tail = await run_in_threadpool(_tail, workspace, id, console) if console and not document["stages"] else ()
+    report = await run_in_threadpool(_report, workspace.runs.path(id), lives)
     return html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
-        started_here=bool(started(desk.runs.path(id))), unheard=desk.unheard(row), moment=moment, ago=ago,
+        started_here=bool(started(workspace.runs.path(id))), unheard=workspace.unheard(row), moment=moment, ago=ago,
     )  # fmt: skip
 
 
@@ -102,8 +102,8 @@ def _report(folder: Path, lives: bool) -> Markup | None:
         return None
 
 
-def _tail(desk: Desk, id: str, file: logs.LogFile) -> tuple[logs.Line, ...]:
-    with logs.opened(desk.runs.path(id), file) as stream:
+def _tail(workspace: Workspace, id: str, file: logs.LogFile) -> tuple[logs.Line, ...]:
+    with logs.opened(workspace.runs.path(id), file) as stream:
         return logs.window(stream).lines[-40:]
 
 
@@ -117,13 +117,13 @@ async def kill(request: Request) -> Response:
 
 async def _end(request: Request, *, now: bool) -> Response:
     id = request.path_params["id"]
-    await run_in_threadpool(_ended, desk_of(request), id, str(request.state.person.name), now)
+    await run_in_threadpool(_ended, workspace_of(request), id, str(request.state.person.name), now)
     return RedirectResponse(f"/runs/{quote(id)}", 303)
 
 
-def _ended(desk: Desk, id: str, person: str, now: bool) -> str:
+def _ended(workspace: Workspace, id: str, person: str, now: bool) -> str:
     try:
-        return desk.processes.end(id, person, now=now)
+        return workspace.processes.end(id, person, now=now)
     except NoRun:
         raise Refused(404, "there is no such run") from None
     except NotRunning:
@@ -131,14 +131,16 @@ def _ended(desk: Desk, id: str, person: str, now: bool) -> str:
 
 
 async def restart(request: Request) -> Response:
-    desk, id = desk_of(request), request.path_params["id"]
-    row, _, _ = await run_in_threadpool(_run, desk, id)
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, _, _ = await run_in_threadpool(_run, workspace, id)
     try:
-        desk.groups.read(row.group)
+        workspace.groups.read(row.group)
     except NoGroup:
         raise Refused(409, "the group that it was started from is not there any more") from None
     person = str(request.state.person.name)
-    await run_in_threadpool(desk.processes.restart, id, person, partial(work.start, desk, row.group, person))
+    await run_in_threadpool(
+        workspace.processes.restart, id, person, partial(actions.start, workspace, row.group, person)
+    )
     return RedirectResponse(f"/groups/{quote(row.group)}", 303)
 
 
@@ -151,9 +153,9 @@ def _number(request: Request, name: str) -> int | None:
 
 
 def _opened(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, BinaryIO]:
-    desk = desk_of(request)
+    workspace = workspace_of(request)
     try:
-        folder = desk.runs.path(id)
+        folder = workspace.runs.path(id)
         file = logs.find(folder, file_id)
         return file, logs.opened(folder, file)
     except NoRun:
@@ -182,13 +184,13 @@ def _found_in_all(request: Request, id: str, among: list[logs.LogFile]) -> logs.
     if not text.strip():
         return None
     any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_S
-    return logs.search_all(desk_of(request).runs.path(id), among, text, any_case=any_case, until=until)
+    return logs.search_all(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
 
 
 async def log_page(request: Request) -> Response:
-    desk, id = desk_of(request), request.path_params["id"]
-    row, _, lives = await run_in_threadpool(_run, desk, id)
-    every = await run_in_threadpool(logs.files, desk.runs.path(id))
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, _, lives = await run_in_threadpool(_run, workspace, id)
+    every = await run_in_threadpool(logs.files, workspace.runs.path(id))
     rank = _number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
     chosen = request.query_params.get("file", "") or _first(files)
@@ -252,27 +254,27 @@ async def raw(request: Request) -> Response:
 
 
 async def compare(request: Request) -> Response:
-    desk = desk_of(request)
+    workspace = workspace_of(request)
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
-    recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=A_PAGE)
-    told = await run_in_threadpool(_compared, desk, ids) if all(ids) else None
+    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
+    told = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
     return html(request, "compare.html", ids=ids, recent=recent, told=told, moment=moment)
 
 
-def _compared(desk: Desk, ids: list[str]) -> Markup:
+def _compared(workspace: Workspace, ids: list[str]) -> Markup:
     try:
-        return Markup(comparison_fragment(*map(desk.runs.path, ids)))
+        return Markup(comparison_fragment(*map(workspace.runs.path, ids)))
     except NoRun:
         raise Refused(404, "there is no such run") from None
 
 
 async def links(request: Request) -> Response:
     """What `check: links` measured, the pairs of nodes by run, the slowest first; `from` and `to`: one pair over time."""
-    desk = desk_of(request)
+    workspace = workspace_of(request)
     node = request.query_params.get("pair", "")[:200]
     one = (request.query_params.get("from", ""), request.query_params.get("to", ""))
-    recent, _ = await run_in_threadpool(desk.runs.search, Wanted(), most=200)
-    found = await run_in_threadpool(measured, desk.runs, recent)
+    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=200)
+    found = await run_in_threadpool(measured, workspace.runs, recent)
     pairs = sorted(found, key=lambda pair: min(link.gbps for link in found[pair]))
     chosen = [pair for pair in pairs if node in f"{pair[0]} {pair[1]}"][:200]
     if all(one):
@@ -287,38 +289,40 @@ async def links(request: Request) -> Response:
 # JSON.
 
 
-def _row_json(desk: Desk, row: RunRow) -> dict[str, Any]:
+def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
     told = {name: getattr(row, name) for name in row.__dataclass_fields__}
-    unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in desk.unheard(row)]
-    lives = not row.verdict and desk.processes.lives(row.id)
+    unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in workspace.unheard(row)]
+    lives = not row.verdict and workspace.processes.lives(row.id)
     return {**told, "verdict": row.verdict or None, "running": lives, "unheard": unheard}
 
 
 async def api_listed(request: Request) -> Response:
-    desk, page = desk_of(request), _page_number(request)
-    found, count = await run_in_threadpool(desk.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE)
-    runs = [_row_json(desk, row) for row in found]
+    workspace, page = workspace_of(request), _page_number(request)
+    found, count = await run_in_threadpool(
+        workspace.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE
+    )
+    runs = [_row_json(workspace, row) for row in found]
     return JSONResponse({"count": count, "page": page, "per_page": A_PAGE, "runs": runs})
 
 
 async def api_shown(request: Request) -> Response:
-    desk = desk_of(request)
-    row, document, _ = await run_in_threadpool(_run, desk, request.path_params["id"])
-    return JSONResponse({**_row_json(desk, row), "result": document})
+    workspace = workspace_of(request)
+    row, document, _ = await run_in_threadpool(_run, workspace, request.path_params["id"])
+    return JSONResponse({**_row_json(workspace, row), "result": document})
 
 
 async def api_stop(request: Request) -> Response:
     now = (await json_body(request)).get("now") is True
     person = str(request.state.person.name)
-    told = await run_in_threadpool(_ended, desk_of(request), request.path_params["id"], person, now)
+    told = await run_in_threadpool(_ended, workspace_of(request), request.path_params["id"], person, now)
     return JSONResponse({"says": told})
 
 
 async def api_logs(request: Request) -> Response:
     """`q`: also how often it stands in each file, and the first lines with it."""
-    desk, id = desk_of(request), request.path_params["id"]
-    await run_in_threadpool(_run, desk, id)
-    files = await run_in_threadpool(logs.files, desk.runs.path(id))
+    workspace, id = workspace_of(request), request.path_params["id"]
+    await run_in_threadpool(_run, workspace, id)
+    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
     told: dict[str, Any] = {"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]}
     rank = _number(request, "rank")
     found = await run_in_threadpool(

@@ -22,7 +22,7 @@ from typing import Any
 
 from runbook.engine.runfolder import ENDING
 from runbook.model.events import RunStarted
-from runbook.serve.runs.folders import STARTED, NoRun, Runs, Wanted, first_event, left_running, read_json, started
+from runbook.serve.runs.folders import STARTED, NoRun, RunFilter, Runs, first_event, left_running, read_json, started
 from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
@@ -73,7 +73,7 @@ class Processes:
 
     def adopt(self) -> None:
         """Take care of the runs of a server before this one that have not ended, or ended only because that server did."""
-        recent = Wanted(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
+        recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)

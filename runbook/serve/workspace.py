@@ -14,7 +14,7 @@ from starlette.requests import Request
 from runbook.serve.agents.fleet import Fleet
 from runbook.serve.agents.states import AgentState
 from runbook.serve.groups.files import GroupFile, Groups, NoGroup
-from runbook.serve.groups.look import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.groups.preview import DRAFT, Linted, Meaning, linted, meaning
 from runbook.serve.runs.folders import RunRow, Runs
 from runbook.serve.runs.start import Processes
 from runbook.serve.store import Store
@@ -24,7 +24,7 @@ REMEMBERED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GroupView:
     """A group's file, what lint says of it, and what it means."""
 
     file: GroupFile
@@ -32,7 +32,7 @@ class Look:
     meaning: Meaning
 
 
-class Desk:
+class Workspace:
     """One for a server, which may be used from several threads."""
 
     def __init__(self, data: Path, store: Store, changed: Callable[[str], object], fleet: Fleet) -> None:
@@ -44,44 +44,44 @@ class Desk:
         self.processes = Processes(data, self.runs, changed, fleet.reachable)
         self.changed = changed
         self._fleet = fleet
-        self._kept: OrderedDict[tuple[str, str], Look] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], GroupView] = OrderedDict()
         self._lock = threading.Lock()
 
     def unheard(self, row: RunRow) -> list[AgentState]:
         """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, and nobody sees them."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
-    def look(self, name: str) -> Look:
+    def view(self, name: str) -> GroupView:
         """Raises NoGroup."""
-        return self.look_at(self.groups.read(name))
+        return self.view_of(self.groups.read(name))
 
-    def look_at(self, file: GroupFile) -> Look:
+    def view_of(self, file: GroupFile) -> GroupView:
         key = (file.name, file.hash)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        look = Look(file, linted(file.path, file.text), meaning(file.path, file.text))
+        look = GroupView(file, linted(file.path, file.text), meaning(file.path, file.text))
         with self._lock:
             self._kept[key] = look
             while len(self._kept) > REMEMBERED:
                 self._kept.popitem(last=False)
         return look
 
-    def all_looks(self) -> list[Look]:
+    def all_groups(self) -> list[GroupView]:
         """Of every group that can be read."""
         found = []
         for name in self.groups.names():
             try:
-                found.append(self.look(name))
+                found.append(self.view(name))
             except NoGroup:
                 continue
         return found
 
 
-def desk_of(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def workspace_of(request: Request) -> Workspace:
+    workspace: Workspace = request.app.state.workspace
+    return workspace
 
 
 def fleet_of(request: Request) -> Fleet:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 _WORD = secrets.token_hex(12)
 
 
-class _StandIns(Mapping[str, str]):
+class _Placeholders(Mapping[str, str]):
     """A text for every name, that stands in no file and can be found wherever it comes out again."""
 
     def __getitem__(self, name: str) -> str:
@@ -21,7 +21,7 @@ class _StandIns(Mapping[str, str]):
         return 0
 
 
-STAND_INS: Mapping[str, str] = _StandIns()
+PLACEHOLDERS: Mapping[str, str] = _Placeholders()
 
 
 def leaks(data: bytes) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from runbook.agent.protocol import STDOUT, NotSaid
+from runbook.agent.protocol import STDOUT, ProtocolError
 from runbook.serve.agents.channel import Channel
 from runbook.serve.agents.fleet import Fleet, Refusal
 from runbook.transport.agent import (
@@ -31,9 +31,9 @@ from runbook.transport.agent import (
     OVER,
     SOCKET,
     STDERR,
-    Question,
-    Told,
-    Wanted,
+    EnrolmentRequest,
+    StreamRequest,
+    StreamStatus,
     framed,
     reachable,
 )
@@ -46,17 +46,17 @@ ENDING_S = 15.0
 """From the end of a stream's stdin to its end; jobs may have a grace."""
 
 log = logging.getLogger("runbook.serve")
-_QUESTION = msgspec.json.Decoder(Question)
-_WANTED = msgspec.json.Decoder(Wanted)
+_STREAM_REQUEST = msgspec.json.Decoder(StreamRequest)
+_ENROLMENT_REQUEST = msgspec.json.Decoder(EnrolmentRequest)
 
 
-class Door:
+class StreamSocket:
     """Serves the socket in a data folder while `open` is held."""
 
     def __init__(self, fleet: Fleet, data: Path) -> None:
         self._fleet = fleet
         self._path = data / SOCKET
-        self._guests: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ class Door:
         before = os.umask(0o177)
         try:
             with reachable(self._path) as address:
-                server = await asyncio.start_unix_server(self._greet, address, limit=LONGEST)
+                server = await asyncio.start_unix_server(self._serve, address, limit=LONGEST)
         finally:
             os.umask(before)
         try:
@@ -73,14 +73,14 @@ class Door:
         finally:
             server.close()
             self._path.unlink(missing_ok=True)
-            for guest in self._guests:
-                guest.cancel()
-            await asyncio.gather(*self._guests, return_exceptions=True)
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._guests.add(task)
+        self._connections.add(task)
         try:
             if _may(writer):
                 await self._answer(reader, writer)
@@ -89,7 +89,7 @@ class Door:
         except Exception:
             log.exception("a stream to a node")
         finally:
-            self._guests.discard(task)
+            self._connections.discard(task)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
@@ -97,17 +97,17 @@ class Door:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kind, data = await asyncio.wait_for(_frame(reader), ASKED_S)
         if kind == ENROL:
-            await _send(writer, OVER, msgspec.json.encode(await self._enrol(_WANTED.decode(data))))
+            await _send(writer, OVER, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST.decode(data))))
         if kind != ASK:
             return
-        question = _QUESTION.decode(data)
-        if not question.open:
-            await _send(writer, OVER, msgspec.json.encode(self._fleet.told(question.node)))
+        request = _STREAM_REQUEST.decode(data)
+        if not request.open:
+            await _send(writer, OVER, msgspec.json.encode(self._fleet.status(request.node)))
             return
         try:
-            channel = await self._fleet.open(question)
+            channel = await self._fleet.open(request)
         except Refusal as refused:
-            await _send(writer, OVER, msgspec.json.encode(refused.told))
+            await _send(writer, OVER, msgspec.json.encode(refused.status))
             return
         try:
             await _send(writer, OPENED)
@@ -115,11 +115,11 @@ class Door:
         finally:
             self._fleet.forget(channel)
 
-    async def _enrol(self, wanted: Wanted) -> Told:
+    async def _enrol(self, wanted: EnrolmentRequest) -> StreamStatus:
         try:
-            return Told(says=await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name))
+            return StreamStatus(says=await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name))
         except ValueError as error:
-            return Told("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
+            return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
 
 
 async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,13 +161,13 @@ async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
     while True:
         try:
             said = await channel.read()
-        except NotSaid as error:
+        except ProtocolError as error:
             fix = f"look at the agent on {channel.node}: it says what no agent does"
-            told = Told("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
+            told = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
             await _send(writer, OVER, msgspec.json.encode(told))
             return
         if not isinstance(said, bytes):
-            await _send(writer, OVER, msgspec.json.encode(Told(code=said)))
+            await _send(writer, OVER, msgspec.json.encode(StreamStatus(code=said)))
             return
         await _send(writer, DATA if said[:1] == STDOUT else STDERR, said[1:])
 

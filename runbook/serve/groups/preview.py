@@ -29,7 +29,7 @@ from runbook.model.playbook import Playbook
 from runbook.model.redact import GONE, Redactor
 from runbook.model.secret import Secret
 from runbook.model.secret_formats import holds_secret, names_secret
-from runbook.serve.groups.stand_in import STAND_INS, leaks
+from runbook.serve.groups.placeholders import PLACEHOLDERS, leaks
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
@@ -38,7 +38,7 @@ _NO_LAUNCH = Playbook("none", ())
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LintFinding:
     """What lint says of one place: `severity` is error or warning."""
 
     severity: str
@@ -93,13 +93,13 @@ class Linted:
     `closed` says why none of it can be shown.
     """
 
-    told: list[Told]
+    told: list[LintFinding]
     shown: str
     hidden: Mapping[str, str]
     closed: str = ""
 
     @property
-    def errors(self) -> list[Told]:
+    def errors(self) -> list[LintFinding]:
         return [one for one in self.told if one.severity == "error"]
 
 
@@ -139,9 +139,9 @@ def revealed(text: str, hidden: Mapping[str, str]) -> str:
     return text
 
 
-def _told(severity: str, problem: Problem) -> Told:
+def _told(severity: str, problem: Problem) -> LintFinding:
     line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
-    return Told(severity, problem.id, line, column, problem.message, problem.help or "")
+    return LintFinding(severity, problem.id, line, column, problem.message, problem.help or "")
 
 
 def meaning(path: Path, text: str) -> Meaning:
@@ -159,7 +159,7 @@ def meaning(path: Path, text: str) -> Meaning:
 def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
     """Raises FilesWrong."""
     document = parse_document(text, str(path))
-    examined = examine_inventory(document, environ=STAND_INS)
+    examined = examine_inventory(document, environ=PLACEHOLDERS)
     if examined.inventory is None or examined.origins is None:
         raise FilesWrong(list(examined.problems))
     return _plan_for(examined.inventory, examined.origins), examined.origins
@@ -168,7 +168,7 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     if not has_launch(origins.document):
         return Plan(_NO_LAUNCH, inventory, ())
-    launch = examine_launch(origins.document, checks=CHECKS, environ=STAND_INS)
+    launch = examine_launch(origins.document, checks=CHECKS, environ=PLACEHOLDERS)
     if launch.playbook is None:
         raise FilesWrong(list(launch.problems))
     return make_plan(launch.playbook, inventory, Choice())
@@ -246,7 +246,7 @@ def difference(name: str, before: str, after: str) -> list[str]:
     return list(found)
 
 
-def new_errors(before: list[Told], after: list[Told]) -> list[Told]:
+def new_errors(before: list[LintFinding], after: list[LintFinding]) -> list[LintFinding]:
     """Errors that a change brings: those of the same rule and words were there already."""
     known = {(one.rule, one.message) for one in before}
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]

@@ -8,7 +8,6 @@ from typing import Any
 
 from runbook.load.edit import Text, Uneditable
 from runbook.serve.agents.states import AgentState
-from runbook.serve.desk import Desk
 from runbook.serve.fleet.view import latest_run
 from runbook.serve.groups.change import (
     NEW,
@@ -21,8 +20,9 @@ from runbook.serve.groups.change import (
     take_node,
 )
 from runbook.serve.groups.files import NAME, GroupFile, NameTaken
-from runbook.serve.groups.look import Linted, Meaning, difference, linted, meaning, new_errors, revealed
+from runbook.serve.groups.preview import Linted, Meaning, difference, linted, meaning, new_errors, revealed
 from runbook.serve.runs.start import NotRunning
+from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
 """Errors that a group may be saved with: one that is being filled, or emptied."""
@@ -47,18 +47,18 @@ class Proposed:
     changed: list[str]
 
 
-def create(desk: Desk, name: str, person: str) -> GroupFile:
+def create(workspace: Workspace, name: str, person: str) -> GroupFile:
     """A group without nodes. Raises NameTaken."""
     if not NAME.fullmatch(name):
         raise NameTaken(f"`{name[:80]}` cannot be the name of a group")
-    file = desk.groups.create(name, NEW.format(name=name), person)
-    _tell(desk, name)
+    file = workspace.groups.create(name, NEW.format(name=name), person)
+    _tell(workspace, name)
     return file
 
 
-def propose(desk: Desk, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
+def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
     """What saving these fields of the form would do; nothing is saved. Raises Refused."""
-    look = desk.look_at(file)
+    look = workspace.view_of(file)
     if "text" in fields:
         if look.linted.closed:
             raise Refused(look.linted.closed)
@@ -95,16 +95,16 @@ def _does_not_fit(said: str, means: Meaning) -> str:
     return f"a world size of {said[:20]} does not fit: {told}"
 
 
-def save(desk: Desk, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
+def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
     """Save what the form says over the file whose hash is `seen`; what changed. Raises Refused, ChangedMeanwhile, NoGroup."""
-    file = desk.groups.read(name)
+    file = workspace.groups.read(name)
     if file.hash != seen:
-        desk.groups.save(name, file.text, seen, person, "")  # which tells what has happened
-    proposed = propose(desk, file, fields)
-    _refuse_errors(desk.look_at(file).linted, proposed.linted)
+        workspace.groups.save(name, file.text, seen, person, "")  # which tells what has happened
+    proposed = propose(workspace, file, fields)
+    _refuse_errors(workspace.view_of(file).linted, proposed.linted)
     what = "changed the text" if proposed.changed == ["text"] else f"changed {', '.join(proposed.changed)}"
-    desk.groups.save(name, proposed.text, seen, person, what)
-    _tell(desk, name)
+    workspace.groups.save(name, proposed.text, seen, person, what)
+    _tell(workspace, name)
     return proposed.changed
 
 
@@ -115,39 +115,39 @@ def _refuse_errors(before: Linted, after: Linted) -> None:
         raise Refused(f"line {first.line}: {first.message}" + (f" ({first.help})" if first.help else ""), errors)
 
 
-def rename(desk: Desk, name: str, new: str, seen: str, person: str) -> None:
+def rename(workspace: Workspace, name: str, new: str, seen: str, person: str) -> None:
     """Raises NameTaken, ChangedMeanwhile, NoGroup, Refused while it runs."""
-    _refuse_running(desk, name)
-    desk.groups.rename(name, new, seen, person)
-    _tell(desk, name, new)
+    _refuse_running(workspace, name)
+    workspace.groups.rename(name, new, seen, person)
+    _tell(workspace, name, new)
 
 
-def delete(desk: Desk, name: str, seen: str, person: str) -> None:
+def delete(workspace: Workspace, name: str, seen: str, person: str) -> None:
     """Raises ChangedMeanwhile, NoGroup, Refused while it runs."""
-    _refuse_running(desk, name)
-    desk.groups.delete(name, seen, person)
-    _tell(desk, name)
+    _refuse_running(workspace, name)
+    workspace.groups.delete(name, seen, person)
+    _tell(workspace, name)
 
 
-def _refuse_running(desk: Desk, name: str) -> None:
-    if running := desk.processes.running(name):
+def _refuse_running(workspace: Workspace, name: str) -> None:
+    if running := workspace.processes.running(name):
         raise Refused(f"{name} runs ({running[0]}): stop it first")
 
 
-def shift(desk: Desk, name: str, node: str, by: int, seen: str, person: str) -> None:
+def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person: str) -> None:
     """Put a node one place up (-1) or down (1) among those of its group. Raises Refused, ChangedMeanwhile, NoGroup."""
-    file = desk.groups.read(name)
+    file = workspace.groups.read(name)
     try:
         text = opened(name, file.text)
         shift_node(text, node, by)
     except (Uneditable, ValueError) as error:
         raise Refused(f"{node}: {error}") from None
-    desk.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
-    _tell(desk, name)
+    workspace.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
+    _tell(workspace, name)
 
 
 def move(
-    desk: Desk, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
+    workspace: Workspace, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups that changed.
 
@@ -161,18 +161,24 @@ def move(
     for group, nodes in by_group.items():
         names = f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
         try:
-            changed += _moved(desk, group, target, nodes, names, person, agents)
+            changed += _moved(workspace, group, target, nodes, names, person, agents)
         except (Uneditable, ValueError) as error:
             raise Refused(f"{names}: {error}") from None
-    _tell(desk, *changed)
+    _tell(workspace, *changed)
     return changed
 
 
 def _moved(
-    desk: Desk, group: str, target: str, nodes: list[str], names: str, person: str, agents: Mapping[str, AgentState]
+    workspace: Workspace,
+    group: str,
+    target: str,
+    nodes: list[str],
+    names: str,
+    person: str,
+    agents: Mapping[str, AgentState],
 ) -> list[str]:
-    source = desk.groups.read(group) if group else None
-    sink = desk.groups.read(target) if target else None
+    source = workspace.groups.read(group) if group else None
+    sink = workspace.groups.read(target) if target else None
     out, into = source and opened(group, source.text), sink and opened(target, sink.text)
     for node in nodes:
         settings = settings_of_node(out, node) if out else _of_agent(node, agents)
@@ -182,15 +188,15 @@ def _moved(
             take_node(out, node)
     for file, text in ((source, out), (sink, into)):
         if file and text:
-            _refuse_errors(desk.look_at(file).linted, linted(file.path, text.text))
+            _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
     what = f"moved {names} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
-        desk.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
+        workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
         return [group, target]
     file, text = (source, out) if source else (sink, into)
     assert file is not None
     assert text is not None
-    desk.groups.save(file.name, text.text, file.hash, person, what)
+    workspace.groups.save(file.name, text.text, file.hash, person, what)
     return [file.name]
 
 
@@ -207,9 +213,9 @@ def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
     return settings
 
 
-def start(desk: Desk, name: str, person: str, *, only_launch: bool = False) -> str:
+def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = False) -> str:
     """Checks, then the launch; the id of the run. Raises Refused, Busy, NoGroup."""
-    look = desk.look(name)
+    look = workspace.view(name)
     if look.meaning.why:
         raise Refused(look.meaning.why)
     if not look.meaning.command:
@@ -217,32 +223,32 @@ def start(desk: Desk, name: str, person: str, *, only_launch: bool = False) -> s
     more = ["--start-at", "launch"] if only_launch else []
     if look.meaning.by_agent:
         more.append("--detach")  # agents are reached through this server, and its end is not to be that of the ranks
-    return desk.processes.start(name, look.file.path, person, more)
+    return workspace.processes.start(name, look.file.path, person, more)
 
 
-def end(desk: Desk, name: str, person: str, *, now: bool = False) -> str:
+def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
     """Stop or kill what runs of a group; what was done. Raises NotRunning."""
-    latest = latest_run(desk, name)
+    latest = latest_run(workspace, name)
     if latest is None:
         raise NotRunning(name)
-    return desk.processes.end(latest.id, person, now=now)
+    return workspace.processes.end(latest.id, person, now=now)
 
 
-def restart(desk: Desk, name: str, person: str) -> None:
+def restart(workspace: Workspace, name: str, person: str) -> None:
     """Stop it, and start it once it is over. Raises NotRunning, NoGroup."""
-    latest = latest_run(desk, name)
+    latest = latest_run(workspace, name)
     if latest is None:
         raise NotRunning(name)
-    desk.groups.read(name)
-    desk.processes.restart(latest.id, person, lambda: start(desk, name, person))
+    workspace.groups.read(name)
+    workspace.processes.restart(latest.id, person, lambda: start(workspace, name, person))
 
 
-def restore(desk: Desk, name: str, version: int, seen: str, person: str) -> None:
+def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
     """Put an earlier state of the file in its place. Raises Refused, ChangedMeanwhile, NoGroup."""
-    for one in desk.groups.history(name):
+    for one in workspace.groups.history(name):
         if one.id == version:
-            desk.groups.save(name, one.text, seen, person, f"restored version {version}")
-            _tell(desk, name)
+            workspace.groups.save(name, one.text, seen, person, f"restored version {version}")
+            _tell(workspace, name)
             return
     raise Refused("there is no such version of it")
 
@@ -255,8 +261,8 @@ def editing(file: GroupFile, seen: Linted) -> Text | None:
         return None
 
 
-def _tell(desk: Desk, *names: str) -> None:
+def _tell(workspace: Workspace, *names: str) -> None:
     for name in names:
-        desk.changed(f"groups/{name}")
-    desk.changed("groups")
-    desk.changed("fleet")
+        workspace.changed(f"groups/{name}")
+    workspace.changed("groups")
+    workspace.changed("fleet")

@@ -31,7 +31,7 @@ class NotAllowed(Exception):
     """A stream that has to end."""
 
 
-class Gate:
+class OrderFilter:
     """Feed it what the server sends; it gives what the supervisor may hear."""
 
     def __init__(self, rules: Rules) -> None:
