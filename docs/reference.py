@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.causes.catalogue import CAUSES
 from runbook.causes.page import PARTS, parse_pages
 from runbook.cli.arguments import parser
-from runbook.cli.explain import PAGES
+from runbook.cli.explain import PAGES, stage_page
 from runbook.cli.variablepages import variable_page
 from runbook.lint.catalogue import read_page
 from runbook.lint.variables.table import Variable, known
@@ -178,7 +178,7 @@ def folder_of(package: str) -> Iterator[tuple[str, str]]:
 
 def check(name: str) -> str:
     """The page of a check, each of its causes linked."""
-    text = resources.files("runbook.checks").joinpath(f"{name}.md").read_text(encoding="utf-8")
+    text = stage_page(name)
     return re.sub(r"^- `([a-z0-9-]+)`(?=: )", lambda line: _cause_link(line, "- "), text, flags=re.MULTILINE)
 
 
@@ -205,7 +205,7 @@ def _cause(name: str, page: Any) -> str:
 
 @functools.cache
 def _check_page(name: str) -> str:
-    return resources.files("runbook.checks").joinpath(f"{name}.md").read_text(encoding="utf-8")
+    return stage_page(name)
 
 
 def variables() -> dict[str, str]:

@@ -106,10 +106,10 @@ def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Fac
 
 
 def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, str]]:
-    seconds = max(0.001, now["clock"] - then["clock"])
+    seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
-        return (rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
+        return float(rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
 
     if (share := risen("quota_us") / 1e6) >= HELD_BACK:
         yield (

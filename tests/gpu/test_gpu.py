@@ -18,8 +18,8 @@ import pytest
 
 import runbook
 from runbook.checks.readiness.gpus.judge import judge_gpus
-from runbook.model.inventory import Node
 from runbook.diagnose.paste import read_paste
+from runbook.model.inventory import Node
 from runbook.parsers.nvidia import parse_gpus
 
 pytestmark = [
