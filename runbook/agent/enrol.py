@@ -19,7 +19,7 @@ from runbook.model.errors import FilesWrong, Problem, Unreachable
 LONGEST_ANSWER = 64 << 10
 
 
-class Answer(msgspec.Struct, frozen=True):
+class EnrolmentAnswer(msgspec.Struct, frozen=True):
     name: str
     token: str
 
@@ -39,7 +39,7 @@ def enrol(home: Home, text: str, name: str) -> Identity:
     if status != 200:
         raise FilesWrong([Problem("agent.enrol", f"{told.url} says: {_reason(status, body)}")])
     try:
-        answer = msgspec.json.decode(body, type=Answer)
+        answer = msgspec.json.decode(body, type=EnrolmentAnswer)
     except ValueError as error:
         raise FilesWrong([Problem("agent.enrol", f"{told.url} is no runbook server: {error}")]) from None
     identity = Identity(answer.name, told.url, answer.token, certificate)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runbook.agent.protocol import Beat, Gpu, Job
+from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
 from runbook.node import owned
 from runbook.node.journal import ATTEMPT, JOURNAL, PLAIN, WRITTEN, checked
 
@@ -22,15 +22,15 @@ MOST_JOBS, MOST_GPUS = 512, 64
 QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
-def facts(name: str, workdirs: Iterable[str]) -> Beat:
+def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
     """What the next heartbeats of the node of this name tell. Takes as long as nvidia-smi does, at most ASKED_S."""
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    return Beat(1, False, load, os.cpu_count() or 0, gpus(), jobs(name, workdirs)[:MOST_JOBS])
+    return Heartbeat(1, False, load, os.cpu_count() or 0, gpus(), jobs(name, workdirs)[:MOST_JOBS])
 
 
-def gpus() -> list[Gpu]:
+def gpus() -> list[GpuLoad]:
     """Those that nvidia-smi lists; none where there is no such tool, or it does not answer."""
     try:
         argv = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
@@ -41,7 +41,7 @@ def gpus() -> list[Gpu]:
     for line in done.stdout.decode(errors="replace").splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) == 5 and words[0].isdecimal():
-            found.append(Gpu(int(words[0]), words[1][:200], *map(_number, words[2:])))
+            found.append(GpuLoad(int(words[0]), words[1][:200], *map(_number, words[2:])))
     return found[:MOST_GPUS]
 
 
@@ -53,7 +53,7 @@ def _number(text: str) -> float | None:
     return number if 0 <= number <= 1e9 else None
 
 
-def jobs(name: str, workdirs: Iterable[str]) -> list[Job]:
+def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other nodes may
     have the same home."""
     found = []
@@ -80,7 +80,7 @@ def _ours(folder: str) -> list[str]:
     return [path for path in paths if owned.is_ours(path)]
 
 
-def _attempt(folder: str) -> list[Job]:
+def _attempt(folder: str) -> list[JobProcess]:
     found = []
     for name in owned.listed(folder):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -91,7 +91,7 @@ def _attempt(folder: str) -> list[Job]:
     return found
 
 
-def _job(folder: str, journal: dict[str, Any]) -> Job:
+def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
     state, pid = journal["state"], journal.get("pid")
     keeper = _born(journal["keeper"]) == journal.get("keeper_born")
     if state != "ended" and not keeper and not (pid and _born(pid) == journal.get("born")):
@@ -101,7 +101,7 @@ def _job(folder: str, journal: dict[str, Any]) -> Job:
         age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
         step = file.read(64).decode("utf-8", "replace").strip()
     code, ranks = journal.get("code"), journal["ranks"][:1024]
-    return Job(journal["job"], journal["attempt"], journal["name"], ranks, pid, state, code, step, age)
+    return JobProcess(journal["job"], journal["attempt"], journal["name"], ranks, pid, state, code, step, age)
 
 
 def _born(pid: int) -> int | None:

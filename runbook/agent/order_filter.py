@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from runbook.agent.rules import Rules
+from runbook.agent.rules import OwnerRules
 from runbook.node.journal import PLAIN
 from runbook.transport.bootstrap import command, first_input
 from runbook.transport.session import sources
@@ -34,7 +34,7 @@ class NotAllowed(Exception):
 class OrderFilter:
     """Feed it what the server sends; it gives what the supervisor may hear."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: OwnerRules) -> None:
         self._rules = rules
         self._buffer = bytearray()
         self._skip = 0  # bytes of the server's own supervisor, and of payloads that nobody needs

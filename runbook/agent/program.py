@@ -35,19 +35,19 @@ from runbook.agent.protocol import (
     REPLACED,
     REVOKED,
     WATCHDOG_S,
-    Beat,
+    AgentHello,
+    ChannelRefused,
     Denied,
     Heard,
-    Hello,
+    Heartbeat,
     Leaving,
     Open,
     ProtocolError,
-    Refused,
     Welcome,
     from_server,
     said,
 )
-from runbook.agent.rules import Rules
+from runbook.agent.rules import OwnerRules
 from runbook.agent.systemd import Notify, scope
 
 FIRST_S, MOST_S = 1.0, 30.0
@@ -81,14 +81,14 @@ def back_off(failures: int, chance: Callable[[float, float], float] = random.uni
 class Agent:
     """One incarnation of a node's agent. `tell` prints a line for whoever reads its log."""
 
-    def __init__(self, home: Home, identity: Identity, rules: Rules, tell: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, identity: Identity, rules: OwnerRules, tell: Callable[[str], None]) -> None:
         self.home = home
         self.identity = identity
         self.rules = rules
         self.tell = tell
         self.incarnation = os.urandom(16).hex()
         self.workdirs = dict.fromkeys(("~/.runbook", *rules.workdirs))
-        self._beat = Beat(0)  # the latest look at the node; number 0: none yet
+        self._beat = Heartbeat(0)  # the latest look at the node; number 0: none yet
         self._channels: set[asyncio.Task[None]] = set()
         self._sockets: set[ClientConnection] = set()
         self._stopping = asyncio.Event()
@@ -175,7 +175,7 @@ class Agent:
     async def _converse(self, socket: ClientConnection) -> None:
         """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError, TimeoutError."""
         user = str(os.getuid())
-        hello = Hello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
+        hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))
         beating = asyncio.create_task(self._beats(socket))
         try:
@@ -208,7 +208,7 @@ class Agent:
 
     async def _look(self) -> None:
         """GroupView at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
-        looking: asyncio.Task[Beat] | None = None
+        looking: asyncio.Task[Heartbeat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")
             if looking is not None and looking.done():
@@ -227,7 +227,7 @@ class Agent:
             why = f"{MOST_CHANNELS} channels are open on this node already"
         if why:
             self.tell(f"refused a channel for {order.person or 'somebody'}: {why}")
-            await socket.send(said(Refused(order.channel, why)))
+            await socket.send(said(ChannelRefused(order.channel, why)))
             return
         if order.workdir and len(self.workdirs) < MOST_WORKDIRS:
             self.workdirs.setdefault(order.workdir)

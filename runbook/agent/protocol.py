@@ -64,7 +64,7 @@ class ProtocolError(ValueError):
     """A message that neither program says."""
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class GpuLoad(msgspec.Struct, frozen=True):
     """One GPU of a node. `used` of the time in per cent, memory in MiB; None where nvidia-smi does not tell."""
 
     index: Count
@@ -74,7 +74,7 @@ class Gpu(msgspec.Struct, frozen=True):
     memory: Part | None = None
 
 
-class Job(msgspec.Struct, frozen=True):
+class JobProcess(msgspec.Struct, frozen=True):
     """One kept process of a job. `state` as its keeper wrote it, or `gone` where that says running and no such process lives."""
 
     job: Word
@@ -88,7 +88,7 @@ class Job(msgspec.Struct, frozen=True):
     step_age_s: Part | None = None
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
+class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
     """An agent's first word. `incarnation` is drawn when it starts; `machine` tells a copy of its files on another host."""
 
     protocol: Count
@@ -99,18 +99,18 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
     user: Word = ""
 
 
-class Beat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
     """Every BEAT_S seconds. `workdirs`: where it looks for jobs."""
 
     number: Count
     draining: bool = False
     load: Annotated[list[Part], Meta(max_length=3)] = []
     cpus: Count = 0
-    gpus: Annotated[list[Gpu], Meta(max_length=64)] = []
-    jobs: Annotated[list[Job], Meta(max_length=512)] = []
+    gpus: Annotated[list[GpuLoad], Meta(max_length=64)] = []
+    jobs: Annotated[list[JobProcess], Meta(max_length=512)] = []
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"):
+class ChannelRefused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"):
     """The agent does not open a channel."""
 
     channel: Hex
@@ -157,7 +157,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="say"):
     code: int
 
 
-FromAgent = Hello | Beat | Refused | Leaving
+FromAgent = AgentHello | Heartbeat | ChannelRefused | Leaving
 FromServer = Welcome | Heard | Open | Denied
 
 _ENCODER = msgspec.json.Encoder()

@@ -28,7 +28,7 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OwnerRules:
     """`users` None: everybody whom the server lets run things."""
 
     users: frozenset[str] | None = None
@@ -48,10 +48,10 @@ class Rules:
         return None
 
 
-def read_rules(path: Path) -> Rules:
+def read_rules(path: Path) -> OwnerRules:
     """Raises FilesWrong: rules that cannot be read allow nothing."""
     if not path.exists():
-        return Rules()
+        return OwnerRules()
     document = read_document(path)
     problems = list(document.problems)
     if not problems:
@@ -59,7 +59,7 @@ def read_rules(path: Path) -> Rules:
             given = msgspec.convert(document.data, _Given)
             if given.commands in (ALL, LOOK):
                 users = None if given.users is None else frozenset(given.users)
-                return Rules(users, tuple(given.workdirs), given.commands == LOOK)
+                return OwnerRules(users, tuple(given.workdirs), given.commands == LOOK)
             problems = [Problem("agent.rules", f"`commands` is {ALL} or {LOOK}", document.span("commands"))]
         except msgspec.ValidationError as error:
             problems = [Problem("agent.rules", str(error), document.span(), "keys are users, workdirs and commands")]

@@ -12,9 +12,9 @@ from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.normal import AUTO, Comparison, Expectation, NotKnown, expect
+from runbook.checks.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect
 from runbook.checks.normal.setting import setting_of
-from runbook.checks.ranks.gang import Gang, Member, dismiss_gang, place_of, start_gang
+from runbook.checks.ranks.gang import Gang, RankMember, dismiss_gang, place_of, start_gang
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.straggler import stragglers
 from runbook.checks.ranks.stuck import TOO_SLOW
@@ -81,7 +81,7 @@ class AllReduce(Check):
             return problem
         rows: list[dict[str, Any]] = []
 
-        def on_message(member: Member, message: Mapping[str, Any]) -> None:
+        def on_message(member: RankMember, message: Mapping[str, Any]) -> None:
             if message.get("event") == "row":
                 rows.append(message["row"])
                 text = f"{bytes_text(rows[-1]['size'])}: {rows[-1]['busbw']:.3g} GB/s"
@@ -210,8 +210,8 @@ class Norm:
     silent: Mapping[str, Outcome]
     known: Expectation | NotKnown | None
 
-    def compare(self, busbw: float, size: int) -> Comparison | None:
-        return Comparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
+    def compare(self, busbw: float, size: int) -> BandwidthComparison | None:
+        return BandwidthComparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
 
     @property
     def metrics(self) -> dict[str, object]:
@@ -220,7 +220,7 @@ class Norm:
             return {"expected_busbw_gbytes": [self.known.low, high], "expected_source": self.known.source}
         return {"expected_busbw_gbytes": None, "expected_source": None}
 
-    def warning(self, compared: Comparison | None, reached: str) -> str:
+    def warning(self, compared: BandwidthComparison | None, reached: str) -> str:
         """`auto` could not judge: said aloud, with what would help."""
         if compared:
             return (
@@ -238,7 +238,7 @@ def slow(
     at: Context,
     blame: Blame,
     reached: str,
-    compared: Comparison | None,
+    compared: BandwidthComparison | None,
     rows: list[dict[str, Any]],
     metrics: Mapping[str, object],
 ) -> list[Outcome]:

@@ -13,7 +13,7 @@ from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import elsewhere
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, Halt, Member, start_gang
+from runbook.checks.ranks.gang import Gang, Halt, RankMember, start_gang
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.stuck import look_between
 from runbook.checks.ranks.words import log_name, stack_lines
@@ -95,7 +95,7 @@ def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | N
     if halt is None:
         gang.order({"do": "join"})
 
-        def tell(member: Member, message: Mapping[str, Any]) -> None:
+        def tell(member: RankMember, message: Mapping[str, Any]) -> None:
             if message.get("event") == "step":
                 reason = f" ({message['reason']})" if message.get("reason") else ""
                 at.say(f"rank {member.rank.rank}: {message['step']}{reason}", member.rank.node, member.rank.rank)
@@ -283,7 +283,7 @@ def closed_to_each_other(gang: Gang, where: str) -> dict[str, Finding]:
     return findings
 
 
-def misdirected(member: Member, verb: str, used: str, where: str) -> Finding:
+def misdirected(member: RankMember, verb: str, used: str, where: str) -> Finding:
     return Finding(
         "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
         f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
@@ -292,7 +292,7 @@ def misdirected(member: Member, verb: str, used: str, where: str) -> Finding:
     )
 
 
-def cannot_dial(member: Member, reason: str, where: str, master: str, port: int) -> Finding:
+def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: int) -> Finding:
     node = member.rank.node
     evidence = (f"{member.label} dialled {where}: {reason}",)
     if reason.startswith("unresolvable"):

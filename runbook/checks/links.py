@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runbook.checks.bandwidth.findings import Told, as_csv, as_metrics, gbps, tell
-from runbook.checks.bandwidth.ranks import Halted, Ranks
+from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
+from runbook.checks.bandwidth.ranks import Halted, MeasuringRanks
 from runbook.checks.bandwidth.search import Search, leaves, look
 from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument, pairs_argument
@@ -57,7 +57,7 @@ class Links(Check):
             return not proven
 
         try:
-            ranks = Ranks(gang, at, at.left_s - LEFT_S, go_on)
+            ranks = MeasuringRanks(gang, at, at.left_s - LEFT_S, go_on)
             done = look(
                 ranks,
                 gang.members,
@@ -89,7 +89,7 @@ class Links(Check):
         return link_floor(setting_of(gang, at, wires), promised)
 
 
-def outcomes(at: Context, done: Search, told: Told) -> list[Outcome]:
+def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
     """One a node. A search that was cut short proves nobody sound whom it had not proven by then."""
     normal = done.verdict.normal
     found: list[Outcome] = []

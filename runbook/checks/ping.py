@@ -21,7 +21,7 @@ from runbook.checks.network.mesh import TURNS, Mesh, Want
 from runbook.checks.network.names import name_findings, name_warnings, names_used
 from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.network.routes import route_findings
-from runbook.checks.network.seen import Pair, Seen
+from runbook.checks.network.seen import Observations, Pair
 from runbook.checks.network.silence import silence_findings
 from runbook.checks.network.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.launch.environment import socket_interface
@@ -43,16 +43,16 @@ class Ping(Check):
         said = self._asked(at, pairs)
         silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
-        first = before_packets(Seen(at, answers, []))
-        if losing := [pair for pair in Seen(at, answers, []).pairs if loses(pair)] if not first else []:
-            first = chance_findings(Seen(at, answers, []), losing)
+        first = before_packets(Observations(at, answers, []))
+        if losing := [pair for pair in Observations(at, answers, []).pairs if loses(pair)] if not first else []:
+            first = chance_findings(Observations(at, answers, []), losing)
         dials: list[Dial] = []
         starved: dict[str, list[str]] = {}
         busy: dict[str, Facts] = {}
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
-                lossy = any(pair.echoes_lost for pair in Seen(at, answers, []).pairs)
+                lossy = any(pair.echoes_lost for pair in Observations(at, answers, []).pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
                 # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
@@ -64,7 +64,7 @@ class Ping(Check):
             answers.pop(name, None)
         for answer in answers.values():  # what others saw of a node that is gone tells nothing about the path
             answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
-        seen = Seen(at, answers, dials)
+        seen = Observations(at, answers, dials)
         if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
             # TCP could not be tried, and echoes do not prove the path: nothing is to be said of it.
             first = {name: [finding] for name, finding in exhausted(at, starved).items()}
@@ -122,7 +122,7 @@ def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
     return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
 
 
-def before_packets(seen: Seen) -> dict[str, list[Finding]]:
+def before_packets(seen: Observations) -> dict[str, list[Finding]]:
     """What names and addresses alone tell: with these wrong, what became of the packets says nothing."""
     found: dict[str, list[Finding]] = defaultdict(list)
     for node in seen.nodes:
@@ -137,7 +137,7 @@ class Judge:
 
     def __init__(
         self,
-        seen: Seen,
+        seen: Observations,
         findings: Mapping[str, list[Finding]] | None = None,
         busy: Mapping[str, Facts] | None = None,
         pairs: Pairs | None = None,

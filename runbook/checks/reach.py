@@ -12,7 +12,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.readiness.clock import Clocks
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
-from runbook.checks.readiness.gpus.judge import Judged
+from runbook.checks.readiness.gpus.judge import GpuJudgement
 from runbook.checks.readiness.interfaces import apart_findings, interface_findings
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
@@ -86,7 +86,7 @@ class Reach(Check):
         clocks: Clocks,
         gang: Gang | None,
         imported: set[str],
-        gpus: Mapping[str, Judged],
+        gpus: Mapping[str, GpuJudgement],
         waited: bool,
     ) -> Outcome:
         session = at.run.site.sessions.get(node.name)
@@ -108,7 +108,7 @@ class Reach(Check):
         findings += shared_gpus(at, node)
         findings += limit_findings(at.inventory, node, facts, warnings)
         unknown: list[Finding] = []
-        judged = gpus.get(node.name, Judged())
+        judged = gpus.get(node.name, GpuJudgement())
         findings += judged.findings
         unknown += judged.unknown
         warnings += judged.warnings

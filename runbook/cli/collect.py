@@ -19,7 +19,7 @@ from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import inventory_source
 from runbook.collect.archive import archive_files, packed, write_archive
 from runbook.collect.entries import UNFIT, Absent
-from runbook.collect.gather import Gathered, Wanted, gather
+from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.nodes import WINDOWS, NodeAnswer
 from runbook.collect.readme import counts
 from runbook.collect.rundir import RunFolder, latest_run, read_run
@@ -54,7 +54,7 @@ def collect(arguments: argparse.Namespace) -> int:
         nodes = select(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
     if stderr.isatty() and nodes:
         stderr.line(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …")
-    wanted = Wanted(
+    wanted = CollectRequest(
         subject.inventory,
         subject.origins,
         subject.path,

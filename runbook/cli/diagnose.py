@@ -47,7 +47,7 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
         coverage.miss(file, why)
     coverage.leave(found.aside)
     scan = scanner()
-    progress = Progress(found.logs)
+    progress = ReadingProgress(found.logs)
     reader = Reader(scan, coverage)
     for archive, logs in groupby(found.logs, key=lambda log: log.member.archive if log.member else None):
         for log in logs:
@@ -179,7 +179,7 @@ def _goes_on(paste: Paste, head: bytes) -> bool:
     return last is not None and last.above + len(last.lines) >= head.count(b"\n")
 
 
-class Progress:
+class ReadingProgress:
     """How far the reading is, on a terminal; nothing anywhere else."""
 
     def __init__(self, logs: Sequence[LogFile]) -> None:

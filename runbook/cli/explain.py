@@ -9,7 +9,7 @@ from runbook.causes.shipped import page_text
 from runbook.checks import CHECKS
 from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
-from runbook.lint.catalogue import Rule, rules
+from runbook.lint.catalogue import LintRule, rules
 from runbook.lint.variables.table import known
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
@@ -57,7 +57,7 @@ def stage_page(name: str) -> str:
     return resources.files(room).joinpath(f"{name}.md").read_text(encoding="utf-8")
 
 
-def rule_page(rule: Rule) -> str:
+def rule_page(rule: LintRule) -> str:
     silenced = "cannot be silenced" if rule.always else f"silenced on a line by `# noqa: {rule.id}`"
     rest = rule.text.partition("\n")[2].strip()
     return f"# {rule.id}\n\n{rule.severity}; {silenced}\n\n{rule.summary}\n" + (f"\n{rest}\n" if rest else "")

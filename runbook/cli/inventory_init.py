@@ -13,7 +13,7 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.visible import visible
 from runbook.report.output import stderr
-from runbook.survey.ask import Survey, survey
+from runbook.survey.ask import SurveyResult, survey
 from runbook.survey.draft import draft_of
 from runbook.survey.hosts import Login, parse_hosts
 
@@ -64,7 +64,7 @@ def _why(name: str, failure: Unreachable) -> str:
     return "\n".join(map(visible, lines)) + "\n\n"
 
 
-def _next(out: str | None, heard: Survey) -> None:
+def _next(out: str | None, heard: SurveyResult) -> None:
     if out is not None:
         count = f"{len(heard.told)} node{'s' * (len(heard.told) > 1)}"
         stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")

@@ -13,7 +13,7 @@ from typing import Any
 from runbook.checks.context import Run
 from runbook.cli.inventory import load
 from runbook.engine.runfolder import run_folder
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow import Tell, crew_of, follow, read, supervise
 from runbook.jobs.known import Cluster, KnownJob
 from runbook.jobs.launch import Stall
@@ -253,7 +253,7 @@ def _printer(arguments: argparse.Namespace) -> Tell:
     only = set(arguments.only_rank)
     lock = threading.Lock()
 
-    def tell(place: Place, stream: str, lines: list[str]) -> None:
+    def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
         if only and not only & set(place.ranks):
             return
         numbers = str(place.ranks[0]) if len(place.ranks) == 1 else f"{place.ranks[0]}-{place.ranks[-1]}"

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.rendered import ENDINGS, Change, Writer, abandoned, changes
+from runbook.engine.rendered import ENDINGS, FileChange, Writer, abandoned, changes
 from runbook.engine.scripts import NodeFiles, node_files
 from runbook.load.extra import parse_extra
 from runbook.load.shells import with_shell
@@ -82,7 +82,7 @@ def warn(plan: Plan) -> None:
         )
 
 
-def show(found: Iterable[Change], redactor: Redactor) -> None:
+def show(found: Iterable[FileChange], redactor: Redactor) -> None:
     """What would change, as a diff on stdout; how much, on stderr."""
     kinds: Counter[str] = Counter()
     for change in found:
@@ -93,7 +93,7 @@ def show(found: Iterable[Change], redactor: Redactor) -> None:
     stderr.line(f"{counted(kinds)}; nothing is written")
 
 
-def write(out: Path, made: Sequence[NodeFiles], found: Iterable[Change]) -> None:
+def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> None:
     kinds: Counter[str] = Counter()
     removed: dict[str, None] = {}
     writer = Writer(out)

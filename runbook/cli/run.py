@@ -21,7 +21,7 @@ from runbook.checks import CHECKS
 from runbook.cli.source import inventory_source
 from runbook.engine.drain import Verdicts, drain, text
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
-from runbook.engine.run import Settings, execute
+from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
-        settings = Settings(run_id, run_dir, arguments.forks, arguments.keep)
+        settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
         verdicts = Verdicts()
         with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
             code = execute(plan, settings, emit)

@@ -16,7 +16,7 @@ from runbook.model.visible import visible
 from runbook.report.output import complain, stderr, stdout
 
 if TYPE_CHECKING:
-    from runbook.serve.configure import Wanted
+    from runbook.serve.configure import ServeOptions
     from runbook.serve.people import People
     from runbook.serve.store import Store
 
@@ -58,7 +58,7 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
     return 0
 
 
-def run(asked: Wanted) -> int:
+def run(asked: ServeOptions) -> int:
     from runbook.serve.app import create_app
     from runbook.serve.configure import settled
     from runbook.serve.listen import listening, server_of
@@ -157,7 +157,7 @@ def only_one(data: Path) -> Iterator[None]:
         yield
 
 
-class Told(logging.Handler):
+class StderrHandler(logging.Handler):
     """What the server has to say, on stderr, one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -167,7 +167,7 @@ class Told(logging.Handler):
 
 @contextlib.contextmanager
 def logged() -> Iterator[None]:
-    handler = Told(logging.WARNING)
+    handler = StderrHandler(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     names = ("runbook.serve", "uvicorn.error")
     for name in names:

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import runbook
-from runbook.collect.entries import Absent, Entry
+from runbook.collect.entries import Absent, ArchiveFile
 
 PACKAGES = (
     "runbook",
@@ -31,16 +31,16 @@ PACKAGES = (
 )
 
 
-def controller_entries(command: Sequence[str]) -> list[Entry | Absent]:
+def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
     lines = [
         f"runbook {runbook.__version__}",
         f"Python {platform.python_version()} ({platform.python_implementation()}) {sys.executable}",
         f"system {platform.platform()}",
         f"command {' '.join(command)}",
     ]
-    found: list[Entry | Absent] = [
-        Entry("controller/versions.txt", "\n".join(lines) + "\n"),
-        Entry("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in PACKAGES)),
+    found: list[ArchiveFile | Absent] = [
+        ArchiveFile("controller/versions.txt", "\n".join(lines) + "\n"),
+        ArchiveFile("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in PACKAGES)),
     ]
     return [*found, _ssh()]
 
@@ -52,7 +52,7 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _ssh() -> Entry | Absent:
+def _ssh() -> ArchiveFile | Absent:
     """The client's version: ssh_config is read by it."""
     program = shutil.which("ssh")
     if program is None:
@@ -61,7 +61,7 @@ def _ssh() -> Entry | Absent:
         done = subprocess.run([program, "-V"], capture_output=True, text=True, errors="replace", timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Absent("controller/ssh.txt", str(error), "failed", command="ssh -V")
-    return Entry("controller/ssh.txt", done.stdout + done.stderr, command="ssh -V", code=done.returncode)
+    return ArchiveFile("controller/ssh.txt", done.stdout + done.stderr, command="ssh -V", code=done.returncode)
 
 
 def controller_person() -> tuple[str, str, str]:

@@ -18,7 +18,7 @@ UNFIT = "does not fit"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveFile:
     """One file: not yet scrubbed. `code` and `seconds` are of the command that gave it; `left_out` is in bytes."""
 
     path: str
@@ -45,7 +45,7 @@ class Absent:
 
 def read_entry(
     path: Path, place: str, form: Form = "text", node: str | None = None, *, below: Path | None = None
-) -> Entry | Absent:
+) -> ArchiveFile | Absent:
     """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too.
 
     `below`: no symlink may lead to it from there on, nor be it.
@@ -57,7 +57,7 @@ def read_entry(
             if _is_packed(head):
                 return Absent(place, "packed or binary: what it holds cannot be looked through", "left out", node)
             if size <= MOST_OF_A_FILE:
-                return Entry(place, decoded(head), form, node)
+                return ArchiveFile(place, decoded(head), form, node)
             head = head[: MOST_OF_A_FILE // 2]
             stream.seek(max(MOST_OF_A_FILE // 2, size - MOST_OF_A_FILE // 2))
             tail = stream.read(MOST_OF_A_FILE // 2)
@@ -67,7 +67,7 @@ def read_entry(
     tail = tail.partition(b"\n")[2]
     left_out = size - len(head) - len(tail)
     note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
-    return Entry(place, decoded(head) + note + decoded(tail), form, node, left_out=left_out)
+    return ArchiveFile(place, decoded(head) + note + decoded(tail), form, node, left_out=left_out)
 
 
 def open_regular(path: Path, below: Path | None = None) -> BinaryIO:

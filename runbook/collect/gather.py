@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runbook.collect.controller import controller_entries, controller_name, controller_person
-from runbook.collect.entries import Absent, Entry
+from runbook.collect.entries import Absent, ArchiveFile
 from runbook.collect.members import refused
 from runbook.collect.nodes import NodeAnswer, ask_nodes
 from runbook.collect.rundir import RunFolder, run_entries
@@ -26,7 +26,7 @@ MOST = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Wanted:
+class CollectRequest:
     """What is to be gathered. Without an inventory no node is asked; without a run there is none in the archive."""
 
     inventory: Inventory | None
@@ -43,7 +43,7 @@ class Wanted:
 class Gathered:
     """Scrubbed, and in the order of the archive."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchiveFile] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     nodes: list[NodeAnswer] = field(default_factory=list)
     secrets: int = 0
@@ -53,13 +53,13 @@ class Gathered:
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
-def gather(wanted: Wanted) -> Gathered:
+def gather(wanted: CollectRequest) -> Gathered:
     """Ask, read, scrub. Nothing is written; raises nothing for what is not there."""
     began = wanted.run.started if wanted.run else None
     answers: list[NodeAnswer] = []
     if wanted.inventory:
         answers = ask_nodes(wanted.inventory, wanted.nodes, forks=wanted.forks, run_began=began)
-    found: list[Entry | Absent] = [
+    found: list[ArchiveFile | Absent] = [
         *controller_entries(wanted.command),
         *source_entries(wanted.inventory_path, wanted.run),
     ]
@@ -89,7 +89,7 @@ def gather(wanted: Wanted) -> Gathered:
     return gathered
 
 
-def introduce(scrubber: Scrubber, wanted: Wanted, answers: Sequence[NodeAnswer]) -> None:
+def introduce(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
     """Everybody's name whom we know, in an order that does not change from one archive to the next."""
     login, home, full = controller_person()
     scrubber.people.add(login, *_full_name(full), home=home)
@@ -134,10 +134,10 @@ def _login_of(node: Node) -> list[str]:
     return []
 
 
-def scrubbed(found: Iterable[Entry | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
+def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], scrubber: Scrubber) -> Gathered:
     """What may go into the archive: by its name, by the room that is left, and without what has to be taken out."""
     gathered = Gathered(nodes=answers, scrubber=scrubber)
-    entries: list[Entry] = []
+    entries: list[ArchiveFile] = []
     room = MOST
     for one in found:
         if isinstance(one, Absent):
@@ -179,7 +179,7 @@ def _maybe(text: str | None, scrubber: Scrubber) -> str | None:
     return None if text is None else scrubber.text(text)
 
 
-def _entry(entry: Entry, scrubber: Scrubber) -> Entry:
+def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
     if entry.form == "json":
         text = scrubber.json(entry.text, indent=2) + "\n"
     elif entry.form == "json lines":

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from runbook.collect.entries import UNFIT, Absent, Entry
+from runbook.collect.entries import UNFIT, Absent, ArchiveFile
 from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
@@ -83,7 +83,7 @@ class NodeAnswer:
     """One node: what it gave, or `cause`, `says` and `remedy` of why it gave nothing."""
 
     node: str
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchiveFile] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     people: list[tuple[str, str, str]] = field(default_factory=list)  # login name, home, full name
     hostnames: list[str] = field(default_factory=list)
@@ -211,7 +211,7 @@ def take(found: NodeAnswer, said: Collected) -> None:
             continue
         room -= len(text)
         found.entries.append(
-            Entry(
+            ArchiveFile(
                 place,
                 text,
                 node=found.node,

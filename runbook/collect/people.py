@@ -77,7 +77,7 @@ _FIELDS = frozenset(
 )
 
 
-class People:
+class PeopleNames:
     """Learns names, then finds them. The same name always gets the same number.
 
     A name that is also a word of the trade (`gpu`, `data`, `driver`) is found only where a login stands: in a home's path,

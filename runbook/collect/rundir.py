@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.collect.entries import Absent, Entry, Form, open_regular, read_entry
+from runbook.collect.entries import Absent, ArchiveFile, Form, open_regular, read_entry
 from runbook.engine.runfolder import homes
 
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]+")
@@ -76,7 +76,7 @@ def read_run(path: Path) -> RunFolder | None:
     )
 
 
-def run_entries(run: RunFolder) -> Iterator[Entry | Absent]:
+def run_entries(run: RunFolder) -> Iterator[ArchiveFile | Absent]:
     """The files of a run that `run` writes, and no others: `--run-dir` may be somebody's home folder."""
     for name, form in _FILES:
         if name != "crash.txt" or (run.path / name).exists():

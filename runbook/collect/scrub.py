@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import yaml
 
 from runbook.collect.addresses import Machines
-from runbook.collect.people import People
+from runbook.collect.people import PeopleNames
 from runbook.collect.secrets import Place, is_secret, looks
 from runbook.load.document import Document, parse_document
 from runbook.load.schema import schema
@@ -34,7 +34,7 @@ class Scrubber:
     """Learn from everything first: what is nobody's name in one file is somebody's home in the next."""
 
     def __init__(self, secrets: Iterable[str] = (), *, hide_addresses: bool = False) -> None:
-        self.people = People()
+        self.people = PeopleNames()
         self.machines: Machines | None = Machines() if hide_addresses else None
         self.secrets_found = 0
         self._known = Forms(secrets)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.checks import CHECKS
-from runbook.collect.entries import Absent, Entry, read_entry
+from runbook.collect.entries import Absent, ArchiveFile, read_entry
 from runbook.collect.rundir import RunFolder
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
@@ -32,7 +32,7 @@ def load(path: Path | Document, environ: Mapping[str, str]) -> tuple[Inventory, 
     return load_inventory_with_origins(path, environ=environ)
 
 
-def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Entry | Absent]:
+def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[ArchiveFile | Absent]:
     for path, kind, named in (
         (inventory, "inventory", run.named_inventory if run else ""),
         (run.playbook if run else None, "playbook", run.named_playbook if run else ""),
@@ -43,11 +43,11 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[En
             yield Absent(place, why)
             continue
         entry = read_entry(path, place, "yaml")
-        if isinstance(entry, Entry) and not _is_of_kind(entry.text, kind):
+        if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
             # A run's folder may be another's, and name any file of ours.
             entry = Absent(place, f"{path} is no {kind}", "left out")
         if (
-            isinstance(entry, Entry)
+            isinstance(entry, ArchiveFile)
             and run is not None
             and run.started is not None
             and _changed_since(path, run.started)
@@ -76,7 +76,7 @@ def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, s
     return make_plan(load_playbook(playbook, checks=CHECKS, environ=environ), inventory, Choice())
 
 
-def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Iterator[Entry | Absent]:
+def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Iterator[ArchiveFile | Absent]:
     """What `render` would write for each node, with no secret in it: the values are taken out before, not after."""
     try:
         made = node_files(_without_secrets(plan), origins)
@@ -88,7 +88,9 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
             continue
         for name, file in one.files.items():
             if name != RANK_PROGRAM:  # a part of this version of runbook, the same for all
-                yield Entry(f"scripts/{one.node.name}/{name}", file.data.decode("utf-8", "replace"), node=one.node.name)
+                yield ArchiveFile(
+                    f"scripts/{one.node.name}/{name}", file.data.decode("utf-8", "replace"), node=one.node.name
+                )
 
 
 def _without_secrets(plan: Plan) -> Plan:

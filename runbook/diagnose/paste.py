@@ -29,7 +29,7 @@ MOSTLY = 0.6  # of the lines: then the whole text is one tool's, some odd lines 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ToolOutput:
     """A reading and where it stands: its lines begin behind line `above` of the text."""
 
     reading: Reading
@@ -43,7 +43,7 @@ class Paste:
     """`only`: every line is one of a tool's, so that no log has to be looked for. `meant`: it is meant as nothing else, even
     if some lines are odd."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[ToolOutput, ...] = ()
     only: bool = False
     meant: bool = False
 
@@ -82,7 +82,7 @@ def read_paste(text: str, name: str = "") -> Paste:
     searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
     likely = [entry for entry in _compiled() if any(key in text for key in entry[0].keys) and entry[2].search(searched)]
     if likely or _typed().search(searched):
-        paste = _Reader(text, likely).paste()
+        paste = _PasteReader(text, likely).paste()
         if paste.found:
             return paste
     stem = re.sub(r"[_.]", " ", PurePath(name).stem) if name.endswith(".txt") else ""
@@ -90,7 +90,7 @@ def read_paste(text: str, name: str = "") -> Paste:
     if called is None or not text.strip():
         return Paste()
     reading = Reading(called.name, unknown=f"{called.name} printed what is not known here")
-    return Paste((Found(reading, 0, tuple(text.split("\n"))),), meant=True)
+    return Paste((ToolOutput(reading, 0, tuple(text.split("\n"))),), meant=True)
 
 
 def _begins_another(line: str) -> bool:
@@ -102,7 +102,7 @@ def _begins_another(line: str) -> bool:
     return bool(certain) or _typed().match(line) is not None
 
 
-class _Reader:
+class _PasteReader:
     def __init__(self, text: str, likely: Sequence[Entry]) -> None:
         self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
         self._lines = [line[:LONGEST] for line in self._whole]
@@ -110,7 +110,7 @@ class _Reader:
         self._taken = [not line.strip() for line in self._lines]
         self._open = 0  # the first line that is of no output
         self._bounds = [n for n, line in enumerate(self._lines) if _begins_another(line.rstrip())]
-        self._found: list[Found] = []
+        self._found: list[ToolOutput] = []
         self._is_log = False
 
     def paste(self) -> Paste:
@@ -206,7 +206,7 @@ class _Reader:
                 faults=tuple(fault for fault in reading.faults if short.isdisjoint(fault.lines)),
                 supports=tuple(support for support in reading.supports if short.isdisjoint(support.lines)),
             )
-        self._found.append(Found(reading, at, tuple(self._lines[at:end]), node))
+        self._found.append(ToolOutput(reading, at, tuple(self._lines[at:end]), node))
         self._is_log = self._is_log or tool.log
         for n in range(at, end):
             self._taken[n] = self._taken[n] or bool(line.match(self._lines[n]) or AROUND.match(self._lines[n]))

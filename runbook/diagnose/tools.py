@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.diagnose.judge import ORDER, Cause
-from runbook.diagnose.paste import Found
+from runbook.diagnose.paste import ToolOutput
 from runbook.diagnose.sign import Hit, Line, Tier
 from runbook.parsers.reading import Fault, Support
 
@@ -22,7 +22,7 @@ class Source:
     """An output with the file it stands in. `named`: somebody named that very file, to have it read."""
 
     name: str
-    found: Found
+    found: ToolOutput
     node: str | None = None
     named: bool = True
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.engine.scripts import RANK_PROGRAM, File, NodeFiles
+from runbook.engine.scripts import RANK_PROGRAM, NodeFiles, ScriptFile
 from runbook.model.inventory import Inventory
 
 ENDINGS = (".sh", ".bat", ".ps1")
@@ -19,12 +19,12 @@ _OURS = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """`before` is None for a new file, `after` for one to be removed; both are there, and alike, for one that stays."""
 
     path: Path
     before: bytes | None
-    after: File | None
+    after: ScriptFile | None
     secret: bool
 
     @property
@@ -37,7 +37,7 @@ class Change:
         return "as before" if self.before == self.after.data else "changed"
 
 
-def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = ENDINGS) -> Iterator[Change]:
+def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = ENDINGS) -> Iterator[FileChange]:
     """Every file of every node, and those to be removed: what an earlier rendering for these `endings` left behind.
 
     Only what is known to be ours is removed: scripts that say so in their head, for this very node, and what they use.
@@ -47,9 +47,9 @@ def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = 
         there = _files(folder)
         old = _left_behind(there, one, endings)  # before the scripts that tell are written over
         for name, file in one.files.items():
-            yield Change(folder / name, _bytes(there.get(name)), file, file.secret)
+            yield FileChange(folder / name, _bytes(there.get(name)), file, file.secret)
         for name, secret in old.items():
-            yield Change(folder / name, _bytes(there[name]), None, secret)
+            yield FileChange(folder / name, _bytes(there[name]), None, secret)
 
 
 def abandoned(out: Path, inventory: Inventory) -> list[str]:
@@ -76,7 +76,7 @@ class Writer:
         self._folder: Path | None = None
         self._rank_program: Path | None = None
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: FileChange) -> None:
         """Write or remove one file. Raises OSError."""
         if change.after is None:
             change.path.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Writer:
         else:
             self._replace(change.path, change.after)
 
-    def _replace(self, path: Path, file: File) -> None:
+    def _replace(self, path: Path, file: ScriptFile) -> None:
         if path.parent != self._folder:
             self._folder = path.parent
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Writer:
         if file is RANK_PROGRAM:
             self._rank_program = path
 
-    def _write_draft(self, file: File) -> None:
+    def _write_draft(self, file: ScriptFile) -> None:
         """What every node has alike is one file with many names, where the file system knows how: it fills no disk."""
         if file is RANK_PROGRAM and self._rank_program is not None:
             with contextlib.suppress(OSError):

@@ -55,7 +55,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """How to run, as opposed to what."""
 
     run_id: str
@@ -64,7 +64,7 @@ class Settings:
     keep: bool = False
 
 
-def execute(plan: Plan, settings: Settings, tell: Emit) -> int:
+def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
     begun = time.monotonic()
     source = plan.inventory.source

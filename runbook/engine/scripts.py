@@ -27,7 +27,7 @@ Seated = tuple[PlannedStage, Seating]
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ScriptFile:
     """`secret`: it holds values that nobody may see."""
 
     data: bytes
@@ -42,7 +42,7 @@ class NodeFiles:
     node: Node
     launch: str
     takes_command: bool
-    files: Mapping[str, File]
+    files: Mapping[str, ScriptFile]
 
 
 def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
@@ -59,7 +59,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
             stages.append((stage, whole if stage.inventory is plan.inventory else seating(stage.inventory)))
     made: list[NodeFiles] = []
     for node in plan.inventory.nodes:
-        files: dict[str, File] = {}
+        files: dict[str, ScriptFile] = {}
         launch, takes_command = "", False
         for recipe, job in _recipes(plan, stages, whole, node):
             try:
@@ -68,7 +68,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
                 problems.update(dict.fromkeys(blamed(error, recipe, node, job, origins)))
                 continue
             for name, data in script.files.items():
-                files[name] = File(data, SCRIPT_MODE) if name == script.name else File(data, secret=True)
+                files[name] = ScriptFile(data, SCRIPT_MODE) if name == script.name else ScriptFile(data, secret=True)
             if recipe.name == LAUNCH:
                 launch, takes_command = script.name, recipe.command is None
             elif job is None:
@@ -80,7 +80,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
     return made
 
 
-RANK_PROGRAM = File(resources.files("runbook.node").joinpath("rank.py").read_bytes())
+RANK_PROGRAM = ScriptFile(resources.files("runbook.node").joinpath("rank.py").read_bytes())
 
 
 def _recipes(plan: Plan, stages: Sequence[Seated], whole: Seating, node: Node) -> Iterator[tuple[Recipe, Job | None]]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.flow import Packet
 from runbook.firewall.machine import walk
-from runbook.firewall.truth import Span
+from runbook.firewall.truth import NumberRange
 from runbook.model.commands import NFT_BY_HAND, nft_words
 
-NO_PORT = Span(0, 0)
+NO_PORT = NumberRange(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
             source_port=NO_PORT,
             destination_port=NO_PORT,
             flags=None,
-            length=Span.exactly(28),
+            length=NumberRange.exactly(28),
             state=None,
             reply=False,
             in_interface=interface if arriving else "",

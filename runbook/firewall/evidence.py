@@ -26,7 +26,7 @@ Version = Literal[4, 6]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CommandResult:
     """How one command went on the node: `ok` | `missing` | `denied` | `timeout` | `failed`."""
 
     status: str
@@ -68,14 +68,14 @@ class Interface:
 
 SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xor-|tproxy-)mark) ?(\S*)")
 LISTERS = {"nft": "nft -a list ruleset"}
-NOT_RUN = Reading("missing")
+NOT_RUN = CommandResult("missing")
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One node's evidence. Build it with `Evidence.of(...)`; everything else is worked out when asked for."""
 
-    tools: Mapping[str, Reading]
+    tools: Mapping[str, CommandResult]
     facts: Mapping[str, Any]
 
     @classmethod
@@ -85,7 +85,7 @@ class Evidence:
         if not isinstance(tools, Mapping):
             raise ValueError("no answer of the node program `rules`: it has no `tools`")
         readings = {
-            str(name): Reading(
+            str(name): CommandResult(
                 str(record.get("status", "failed")),
                 record.get("rc"),
                 str(record.get("stdout", "")),
@@ -104,7 +104,7 @@ class Evidence:
                 return cls.of(json.loads(line[len(MARKER) :]))
         raise ValueError("the node program `rules` printed no answer")
 
-    def tool(self, name: str) -> Reading:
+    def tool(self, name: str) -> CommandResult:
         return self.tools.get(name, NOT_RUN)
 
     # --- what filters packets -------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Evidence:
         except nft.UnreadableRulesetError as error:
             return f"its JSON could not be read ({error})"
 
-    def _saves(self, version: Version) -> list[tuple[str, Reading]]:
+    def _saves(self, version: Version) -> list[tuple[str, CommandResult]]:
         prefix = _prefix(version)
         names = (f"{prefix}-save", f"{prefix}-nft-save", f"{prefix}-legacy-save")
         return [(name, self.tools[name]) for name in names if name in self.tools]
@@ -202,7 +202,7 @@ class Evidence:
                 found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
         return found
 
-    def _engine(self, name: str, reading: Reading, version: Version) -> Engine:
+    def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
         """Named after the command that changes these rules: plain `iptables` when that is the flavour it speaks."""
         plain = name.count("-") == 1
         legacy = reading.flavour == "legacy" and not plain
@@ -229,17 +229,17 @@ class Evidence:
     # --- front ends -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def ufw(self) -> ufw.Status | None:
+    def ufw(self) -> ufw.UfwStatus | None:
         """ufw's own view when it is active; an empty one when only its chains tell that it is."""
         reading = self.tool("ufw")
         status = ufw.parse_status(reading.stdout) if reading.read else None
         if status is not None:
             return status if status.active else None
         chains = any(name in base.chains for base in self.bases(4) for name in ufw.USER_CHAINS)
-        return ufw.Status(True) if chains and reading.status != "missing" else None
+        return ufw.UfwStatus(True) if chains and reading.status != "missing" else None
 
     @cached_property
-    def firewalld(self) -> firewalld.Status | None:
+    def firewalld(self) -> firewalld.FirewalldStatus | None:
         """firewalld's zones when it runs."""
         if not firewalld.runs(self.tool("firewalld-state").stdout):
             return None
@@ -383,7 +383,7 @@ class Evidence:
         return tuple(found)
 
 
-def _listed(reading: Reading) -> list[Mapping[str, Any]]:
+def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
     """A list of objects, as `ip -j` prints it; empty where it is something else."""
     try:
         found = json.loads(reading.stdout or "[]")

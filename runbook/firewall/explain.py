@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from runbook.firewall import ufw
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.flow import Flow, Leg
-from runbook.firewall.journey import Journey, Stop, travel
-from runbook.firewall.machine import Action, Base, End, Rule
-from runbook.firewall.remedy import Ports, Wanted, firewalld_owns, remedy, ufw_decides
+from runbook.firewall.journey import BlockingChain, Journey, travel
+from runbook.firewall.machine import Action, Base, FilterRule, PacketEnd
+from runbook.firewall.remedy import Opening, Ports, firewalld_owns, remedy, ufw_decides
 from runbook.firewall.truth import Truth
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
@@ -117,7 +117,7 @@ def explain(
 COMES_BACK = "take the rule out of the file that it comes from as well, or the next reload or boot brings it back"
 
 
-def _removal(base: Base, rule: Rule) -> str:
+def _removal(base: Base, rule: FilterRule) -> str:
     """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception for
     the job would leave it to strike the logins and everything else."""
     if base.engine == "nft":
@@ -128,7 +128,12 @@ def _removal(base: Base, rule: Rule) -> str:
 
 
 def _sent_elsewhere(
-    evidence: Evidence, journey: Journey, by: Stop, wanted: Wanted, could_not_look: str | None, caveats: list[str]
+    evidence: Evidence,
+    journey: Journey,
+    by: BlockingChain,
+    wanted: Opening,
+    could_not_look: str | None,
+    caveats: list[str],
 ) -> Explanation:
     where, rule = _place_of(by.base, by.ends[0])
     fix = remedy(evidence, [by], wanted, journey.interface)
@@ -176,12 +181,12 @@ def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: End) -> str:
+def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> str:
     _, where, rule = _name(evidence, flow, leg, base, end)
     return f"{where} `{rule}`" if rule else where
 
 
-def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: End) -> tuple[str, str, str]:
+def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str, str]:
     """-> tool, where, rule: in the words of the front end that owns the rule."""
     where, rule = _place_of(base, end)
     status = evidence.ufw
@@ -202,7 +207,7 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: End) -> tup
     return base.engine.removesuffix("-legacy"), where, rule
 
 
-def _place_of(base: Base, end: End) -> tuple[str, str]:
+def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
     if base.engine == "nft":
         place = f"{base.family} {base.table}"
         if end.rule is not None:
@@ -217,11 +222,11 @@ def _place_of(base: Base, end: End) -> tuple[str, str]:
 # --- what the remedy has to open ------------------------------------------------------------------------------------
 
 
-def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> Wanted:
+def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> Opening:
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     version = flow.version
     others = [other for other in peers if ipaddress.ip_address(other).version == version]
-    return Wanted(leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol)
+    return Opening(leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol)
 
 
 def merge(ports: Iterable[tuple[int, int]]) -> Ports:
@@ -235,7 +240,7 @@ def merge(ports: Iterable[tuple[int, int]]) -> Ports:
     return tuple(merged)
 
 
-def _all_stops(evidence: Evidence, flow: Flow, wanted: Wanted, journey: Journey) -> list[Stop]:
+def _all_stops(evidence: Evidence, flow: Flow, wanted: Opening, journey: Journey) -> list[BlockingChain]:
     """Where all the wanted flows are stopped: every peer, and every port at which the rules may change their mind."""
     stops = list(journey.stops)
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):

@@ -28,7 +28,7 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class FirewalldStatus:
     zones: tuple[Zone, ...] = ()
     default: str = "public"
     active: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def runs(state: str) -> bool:
     return state.strip() == "running"
 
 
-def parse_zones(all_zones: str, active: str = "", default: str = "") -> Status:
+def parse_zones(all_zones: str, active: str = "", default: str = "") -> FirewalldStatus:
     """`--list-all-zones`, `--get-active-zones` and `--get-default-zone`."""
     zones: list[Zone] = []
     chosen = default.strip().split("\n")[0]
@@ -80,7 +80,7 @@ def parse_zones(all_zones: str, active: str = "", default: str = "") -> Status:
                 tuple(line.strip() for line in block.splitlines() if re.match(r"\s+rule ", line)),
             )
         )
-    return Status(tuple(zones), chosen or "public", _active(active))
+    return FirewalldStatus(tuple(zones), chosen or "public", _active(active))
 
 
 def _line(block: str, key: str) -> str:
@@ -98,7 +98,7 @@ def _active(text: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def allow(
-    status: Status, interface: str | None, peers: tuple[str, ...], ports: Ports, protocol: str, *, first: bool
+    status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Ports, protocol: str, *, first: bool
 ) -> list[str]:
     """One permanent change for each zone, then a reload."""
     zones: dict[str, list[str]] = {}

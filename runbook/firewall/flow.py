@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from runbook.firewall.truth import Span, Truth
+from runbook.firewall.truth import NumberRange, Truth
 
 Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
 """Where a packet is looked at: the source's output, the destination's input, and the way back."""
@@ -57,10 +57,10 @@ class Packet:
     source: int
     destination: int
     protocol: str
-    source_port: Span
-    destination_port: Span
+    source_port: NumberRange
+    destination_port: NumberRange
     flags: int | None  # TCP flags; None for other protocols
-    length: Span
+    length: NumberRange
     state: int | None  # bit of `ct state`
     reply: bool
     in_interface: str | None
@@ -103,7 +103,7 @@ def packet(
     reply = leg in ("reply-out", "reply-in")
     arriving = leg in ("request-in", "reply-in")
     source, destination = int(ipaddress.ip_address(flow.source)), int(ipaddress.ip_address(flow.destination))
-    client, server = Span(*flow.source_ports), Span.exactly(flow.port)
+    client, server = NumberRange(*flow.source_ports), NumberRange.exactly(flow.port)
     data = flow.state == "established"
     state = ESTABLISHED if data or reply else NEW
     sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that
@@ -127,8 +127,10 @@ def packet(
     )
 
 
-def _length(flow: Flow, data: bool) -> Span:
+def _length(flow: Flow, data: bool) -> NumberRange:
     if flow.packet_length is not None:
-        return Span.exactly(flow.packet_length)
+        return NumberRange.exactly(flow.packet_length)
     headers = 40 if flow.version == 4 else 60
-    return Span(headers, 65535) if data else Span(headers, headers + 40)  # a SYN carries at most 40 bytes of options
+    return (
+        NumberRange(headers, 65535) if data else NumberRange(headers, headers + 40)
+    )  # a SYN carries at most 40 bytes of options

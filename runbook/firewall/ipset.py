@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from runbook.firewall.flow import Packet
 from runbook.firewall.machine import Test
-from runbook.firewall.truth import Span, Truth
+from runbook.firewall.truth import NumberRange, Truth
 
 PLAIN = frozenset({"hash:ip", "hash:net"})
 
@@ -20,7 +20,7 @@ PLAIN = frozenset({"hash:ip", "hash:net"})
 @dataclass
 class Set:
     plain: bool
-    spans: list[Span] = field(default_factory=list)
+    spans: list[NumberRange] = field(default_factory=list)
 
 
 def parse(text: str) -> dict[str, Set]:
@@ -38,12 +38,12 @@ def parse(text: str) -> dict[str, Set]:
     return sets
 
 
-def _span(text: str) -> Span | None:
+def _span(text: str) -> NumberRange | None:
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         return None
-    return Span(int(network.network_address), int(network.broadcast_address))
+    return NumberRange(int(network.network_address), int(network.broadcast_address))
 
 
 def match_test(words: list[str], sets: Mapping[str, Set]) -> Test:
@@ -54,7 +54,7 @@ def match_test(words: list[str], sets: Mapping[str, Set]) -> Test:
     def test(packet: Packet) -> Truth:
         if found is None or not found.plain or side not in ("src", "dst"):
             return None
-        address = Span.exactly(packet.source if side == "src" else packet.destination)
+        address = NumberRange.exactly(packet.source if side == "src" else packet.destination)
         return any(address.within(span) for span in found.spans)
 
     return test

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runbook.firewall import ipset, iptables_match
-from runbook.firewall.machine import NOTRACK, Action, Base, Change, Engine, Match, Rule, Step, Verdict
+from runbook.firewall.machine import NOTRACK, Action, Base, Engine, FilterRule, Match, RuleVerdict, StateChange, Step
 
 HOOKS = {
     "PREROUTING": "prerouting",
@@ -36,7 +36,7 @@ REWRITES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 class _Table:
     name: str
     policies: dict[str, str] = field(default_factory=dict)  # "-" for a user's chain
-    rules: dict[str, list[Rule]] = field(default_factory=dict)
+    rules: dict[str, list[FilterRule]] = field(default_factory=dict)
 
 
 def parse(text: str, engine: Engine, sets: Mapping[str, ipset.Set] = iptables_match.NO_SETS) -> list[Base]:
@@ -89,7 +89,7 @@ def _add(table: _Table, line: str, sets: Mapping[str, ipset.Set]) -> None:
     words = shlex.split(line)
     chain = table.rules.setdefault(words[1], [])
     by_chance = ("-m", "statistic") in itertools.pairwise(words)
-    chain.append(Rule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets), by_chance=by_chance))
+    chain.append(FilterRule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets), by_chance=by_chance))
 
 
 def _steps(words: list[str], table: _Table, sets: Mapping[str, ipset.Set]) -> tuple[Step, ...]:
@@ -124,23 +124,23 @@ def _starts_option(word: str) -> bool:
 def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple[Step, ...]:
     how, name = target
     if name in table.rules:
-        return (Verdict("goto" if how in ("-g", "--goto") else "jump", name),)
+        return (RuleVerdict("goto" if how in ("-g", "--goto") else "jump", name),)
     if name in ("ACCEPT", "DROP", "RETURN"):
-        return (Verdict("accept" if name == "ACCEPT" else "drop" if name == "DROP" else "return"),)
+        return (RuleVerdict("accept" if name == "ACCEPT" else "drop" if name == "DROP" else "return"),)
     if name == "REJECT":
-        return (Verdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
+        return (RuleVerdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
     if name in REWRITES:
-        return (Verdict("rewrite", _new_source(options) if name == "SNAT" else ""),)
+        return (RuleVerdict("rewrite", _new_source(options) if name == "SNAT" else ""),)
     if name == "NOTRACK" or (name == "CT" and "--notrack" in options):
         return (NOTRACK,)
     if name == "MARK":
-        return (Change("mark", _mark(options)),)
+        return (StateChange("mark", _mark(options)),)
     if name == "CONNMARK":
         restores = "--restore-mark" in options
-        return (Change("mark" if restores else "ct_mark", None),)
+        return (StateChange("mark" if restores else "ct_mark", None),)
     if name in PASSED_OVER or name == "CT":
         return ()
-    return (Verdict("unknown"),)
+    return (RuleVerdict("unknown"),)
 
 
 def _new_source(options: list[str]) -> str:

@@ -12,7 +12,7 @@ from runbook.firewall import ipset
 from runbook.firewall.flow import ACK, PSH, Packet
 from runbook.firewall.machine import Test
 from runbook.firewall.nft_match import TCP_FLAGS
-from runbook.firewall.truth import Span, Truth, both, either, flip
+from runbook.firewall.truth import NumberRange, Truth, both, either, flip
 
 NO_SETS: Mapping[str, ipset.Set] = {}
 STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
@@ -29,7 +29,7 @@ def address(end: str) -> Maker:
         networks = [_network(word) for word in words[0].split(",")]
 
         def test(packet: Packet) -> Truth:
-            here = Span.exactly(packet.source if end == "source" else packet.destination)
+            here = NumberRange.exactly(packet.source if end == "source" else packet.destination)
             answer: Truth = False
             for network in networks:
                 answer = either(answer, None if network is None else here.within(network))
@@ -40,19 +40,21 @@ def address(end: str) -> Maker:
     return make
 
 
-def _network(word: str) -> Span | None:
+def _network(word: str) -> NumberRange | None:
     try:
         network = ipaddress.ip_network(word, strict=False)
     except ValueError:
         return None  # a mask with holes
-    return Span(int(network.network_address), int(network.broadcast_address))
+    return NumberRange(int(network.network_address), int(network.broadcast_address))
 
 
 def address_range(end: str) -> Maker:
     def make(words: list[str]) -> Test:
         low, _, high = words[0].partition("-")
-        wanted = Span(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
-        return lambda packet: Span.exactly(packet.source if end == "source" else packet.destination).within(wanted)
+        wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
+        return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(
+            wanted
+        )
 
     return make
 
@@ -98,10 +100,10 @@ def ports(*sides: str) -> Maker:
     return make
 
 
-def _port_span(text: str) -> Span | None:
+def _port_span(text: str) -> NumberRange | None:
     low, colon, high = text.partition(":")
     try:
-        return Span(int(low or 0), int(high or 65535) if colon else int(low))
+        return NumberRange(int(low or 0), int(high or 65535) if colon else int(low))
     except ValueError:
         return None  # a name: iptables-save prints numbers
 
@@ -178,7 +180,7 @@ def owner(which: str) -> Maker:
 
         def test(packet: Packet) -> Truth:
             number = packet.uid if which == "user" else packet.gid
-            return None if number is None or wanted is None else Span.exactly(number).within(wanted)
+            return None if number is None or wanted is None else NumberRange.exactly(number).within(wanted)
 
         return test
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.flow import NEW, UNTRACKED, Flow, Leg, packet
-from runbook.firewall.machine import Base, End, Walk, walk
+from runbook.firewall.machine import Base, PacketEnd, Walk, walk
 from runbook.firewall.truth import Truth
 
 ARRIVING = ("ingress", "prerouting", "input")
@@ -20,11 +20,11 @@ LEAVING = ("output", "postrouting", "egress")
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class BlockingChain:
     """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not others."""
 
     base: Base
-    ends: tuple[End, ...]
+    ends: tuple[PacketEnd, ...]
     certain: bool
     by_chance: bool = False
 
@@ -32,12 +32,12 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Journey:
     interface: str | None
-    stops: tuple[Stop, ...]
+    stops: tuple[BlockingChain, ...]
     last: Walk | None  # the last base chain with rules that was passed, for "this rule accepts it"
-    elsewhere: Stop | None = None  # a NAT rule gives the packet another destination
+    elsewhere: BlockingChain | None = None  # a NAT rule gives the packet another destination
     tracked: Truth = True
     new_source: str = ""  # a NAT rule gives the packet this source address
-    translator: Stop | None = None  # that rule
+    translator: BlockingChain | None = None  # that rule
 
     @property
     def blocked(self) -> Truth:
@@ -56,7 +56,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
     interface = given or evidence.interface_to(peer)
     now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
-    stops: list[Stop] = []
+    stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator = "", None
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
@@ -66,15 +66,15 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         now = result.after
         if result.blocks is not False:
             sure = result.blocks is True and not (base.for_device and interface not in base.devices)
-            stops.append(Stop(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))
+            stops.append(BlockingChain(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))
         elif base.chains.get(base.chain):
             last = result
         rewritten = tuple(end for end in result.ends if end.rewritten)
         if rewritten and base.hook in ("prerouting", "output"):
-            elsewhere = Stop(base, rewritten, len(rewritten) == len(result.ends))
+            elsewhere = BlockingChain(base, rewritten, len(rewritten) == len(result.ends))
             return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
         if rewritten and len(result.ends) == 1:
-            new_source, translator = rewritten[0].new_source, Stop(base, rewritten, True)
+            new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, True)
     return Journey(interface, tuple(stops), last, None, _tracked(now.state), new_source, translator)
 
 

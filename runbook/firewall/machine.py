@@ -37,7 +37,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows. The
     target of a `rewrite` is the new source address, where it is one and the rule spells it out."""
 
@@ -46,25 +46,25 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VerdictMap:
     """A verdict map: the verdicts this packet may get; a certain one (True) comes last, and nothing after it."""
 
-    options: Callable[[Packet], list[tuple[Truth, Verdict]]]
+    options: Callable[[Packet], list[tuple[Truth, RuleVerdict]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """A rule that alters what later rules see: `mark`, `ct_mark`, or `state` (notrack). None: to something unknown."""
 
     what: Literal["mark", "ct_mark", "state"]
     value: int | None
 
 
-Step = Match | Verdict | Choice | Change
+Step = Match | RuleVerdict | VerdictMap | StateChange
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FilterRule:
     """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it takes
     every so many of the packets that it speaks of, or each with some probability."""
 
@@ -87,7 +87,7 @@ class Base:
     hook: str
     priority: int
     policy: Action
-    chains: Mapping[str, tuple[Rule, ...]] = field(repr=False)
+    chains: Mapping[str, tuple[FilterRule, ...]] = field(repr=False)
     kind: str = "filter"  # filter | nat | route
     devices: tuple[str, ...] = ()  # of ingress and egress chains; none when the listing does not say
     order: int = 0  # among equal priorities: lower first
@@ -98,15 +98,15 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PacketEnd:
     """A place where a packet may end. `rule` None: the policy. `left_by`: the base chain's rule that led to the policy.
 
     `before`: the chains that were entered on the way, in order.
     """
 
     action: Action
-    rule: Rule | None
-    left_by: Rule | None = None
+    rule: FilterRule | None
+    left_by: FilterRule | None = None
     before: tuple[str, ...] = ()
     rewritten: bool = False
     new_source: str = ""
@@ -115,9 +115,9 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Walk:
     base: Base
-    ends: tuple[End, ...]
+    ends: tuple[PacketEnd, ...]
     after: Packet  # as the next base chain sees it
-    doubtful: tuple[Rule, ...]  # rules whose match could not be told
+    doubtful: tuple[FilterRule, ...]  # rules whose match could not be told
 
     @property
     def blocks(self) -> Truth:
@@ -130,7 +130,7 @@ class Walk:
         return False
 
     @property
-    def culprits(self) -> tuple[End, ...]:
+    def culprits(self) -> tuple[PacketEnd, ...]:
         return tuple(end for end in self.ends if end.action in BLOCKING or end.action == "unknown")
 
 
@@ -156,14 +156,14 @@ class _Walker:
     def __init__(self, base: Base, packet: Packet) -> None:
         self._base = base
         self._packet = packet
-        self._ends: list[End] = []
-        self._doubtful: list[Rule] = []
+        self._ends: list[PacketEnd] = []
+        self._doubtful: list[FilterRule] = []
         self._entered: list[str] = []
-        self._leaving: list[Rule | None] = []  # how control left the base chain towards its policy
+        self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
 
     def result(self) -> Walk:
         if self._chain(self._base.chain, True, 0) is not False:
-            self._ends += [End(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
+            self._ends += [PacketEnd(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
         return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
 
     def _chain(self, name: str, sure: bool, depth: int) -> Truth:
@@ -171,7 +171,7 @@ class _Walker:
         self._entered.append(name)
         rules = self._base.chains.get(name)
         if rules is None or depth > DEEPEST:
-            self._ends.append(End("unknown", None, None, tuple(self._entered)))
+            self._ends.append(PacketEnd("unknown", None, None, tuple(self._entered)))
             return False
         ended = len(self._ends)
         here: Truth = True
@@ -188,7 +188,7 @@ class _Walker:
             self._leaving.append(None)
         return True if len(self._ends) == ended else either(returned, here)
 
-    def _rule(self, rule: Rule, sure: bool, depth: int) -> tuple[Truth, Truth]:
+    def _rule(self, rule: FilterRule, sure: bool, depth: int) -> tuple[Truth, Truth]:
         """-> does the packet stay in this chain? does it leave it backwards, by `return` or behind a `goto`?"""
         matched: Truth = True
         for step in rule.steps:
@@ -196,14 +196,16 @@ class _Walker:
                 matched = both(matched, step.test(self._packet))
                 if matched is False:
                     return True, False
-            elif isinstance(step, Change):
+            elif isinstance(step, StateChange):
                 self._change(step, sure and matched is True)
             else:
-                options = step.options(self._packet) if isinstance(step, Choice) else [(True, step)]
+                options = step.options(self._packet) if isinstance(step, VerdictMap) else [(True, step)]
                 return self._decide(rule, [(both(matched, truth), v) for truth, v in options], sure, depth)
         return True, False
 
-    def _decide(self, rule: Rule, options: list[tuple[Truth, Verdict]], sure: bool, depth: int) -> tuple[Truth, Truth]:
+    def _decide(
+        self, rule: FilterRule, options: list[tuple[Truth, RuleVerdict]], sure: bool, depth: int
+    ) -> tuple[Truth, Truth]:
         certain = any(truth for truth, _ in options)
         if options and not (certain and len(options) == 1):
             self._doubtful.append(rule)
@@ -212,7 +214,7 @@ class _Walker:
             ways.append((True, False))  # perhaps none of them applies, and the next rule is read
         return _same([stays for stays, _ in ways]), _same([leaves for _, leaves in ways])
 
-    def _verdict(self, rule: Rule, verdict: Verdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
+    def _verdict(self, rule: FilterRule, verdict: RuleVerdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
         kind = verdict.kind
         if kind == "continue":
             return True, False
@@ -224,10 +226,10 @@ class _Walker:
             return False, self._chain(verdict.target, sure, depth + 1)
         action: Action = "accept" if kind == "rewrite" else kind
         new_source = verdict.target if kind == "rewrite" else ""
-        self._ends.append(End(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
+        self._ends.append(PacketEnd(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
         return False, False
 
-    def _change(self, change: Change, sure: bool) -> None:
+    def _change(self, change: StateChange, sure: bool) -> None:
         old = getattr(self._packet, change.what)
         value = change.value if sure or old == change.value else None
         if change.what == "mark":
@@ -243,4 +245,4 @@ def _same(answers: list[Truth]) -> Truth:
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
 
-NOTRACK = Change("state", UNTRACKED)
+NOTRACK = StateChange("state", UNTRACKED)

@@ -14,7 +14,18 @@ import re
 from typing import get_args
 
 from runbook.firewall.flow import Packet
-from runbook.firewall.machine import NOTRACK, Action, Base, Change, Choice, Kind, Match, Rule, Step, Verdict
+from runbook.firewall.machine import (
+    NOTRACK,
+    Action,
+    Base,
+    FilterRule,
+    Kind,
+    Match,
+    RuleVerdict,
+    StateChange,
+    Step,
+    VerdictMap,
+)
 from runbook.firewall.nft_match import (
     NOT_THERE,
     Json,
@@ -91,7 +102,7 @@ class _Ruleset:
         self._texts = texts_by_handle(listing)
         self._devices = devices_by_chain(listing)
         self._sets: dict[Table, dict[str, Json]] = {}
-        self._rules: dict[Table, dict[str, list[Rule]]] = {}
+        self._rules: dict[Table, dict[str, list[FilterRule]]] = {}
         self._chains: list[tuple[Json, int]] = []
         tables: dict[Table, int] = {}
         for item in items:
@@ -115,7 +126,7 @@ class _Ruleset:
         handle = body.get("handle")
         text = self._texts.get((*key, handle)) or in_words(body.get("expr", []))
         steps = tuple(_steps(body.get("expr", []), self._sets.get(key, {})))
-        chain.append(Rule(body["chain"], len(chain), text, steps, handle, _draws(body.get("expr", []))))
+        chain.append(FilterRule(body["chain"], len(chain), text, steps, handle, _draws(body.get("expr", []))))
 
     def bases(self) -> list[Base]:
         found = []
@@ -166,11 +177,11 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     if name == "match":
         return Match(match_test(body, sets))
     if name in ("accept", "drop", "return", "continue"):
-        return Verdict(_kind(name))
+        return RuleVerdict(_kind(name))
     if name in ("jump", "goto"):
-        return Verdict(_kind(name), body["target"])
+        return RuleVerdict(_kind(name), body["target"])
     if name == "reject":
-        return Verdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
+        return RuleVerdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
     if name == "vmap":
         return _choice(body, sets)
     if name == "mangle":
@@ -179,9 +190,9 @@ def _step(expression: Json, sets: Sets) -> Step | None:
         return NOTRACK
     if name in REWRITES:
         address = (body or {}).get("addr") if name == "snat" else None
-        return Verdict("rewrite", address if isinstance(address, str) else "")
+        return RuleVerdict("rewrite", address if isinstance(address, str) else "")
     if name in SOMEBODY_ELSES:
-        return Verdict("unknown")
+        return RuleVerdict("unknown")
     if name == "set":
         return Match(_untold) if body.get("stmt") else None
     return None if name in PASSED_OVER else Match(_untold)
@@ -209,9 +220,9 @@ def _change(body: Json) -> Step | None:
     key, value = body.get("key", {}), body.get("value")
     number = value if isinstance(value, int) else None
     if key == {"meta": {"key": "mark"}}:
-        return Change("mark", number)
+        return StateChange("mark", number)
     if key == {"ct": {"key": "mark"}}:
-        return Change("ct_mark", number)
+        return StateChange("ct_mark", number)
     if isinstance(key, dict) and set(key) <= {"meta", "ct", "tcp option"}:
         return None  # priority, zone, MSS: no later rule here reads them
     return Match(_untold)
@@ -221,17 +232,17 @@ def _choice(body: Json, sets: Sets) -> Step:
     left = operands(body["key"])
     elements = set_elements(body["data"], sets)
     if elements is None:
-        return Verdict("unknown")
+        return RuleVerdict("unknown")
 
-    def options(packet: Packet) -> list[tuple[Truth, Verdict]]:
+    def options(packet: Packet) -> list[tuple[Truth, RuleVerdict]]:
         values = [operand.read(packet) for operand in left]
         if any(value is NOT_THERE for value in values):
             return []
-        possible: list[tuple[Truth, Verdict]] = []
-        fallback: list[tuple[Truth, Verdict]] = []
+        possible: list[tuple[Truth, RuleVerdict]] = []
+        fallback: list[tuple[Truth, RuleVerdict]] = []
         for key, verdict in elements:
             step = _step(verdict, sets)
-            decided = step if isinstance(step, Verdict) else Verdict("unknown")
+            decided = step if isinstance(step, RuleVerdict) else RuleVerdict("unknown")
             if key == "*" or (isinstance(key, dict) and key.get("elem", {}).get("val") == "*"):
                 fallback.append((True, decided))
                 continue
@@ -242,7 +253,7 @@ def _choice(body: Json, sets: Sets) -> Step:
                 possible.append((None, decided))
         return possible + fallback
 
-    return Choice(options)
+    return VerdictMap(options)
 
 
 def in_words(expressions: list[Json]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from runbook.firewall.flow import ACK, PSH, Packet
 from runbook.firewall.machine import Test
-from runbook.firewall.truth import Span, Truth, both, either, flip
+from runbook.firewall.truth import NumberRange, Truth, both, either, flip
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
 Sets = Mapping[str, Json]
@@ -37,7 +37,7 @@ class NotThere:
 
 
 NOT_THERE = NotThere()
-Value = Span | str | bool | NotThere | None
+Value = NumberRange | str | bool | NotThere | None
 Kind = Literal["number", "address", "name", "interface", "bits", "exists", "other"]
 
 
@@ -73,7 +73,7 @@ def match_test(match: Json, sets: Sets) -> Test:
         if any(value is NOT_THERE for value in values):
             return False
         value = values[0]
-        if many is not None and many.readable and isinstance(value, Span) and value.exact is not None:
+        if many is not None and many.readable and isinstance(value, NumberRange) and value.exact is not None:
             return flip(many.holds(value.exact), op == "!=") if op in ("==", "!=", "in") else None
         return compare(op, left, values, right, sets)
 
@@ -92,7 +92,7 @@ def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets
     if op in ("<", ">", "<=", ">="):
         number = right if isinstance(right, int) else None
         value = values[0]
-        if len(left) != 1 or number is None or not isinstance(value, Span) or left[0].kind != "number":
+        if len(left) != 1 or number is None or not isinstance(value, NumberRange) or left[0].kind != "number":
             return None
         below = value.below(number if op in ("<", ">=") else number + 1)
         return flip(below, op in (">", ">="))
@@ -100,7 +100,7 @@ def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets
         value, mask = values[0], bits(left[0], right)
         if mask is not None and mask & ~left[0].clear == 0:
             return op != "in"
-        if mask is None or not isinstance(value, Span) or value.exact is None:
+        if mask is None or not isinstance(value, NumberRange) or value.exact is None:
             return None
         return flip(value.exact & mask != 0, op != "in")
     if op in ("==", "!=", "in"):
@@ -182,7 +182,7 @@ def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
         if isinstance(constant, bool):
             return value is constant
         return None if value or constant not in (0, "0") else True
-    if isinstance(value, Span):
+    if isinstance(value, NumberRange):
         wanted = span(operand, constant)
         return None if wanted is None else value.within(wanted)
     if operand.kind == "interface":
@@ -199,23 +199,23 @@ def interface_is(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
-def span(operand: Operand, constant: Json) -> Span | None:
+def span(operand: Operand, constant: Json) -> NumberRange | None:
     """A constant, prefix or range as numbers."""
     try:
         if operand.kind == "bits":
             mask = bits(operand, constant)
-            return None if mask is None else Span.exactly(mask)
+            return None if mask is None else NumberRange.exactly(mask)
         if isinstance(constant, dict) and "prefix" in constant:
             network = ipaddress.ip_network(f"{constant['prefix']['addr']}/{constant['prefix']['len']}", strict=False)
-            return Span(int(network.network_address), int(network.broadcast_address))
+            return NumberRange(int(network.network_address), int(network.broadcast_address))
         if isinstance(constant, dict) and "range" in constant:
             low, high = (span(operand, end) for end in constant["range"])
-            return None if low is None or high is None else Span(low.low, high.high)
+            return None if low is None or high is None else NumberRange(low.low, high.high)
         if operand.kind == "address":
-            return Span.exactly(int(ipaddress.ip_address(constant)))
+            return NumberRange.exactly(int(ipaddress.ip_address(constant)))
         if isinstance(constant, bool):
             return None
-        return Span.exactly(constant if isinstance(constant, int) else int(constant, 0))
+        return NumberRange.exactly(constant if isinstance(constant, int) else int(constant, 0))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -271,10 +271,10 @@ def _masked(field: Operand, mask: Json) -> Operand:
         if isinstance(value, NotThere):
             return value
         if field.frag_off and number is not None and not number & 0x4000:
-            return Span.exactly(0)  # neither a fragment nor more of them; only "don't fragment" may be set
-        if number is None or not isinstance(value, Span) or value.exact is None:
+            return NumberRange.exactly(0)  # neither a fragment nor more of them; only "don't fragment" may be set
+        if number is None or not isinstance(value, NumberRange) or value.exact is None:
             return None
-        return Span.exactly(value.exact & number)
+        return NumberRange.exactly(value.exact & number)
 
     return Operand(field.kind, read, field.names, field.numbers)
 
@@ -314,8 +314,8 @@ def _ct(body: Json) -> Operand:
             return None
         ours = forwards != packet.reply  # the packet's own direction is the one asked for
         ends = {
-            "saddr": (Span.exactly(packet.source), Span.exactly(packet.destination)),
-            "daddr": (Span.exactly(packet.destination), Span.exactly(packet.source)),
+            "saddr": (NumberRange.exactly(packet.source), NumberRange.exactly(packet.destination)),
+            "daddr": (NumberRange.exactly(packet.destination), NumberRange.exactly(packet.source)),
             "proto-src": (packet.source_port, packet.destination_port),
             "proto-dst": (packet.destination_port, packet.source_port),
         }.get(name)
@@ -339,22 +339,22 @@ def _direction(packet: Packet) -> str | None:
     return None if not packet.tracked else "reply" if packet.reply else "original"
 
 
-def _number(value: int | None) -> Span | None:
-    return None if value is None else Span.exactly(value)
+def _number(value: int | None) -> NumberRange | None:
+    return None if value is None else NumberRange.exactly(value)
 
 
 _NETWORK: dict[tuple[str, str], Operand] = {
-    ("ip", "saddr"): Operand("address", lambda p: Span.exactly(p.source)),
-    ("ip", "daddr"): Operand("address", lambda p: Span.exactly(p.destination)),
+    ("ip", "saddr"): Operand("address", lambda p: NumberRange.exactly(p.source)),
+    ("ip", "daddr"): Operand("address", lambda p: NumberRange.exactly(p.destination)),
     ("ip", "protocol"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
     ("ip", "length"): Operand("number", lambda p: p.length),
-    ("ip", "version"): Operand("number", lambda _: Span.exactly(4)),
+    ("ip", "version"): Operand("number", lambda _: NumberRange.exactly(4)),
     ("ip", "frag-off"): Operand("number", lambda _: None, frag_off=True),
-    ("ip6", "saddr"): Operand("address", lambda p: Span.exactly(p.source)),
-    ("ip6", "daddr"): Operand("address", lambda p: Span.exactly(p.destination)),
+    ("ip6", "saddr"): Operand("address", lambda p: NumberRange.exactly(p.source)),
+    ("ip6", "daddr"): Operand("address", lambda p: NumberRange.exactly(p.destination)),
     ("ip6", "nexthdr"): Operand("name", lambda p: p.protocol, numbers=PROTOCOLS),
-    ("ip6", "length"): Operand("number", lambda p: Span(p.length.low - 40, p.length.high - 40)),
-    ("ip6", "version"): Operand("number", lambda _: Span.exactly(6)),
+    ("ip6", "length"): Operand("number", lambda p: NumberRange(p.length.low - 40, p.length.high - 40)),
+    ("ip6", "version"): Operand("number", lambda _: NumberRange.exactly(6)),
 }
 _PORTS: dict[str, Operand] = {
     "sport": Operand("number", lambda p: p.source_port),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from runbook.firewall import firewalld, ufw
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.flow import Leg
-from runbook.firewall.journey import Stop
-from runbook.firewall.machine import TRACKING, Base, End, Rule
+from runbook.firewall.journey import BlockingChain
+from runbook.firewall.machine import TRACKING, Base, FilterRule, PacketEnd
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 Ports = tuple[tuple[int, int], ...]
@@ -26,7 +26,7 @@ POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|d
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Opening:
     """What is to be opened: between this node and `peers`, on these inclusive ranges of the server's ports."""
 
     leg: Leg
@@ -58,9 +58,9 @@ class Remedy:
         return " && ".join(self.commands)
 
 
-def remedy(evidence: Evidence, stops: list[Stop], wanted: Wanted, interface: str | None) -> Remedy:
+def remedy(evidence: Evidence, stops: list[BlockingChain], wanted: Opening, interface: str | None) -> Remedy:
     """All commands needed for all `stops`, which may name one base chain several times."""
-    ends: dict[tuple[str, str, str, str], tuple[Base, list[End]]] = {}
+    ends: dict[tuple[str, str, str, str], tuple[Base, list[PacketEnd]]] = {}
     for stop in stops:
         base = stop.base
         ends.setdefault((base.engine, base.family, base.table, base.chain), (base, []))[1].extend(stop.ends)
@@ -74,7 +74,7 @@ def remedy(evidence: Evidence, stops: list[Stop], wanted: Wanted, interface: str
 
 
 def _for_base(
-    evidence: Evidence, base: Base, ends: list[End], wanted: Wanted, interface: str | None
+    evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: Opening, interface: str | None
 ) -> tuple[list[str], str]:
     if base.kind == "nat":  # no front end has a word for "leave the address as it is"
         return (
@@ -99,7 +99,7 @@ def _for_base(
     return _iptables(base, ends, wanted), IPTABLES_LASTS
 
 
-def ufw_decides(end: End) -> bool:
+def ufw_decides(end: PacketEnd) -> bool:
     """Is the packet stopped at, or after, the place where ufw keeps its user's rules?"""
     return any(chain in ufw.USER_CHAINS for chain in end.before)
 
@@ -108,7 +108,7 @@ def firewalld_owns(base: Base) -> bool:
     return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
 
 
-def _policy(ends: list[End]) -> str | None:
+def _policy(ends: list[PacketEnd]) -> str | None:
     for end in ends:
         for chain in (end.rule.chain if end.rule else "", *reversed(end.before)):
             found = POLICY_CHAIN.match(chain)
@@ -117,11 +117,11 @@ def _policy(ends: list[End]) -> str | None:
     return None
 
 
-Place = tuple[str, Rule | None]
+Place = tuple[str, FilterRule | None]
 """A chain, and the rule before which to insert; None: at the chain's end."""
 
 
-def place(base: Base, ends: list[End]) -> Place:
+def place(base: Base, ends: list[PacketEnd]) -> Place:
     """Where one accept rule frees all of `ends`."""
     spots = [_spot(base, end) for end in ends]
     chains = {chain for chain, _ in spots}
@@ -132,13 +132,13 @@ def place(base: Base, ends: list[End]) -> Place:
     return base.chain, head[0] if head else None
 
 
-def _spot(base: Base, end: End) -> Place:
+def _spot(base: Base, end: PacketEnd) -> Place:
     if end.rule is not None:
         return end.rule.chain, end.rule
     return base.chain, end.left_by
 
 
-def _nft(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
+def _nft(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
     chain, rule = place(base, ends)
     how = (
         nft_words("add", "rule", base.family, base.table, chain)
@@ -165,7 +165,7 @@ def _early(base: Base) -> bool:
     return base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
 
 
-def _iptables(base: Base, ends: list[End], wanted: Wanted) -> list[str]:
+def _iptables(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
     chain, rule = place(base, ends)
     table = "" if base.table == "filter" else f"-t {word(base.table)} "
     where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"

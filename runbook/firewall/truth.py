@@ -27,21 +27,21 @@ def flip(a: Truth, inverted: bool = True) -> Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NumberRange:
     """A number known exactly (`low == high`) or only to lie in a closed interval, as a client's ephemeral port does."""
 
     low: int
     high: int
 
     @classmethod
-    def exactly(cls, number: int) -> Span:
+    def exactly(cls, number: int) -> NumberRange:
         return cls(number, number)
 
     @property
     def exact(self) -> int | None:
         return self.low if self.low == self.high else None
 
-    def within(self, other: Span) -> Truth:
+    def within(self, other: NumberRange) -> Truth:
         """Is this number in `other`? An interval turned inside out (nft prints such for merged rules) tells nothing."""
         if other.low > other.high:
             return None

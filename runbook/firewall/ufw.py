@@ -29,14 +29,14 @@ class RuleLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class UfwStatus:
     active: bool
     incoming: str | None = None  # allow | deny | reject; None where the form of output does not say
     outgoing: str | None = None
     rules: tuple[RuleLine, ...] = ()
 
 
-def parse_status(text: str) -> Status | None:
+def parse_status(text: str) -> UfwStatus | None:
     """`ufw status`, with or without `verbose` and `numbered`; None when this is something else."""
     found = re.search(r"^Status: (active|inactive)\s*$", text, re.MULTILINE)
     if not found:
@@ -49,10 +49,10 @@ def parse_status(text: str) -> Status | None:
         rule = re.fullmatch(r"(\S.*?)\s(ALLOW|DENY|REJECT|LIMIT)(?: (IN|OUT|FWD))?\s+(\S.*)", line.rstrip())
         if rule:
             rules.append(RuleLine(rule[1].rstrip(), rule[2], rule[3] or "IN", rule[4]))
-    return Status(found[1] == "active", incoming, outgoing, tuple(rules))
+    return UfwStatus(found[1] == "active", incoming, outgoing, tuple(rules))
 
 
-def blocking_line(status: Status, peer: str, port: int, *, outgoing: bool) -> RuleLine | None:
+def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> RuleLine | None:
     """The first deny or reject that speaks of this peer and port, as far as its plain forms go."""
     for rule in status.rules:
         if rule.action not in ("DENY", "REJECT") or (rule.direction == "OUT") != outgoing:

@@ -19,7 +19,7 @@ BY_LAUNCHER = "by-launcher"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessSpec:
     """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its files."""
 
     name: str
@@ -27,7 +27,7 @@ class Place:
     local_rank: int
     ranks: tuple[int, ...]
     gpus: tuple[int, ...] = ()
-    each: tuple[Place, ...] = ()  # the ranks that a launcher starts, each with files of its own
+    each: tuple[ProcessSpec, ...] = ()  # the ranks that a launcher starts, each with files of its own
 
     @property
     def rank(self) -> int | None:
@@ -35,7 +35,7 @@ class Place:
         return self.ranks[0] if len(self.ranks) == 1 and not self.each else None
 
     @property
-    def voices(self) -> tuple[Place, ...]:
+    def voices(self) -> tuple[ProcessSpec, ...]:
         """Whose output there is: of the process itself, and of the ranks that it starts."""
         return (self, *self.each)
 
@@ -60,7 +60,7 @@ class Attempt:
     token: str
     inventory: Inventory
     seating: Seating
-    places: tuple[Place, ...]
+    places: tuple[ProcessSpec, ...]
 
     @property
     def folder(self) -> str:
@@ -71,7 +71,7 @@ class Attempt:
     def port(self) -> int:
         return self.inventory.rendezvous.port
 
-    def on(self, node: str) -> tuple[Place, ...]:
+    def on(self, node: str) -> tuple[ProcessSpec, ...]:
         return tuple(place for place in self.places if place.node == node)
 
     def script(self, node: str, folder: str, made_from: Sequence[str]) -> Script:
@@ -101,22 +101,22 @@ def port_of(inventory: Inventory, number: int) -> int:
     return ports[(number - 1) % len(ports)]
 
 
-def _places(job: Job, seats: Seating) -> list[Place]:
+def _places(job: Job, seats: Seating) -> list[ProcessSpec]:
     found = []
     for name, seat in seats.seats.items():
         if not job.starts_each:
             ranks = tuple(rank.rank for rank in seat.ranks)
             label = f"ranks-{ranks[0]:05d}-{ranks[-1]:05d}.{name}.launcher"
-            found.append(Place(label, name, 0, ranks, tuple(seat.node.gpus), tuple(_each(seat))))
+            found.append(ProcessSpec(label, name, 0, ranks, tuple(seat.node.gpus), tuple(_each(seat))))
         else:
             found += _each(seat)
     return found
 
 
-def _each(seat: Seat) -> list[Place]:
+def _each(seat: Seat) -> list[ProcessSpec]:
     """One place a rank of the node."""
     return [
-        Place(
+        ProcessSpec(
             rank_name(seat.node.name, rank.rank, rank.local_rank),
             seat.node.name,
             rank.local_rank,

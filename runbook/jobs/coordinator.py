@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import OVER, Crew, Member
+from runbook.jobs.crew import OVER, Crew, KeptProcess
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
@@ -14,7 +14,7 @@ WAITED = "CoordinationService/RegisterTask"
 """The call in which JAX waits for all processes, as it names it when it gives up."""
 
 
-def never_met(crew: Crew, first: Member, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
+def never_met(crew: Crew, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
     """The node to look at and why, where `first` gave up waiting for the others at JAX's coordinator; else None."""
     if not _waited(crew, first):
         return None
@@ -36,12 +36,12 @@ def never_met(crew: Crew, first: Member, frozen: Mapping[str, Facts]) -> tuple[s
     return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
 
 
-def _waited(crew: Crew, member: Member) -> bool:
+def _waited(crew: Crew, member: KeptProcess) -> bool:
     path = crew.logs.folder / f"{member.place.name}.err"
     return path.is_file() and WAITED in path.read_text(errors="replace")[-65536:]
 
 
-def _absent(member: Member, frozen: Mapping[str, Facts]) -> str:
+def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     """How it is known that it did not come; empty where it is not."""
     if member.state == OVER and member.code == 0:
         return "ended with code 0 before it came"
@@ -49,7 +49,7 @@ def _absent(member: Member, frozen: Mapping[str, Facts]) -> str:
     return "lived, and had not connected to anything" if facts and facts.get("moved") is None else ""
 
 
-def _doing(member: Member, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
+def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
     facts = _frozen(member, frozen)
     if facts.get("stack"):
         return tuple(str(facts["stack"]).splitlines()[:8])
@@ -59,7 +59,7 @@ def _doing(member: Member, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
     )
 
 
-def _frozen(member: Member, frozen: Mapping[str, Facts]) -> Facts:
+def _frozen(member: KeptProcess, frozen: Mapping[str, Facts]) -> Facts:
     """What was seen of it while it lived, after the first had failed."""
     ranks = (frozen.get(member.place.node) or {}).get("ranks", {})
     return dict(ranks.get(str(member.place.ranks[0])) or {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.context import Context, Facts
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.node.journal import STATES
@@ -22,10 +22,10 @@ FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 @dataclass
-class Member:
+class KeptProcess:
     """One kept process. `journal` is what its keeper wrote last; times in it are of the node's own clock."""
 
-    place: Place
+    place: ProcessSpec
     remote: Remote | None = None
     journal: Facts = field(default_factory=dict)
     stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
@@ -82,12 +82,12 @@ class Member:
 class Crew:
     """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
 
-    def __init__(self, at: Context, folder: str, places: Sequence[Place], logs: RankLogs) -> None:
+    def __init__(self, at: Context, folder: str, places: Sequence[ProcessSpec], logs: RankLogs) -> None:
         """`folder` is the name of the attempt's, on the nodes and here."""
         self.at = at
         self.folder = folder
         self.logs = logs
-        self.members = [Member(place) for place in places]
+        self.members = [KeptProcess(place) for place in places]
         self.nodes = tuple(dict.fromkeys(place.node for place in places))
         self.offsets: dict[str, tuple[float, float]] = {}
         self.folders: dict[str, str] = {}  # of the attempt, by node
@@ -96,9 +96,9 @@ class Crew:
         """Hears of a node what its processes have written of their steps, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
-        self.news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
-    def on(self, node: str) -> list[Member]:
+    def on(self, node: str) -> list[KeptProcess]:
         return [member for member in self.members if member.place.node == node]
 
     def fetched(self, node: str) -> int:
@@ -124,7 +124,7 @@ class Crew:
             more -= 1
             item = self.news.get()
 
-    def learn(self, member: Member, journal: Message) -> None:
+    def learn(self, member: KeptProcess, journal: Message) -> None:
         """News of a journal. An older one than is known says nothing: it came by the slower way."""
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
@@ -134,7 +134,7 @@ class Crew:
             if journal.get(name) is not None:
                 setattr(member, name, float(journal[name]) - offset)
 
-    def _remote_over(self, member: Member) -> None:
+    def _remote_over(self, member: KeptProcess) -> None:
         remote = member.remote
         if remote is not None and remote.lost:
             member.lost = None if member.state == OVER else remote.lost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.crew import Crew
 from runbook.jobs.known import Cluster, KnownJob
 from runbook.jobs.launch import Stall
@@ -17,11 +17,11 @@ from runbook.jobs.logs import RankLogs
 from runbook.jobs.secrets import JobSecrets
 from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import End, Fetching, watch
+from runbook.jobs.watch import Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
-Tell = Callable[[Place, str, list[str]], None]
+Tell = Callable[[ProcessSpec, str, list[str]], None]
 
 PATIENCE_S = 60.0
 """How long a node that is reached may tell nothing of a job whose logs are followed."""
@@ -52,7 +52,7 @@ def read(crew: Crew) -> list[str]:
 
 def follow(
     crew: Crew, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
-) -> tuple[End, list[str]]:
+) -> tuple[WatchEnd, list[str]]:
     """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did not tell
     all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are followed on."""
     with Fetching(crew, patience_s=PATIENCE_S):
@@ -63,8 +63,12 @@ def follow(
 
 
 def supervise(
-    crew: Crew, *, grace_s: float, watched: Callable[[], tuple[End, Stall]], hurry: Callable[[], bool] = lambda: False
-) -> tuple[End, list[Outcome], list[str]]:
+    crew: Crew,
+    *,
+    grace_s: float,
+    watched: Callable[[], tuple[WatchEnd, Stall]],
+    hurry: Callable[[], bool] = lambda: False,
+) -> tuple[WatchEnd, list[Outcome], list[str]]:
     """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say why it
     failed, none where it did not."""
     with Fetching(crew):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.checks.context import Context, Run
-from runbook.jobs.attempt import Attempt, Place, make_attempt
+from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.crew import Crew
 from runbook.jobs.follow import crew_of, supervise
 from runbook.jobs.known import Cluster, KnownJob, serial_of
@@ -25,7 +25,7 @@ from runbook.jobs.logs import RankLogs
 from runbook.jobs.prepare import STACKS
 from runbook.jobs.secrets import job_secrets
 from runbook.jobs.stop import clean
-from runbook.jobs.watch import End, watch
+from runbook.jobs.watch import WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
@@ -146,7 +146,7 @@ class Follower:
         def enough() -> bool:
             return self._leaving.is_set() or any(time.monotonic() - at > WITHOUT_S for at in lost.values())
 
-        def watched() -> tuple[End, Stall]:
+        def watched() -> tuple[WatchEnd, Stall]:
             if tried is not None:
                 return tried.watch(math.inf, enough, on_loss)
             return watch(crew, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
@@ -178,7 +178,7 @@ class Follower:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
             self._stalled, self._since = [], None
 
-        def tell(place: Place, _stream: str, lines: list[str]) -> None:
+        def tell(place: ProcessSpec, _stream: str, lines: list[str]) -> None:
             if self._try is not None:
                 self._try.heard(place, lines)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runbook.checks.context import Facts, no_answer
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.node.journal import Odd, attempt_folder, belongs
@@ -85,16 +85,16 @@ class KnownJob:
         return "unknown" if self.absent or self.damaged or not now else "finished"
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ProcessSpec]:
         return [
-            Place(
+            ProcessSpec(
                 j["name"],
                 j["node"],
                 j.get("local_rank") or 0,
                 tuple(j["ranks"]),
                 tuple(j.get("gpus") or ()),
                 tuple(
-                    Place(name, j["node"], local, (rank,))
+                    ProcessSpec(name, j["node"], local, (rank,))
                     for local, (name, rank) in enumerate(zip(j.get("each") or (), j["ranks"], strict=False))
                 ),
             )

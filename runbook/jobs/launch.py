@@ -14,18 +14,18 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.gang import dismiss_gang
 from runbook.jobs import ending
-from runbook.jobs.attempt import Attempt, Place, make_attempt
+from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.crew import Crew
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.prepare import AFTER_S, READY_S, prepare
-from runbook.jobs.progress import Progress
+from runbook.jobs.progress import StepProgress
 from runbook.jobs.readings import Readings
 from runbook.jobs.retry import Decision, decide
 from runbook.jobs.slowness import Slowness
 from runbook.jobs.stalled import judge_stall, outcomes_of_stall
 from runbook.jobs.start import Skew, commit, measure_clocks, running
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import End, Fetching, watch
+from runbook.jobs.watch import Fetching, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -147,7 +147,7 @@ class Try:
         self._job = attempt.job
         self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
-        self._progress = Progress(self._job.watch) if self._job.watch else None
+        self._progress = StepProgress(self._job.watch) if self._job.watch else None
         self.go_on_with(Crew(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
         self._warned: dict[str, list[str]] = {}  # by node
@@ -244,7 +244,7 @@ class Try:
         deadline: float,
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
-    ) -> tuple[End, Stall]:
+    ) -> tuple[WatchEnd, Stall]:
         """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node is told
         there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is told."""
         progress, job = self._progress, self._job
@@ -293,7 +293,7 @@ class Try:
         self._unread.setdefault(node, []).append(what)
         self._at.say(f"not read on {node}: {what}", node)
 
-    def _say_pace(self, progress: Progress) -> None:
+    def _say_pace(self, progress: StepProgress) -> None:
         """Tell how far it is, now and then."""
         pace = progress.pace()
         if pace is not None and time.monotonic() - self._pace_told > PACE_S:
@@ -355,7 +355,7 @@ class Try:
             for name in self._crew.nodes
         ]
 
-    def _only_lost(self, end: End) -> bool:
+    def _only_lost(self, end: WatchEnd) -> bool:
         """Whether nothing failed but the connection to a node."""
         failed = [member for member in self._crew.members if member.failed]
         return end.kind == "failed" and all(member.lost for member in failed)
@@ -364,7 +364,7 @@ class Try:
         again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
-    def _broken_off(self, end: End, name: str) -> Outcome:
+    def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
         logs = (f"logs: {self._crew.logs.folder}",)
         if end.kind == "stopped":
             finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
@@ -379,22 +379,22 @@ class Try:
         )
         return Outcome.failed(name, finding)
 
-    def heard(self, place: Place, lines: list[str]) -> None:
+    def heard(self, place: ProcessSpec, lines: list[str]) -> None:
         """Lines that a rank printed, which may tell its step."""
         if self._progress:
             self._progress.heard(place.rank, lines)
 
-    def _line(self, place: Place, stream: str, lines: list[str]) -> None:
+    def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 
-    def _script_stopped(self, place: Place, event: Mapping[str, Any]) -> None:
+    def _script_stopped(self, place: ProcessSpec, event: Mapping[str, Any]) -> None:
         if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours
             member.stop = event
 
 
-def _why(end: End) -> str:
+def _why(end: WatchEnd) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
     return {

@@ -6,14 +6,14 @@ import re
 import signal
 from collections.abc import Sequence
 
-from runbook.jobs.attempt import Place
-from runbook.jobs.crew import Crew, Member
+from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.crew import Crew, KeptProcess
 
 WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 MOST = 1 << 20
 
 
-def failed_worker(crew: Crew, member: Member) -> tuple[Place, int] | None:
+def failed_worker(crew: Crew, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
     """The rank whose end the launcher saw first, and its exit code (negative: a signal); None where it names none."""
     try:
         with (crew.logs.folder / f"{member.place.name}.err").open("rb") as file:
@@ -25,7 +25,7 @@ def failed_worker(crew: Crew, member: Member) -> tuple[Place, int] | None:
     return member.place.each[int(found[2])], int(found[1])
 
 
-def first_of_launchers(crew: Crew, first: Member, failed: Sequence[Member]) -> Member:
+def first_of_launchers(crew: Crew, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
     """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A rank that
     was ended by a signal is no consequence of another's error, the other way round it often is."""
     for member in failed:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.model.folder import BadName, append_below, make_below
 from runbook.model.redact import Redactor
 
@@ -36,8 +36,8 @@ class RankLogs:
         run_dir: Path,
         attempt: str,
         redactor: Redactor,
-        tell: Callable[[Place, str, list[str]], None],
-        stopped: Callable[[Place, Mapping[str, Any]], None] = lambda place, event: None,
+        tell: Callable[[ProcessSpec, str, list[str]], None],
+        stopped: Callable[[ProcessSpec, Mapping[str, Any]], None] = lambda place, event: None,
         of_nodes: Mapping[str, Redactor] | None = None,
         *,
         goes_on: bool = False,
@@ -69,7 +69,7 @@ class RankLogs:
     def redactor_of(self, node: str) -> Redactor:
         return self._of_nodes.get(node, self._redactor)
 
-    def take(self, place: Place, name: str, data: bytes, begin: int) -> None:
+    def take(self, place: ProcessSpec, name: str, data: bytes, begin: int) -> None:
         """Bytes of a file from `begin` on; those that are here already count once."""
         with self._lock:
             file = self._files.get(name)
@@ -96,7 +96,7 @@ class RankLogs:
                     held, file.held = file.held, b""
                     self._pass_on(_nobody(name), file, [held])
 
-    def _pass_on(self, place: Place, file: _File, pieces: list[bytes]) -> None:
+    def _pass_on(self, place: ProcessSpec, file: _File, pieces: list[bytes]) -> None:
         """Lines, each with its end; a piece without one is a part of a line."""
         said: list[str] = []
         kept: list[bytes] = []
@@ -133,5 +133,5 @@ class RankLogs:
             self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
 
 
-def _nobody(name: str) -> Place:
-    return Place(Path(name).stem, "", 0, (int(name[5:10]) if name[5:10].isdigit() else 0,))
+def _nobody(name: str) -> ProcessSpec:
+    return ProcessSpec(Path(name).stem, "", 0, (int(name[5:10]) if name[5:10].isdigit() else 0,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.jobs.crew import Crew, Member
+from runbook.jobs.crew import Crew, KeptProcess
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
@@ -10,12 +10,12 @@ BARRIER = "barrier: "
 """What a keeper says first where its process was not started because of it."""
 
 
-def failed_to_meet(member: Member) -> bool:
+def failed_to_meet(member: KeptProcess) -> bool:
     """Whether it waited in vain for the others."""
     return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
 
 
-def why_not_met(crew: Crew, first: Member) -> tuple[str, Finding]:
+def why_not_met(crew: Crew, first: KeptProcess) -> tuple[str, Finding]:
     """The node that is to blame, and what is wrong with it. `first` waited in vain."""
     waiting = {name: _who_waits(crew, name) for name in crew.nodes}
     owner = next(member for member in crew.members if 0 in member.place.ranks)
@@ -53,16 +53,16 @@ def why_not_met(crew: Crew, first: Member) -> tuple[str, Finding]:
     )
 
 
-def _who_waits(crew: Crew, node: str) -> Member:
+def _who_waits(crew: Crew, node: str) -> KeptProcess:
     """The process of a node that puts down its name."""
     return crew.on(node)[0]
 
 
-def _met(member: Member) -> list[str]:
+def _met(member: KeptProcess) -> list[str]:
     return list(member.journal.get("met") or ())
 
 
-def _seen(waiting: dict[str, Member]) -> tuple[str, ...]:
+def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
     lines = []
     for name, member in list(waiting.items())[:8]:
         place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""

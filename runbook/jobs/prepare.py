@@ -8,10 +8,10 @@ from importlib import resources
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.names import gloo_announces, own_name_finding
-from runbook.checks.network.seen import Seen
+from runbook.checks.network.seen import Observations
 from runbook.checks.port import holders
-from runbook.jobs.attempt import BY_LAUNCHER, Attempt, Place, about
-from runbook.jobs.crew import Crew, Member, wait_for
+from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
+from runbook.jobs.crew import Crew, KeptProcess, wait_for
 from runbook.launch.environment import network_environment
 from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
@@ -186,7 +186,7 @@ def _own_names(at: Context) -> dict[str, Outcome]:
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
     said = at.ask("ping", lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
-    seen = Seen(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
+    seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
     announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
     for node in seen.nodes:
         finding = own_name_finding(seen, node, interface_helps=False)
@@ -210,7 +210,7 @@ def dials(other: Address, mine: Address) -> bool:
     return True  # gloo connects no two families
 
 
-def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: float) -> None:
+def _keeper(crew: Crew, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
     session, job, place = crew.at.session(node), attempt.job, member.place
     script = f"{crew.folders[node.name]}/{LAUNCH}.sh"
     order = {
@@ -241,7 +241,7 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: Member, ready_s: f
     )
 
 
-def _barrier(crew: Crew, attempt: Attempt, node: Node, place: Place, ready_s: float) -> Facts:
+def _barrier(crew: Crew, attempt: Attempt, node: Node, place: ProcessSpec, ready_s: float) -> Facts:
     """Where the nodes meet by themselves: a folder that is new for every attempt."""
     shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
     return {

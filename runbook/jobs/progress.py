@@ -26,7 +26,7 @@ REMEMBERED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepRate:
     """`step` is the highest of any rank; `age_s` is how long ago somebody came further; `per_s` is None until two steps are known."""
 
     step: int
@@ -44,7 +44,7 @@ class Pace:
         return f"step {self.step:,}{speed}"
 
 
-class Progress:
+class StepProgress:
     """The steps of one attempt. Times are on the monotonic clock; any thread may tell what it heard."""
 
     def __init__(self, watch: Watch) -> None:
@@ -95,14 +95,14 @@ class Progress:
             if newest or further:
                 self._last, self._told = now, False
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> StepRate | None:
         """None until a step is known."""
         with self._lock:
             if not self._steps:
                 return None
             (first, low), (last, high) = self._steps[0], self._steps[-1]
             per_s = (high - low) / (last - first) if last - first > SHORTEST_S else None
-            return Pace(high, time.monotonic() - self._last, per_s)
+            return StepRate(high, time.monotonic() - self._last, per_s)
 
     def stalled_s(self) -> float | None:
         """How long nobody has come further, where that is longer than it may be."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from runbook.checks.context import Facts
 from runbook.checks.ranks.words import rank_stopped
-from runbook.jobs.crew import Crew, Member
-from runbook.jobs.progress import Progress
+from runbook.jobs.crew import Crew, KeptProcess
+from runbook.jobs.progress import StepProgress
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
@@ -43,7 +43,7 @@ OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:f
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     file: str
     line: int
     function: str
@@ -64,7 +64,7 @@ class Standing:
     wchan: str
     cpu: float
     has_gpu: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
     @property
     def together(self) -> bool:
@@ -84,7 +84,7 @@ class Standing:
         return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
 
     @property
-    def own(self) -> Frame:
+    def own(self) -> StackFrame:
         """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries lie."""
         main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
         home = main.file.rpartition("/")[0]
@@ -104,7 +104,7 @@ class Standing:
         return [f"{self.label} is in:", *(f"  {frame}" for frame in self.frames[:MOST_FRAMES])] if self.frames else []
 
 
-def judge_stall(crew: Crew, progress: Progress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
+def judge_stall(crew: Crew, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
     """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
     pace = progress.pace()
     since = f"no step for {seconds_text(pace.age_s)}, after step {pace.step:,}" if pace else "no step so far"
@@ -166,7 +166,7 @@ def _standing(crew: Crew, frozen: Mapping[str, Facts]) -> Iterator[Standing]:
         yield from _of_member(member, seen)
 
 
-def _of_member(member: Member, seen: Mapping[str, Any]) -> Iterator[Standing]:
+def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standing]:
     """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
@@ -189,7 +189,7 @@ def _of_member(member: Member, seen: Mapping[str, Any]) -> Iterator[Standing]:
         )
 
 
-def _is_rank(process: Mapping[str, Any], member: Member) -> bool:
+def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
     return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
 
 
@@ -201,9 +201,9 @@ def _first_of_each(processes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
     return list(found.values())
 
 
-def frames_of(text: str) -> tuple[Frame, ...]:
+def frames_of(text: str) -> tuple[StackFrame, ...]:
     """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text."""
-    found: list[Frame] = []
+    found: list[StackFrame] = []
     main = False
     for line in text.splitlines():
         if line.startswith(("Current thread ", "Thread ")):
@@ -211,9 +211,9 @@ def frames_of(text: str) -> tuple[Frame, ...]:
                 break
             main = line.startswith("Current thread ") or '"MainThread"' in line
         elif main and (match := OF_FAULTHANDLER.match(line)):
-            found.append(Frame(match[1], int(match[2]), match[3]))
+            found.append(StackFrame(match[1], int(match[2]), match[3]))
         elif main and (match := OF_PY_SPY.match(line)):
-            found.append(Frame(match[2], int(match[3]), match[1]))
+            found.append(StackFrame(match[2], int(match[3]), match[1]))
     return tuple(found)
 
 

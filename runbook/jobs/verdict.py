@@ -12,12 +12,12 @@ from runbook.causes.catalogue import CONSEQUENCES, VAGUE
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.coordinator import never_met
-from runbook.jobs.crew import Crew, Member
+from runbook.jobs.crew import Crew, KeptProcess
 from runbook.jobs.launcher import failed_worker, first_of_launchers
 from runbook.jobs.meeting import failed_to_meet, why_not_met
-from runbook.jobs.watch import End
+from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
@@ -28,7 +28,7 @@ NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal fram
 """Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
 
 
-def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Outcome]:
+def judge_attempt(crew: Crew, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
     """One outcome a node: the guilty one fails, of the others nothing was proven."""
     first = end.first
     assert first is not None
@@ -56,7 +56,7 @@ def judge_attempt(crew: Crew, end: End, frozen: Mapping[str, Facts]) -> list[Out
     return outcomes
 
 
-def _killed_beside(crew: Crew, first: Member) -> Member | None:
+def _killed_beside(crew: Crew, first: KeptProcess) -> KeptProcess | None:
     """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
 
     Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
@@ -67,7 +67,7 @@ def _killed_beside(crew: Crew, first: Member) -> Member | None:
     return min(killed, key=lambda member: member.ended or 0.0, default=None)
 
 
-def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding:
+def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
     """What can be said of how it ended, without its logs."""
     node = member.place.node
     if member.lost is not None:
@@ -103,7 +103,7 @@ def _finding(crew: Crew, member: Member, frozen: Mapping[str, Facts]) -> Finding
 
 
 def _by_signal(
-    crew: Crew, place: Place, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+    crew: Crew, place: ProcessSpec, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
 ) -> Finding:
     node = place.node
     try:
@@ -140,7 +140,7 @@ def _by_signal(
     )
 
 
-def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
+def _stopped(crew: Crew, member: KeptProcess, said: Mapping[str, object]) -> Finding:
     """Why the launch script stopped before it started the program."""
     node = crew.at.inventory.node(member.place.node)
     event, tail = str(said["event"]), _tail(crew, member.place)
@@ -167,7 +167,7 @@ def _stopped(crew: Crew, member: Member, said: Mapping[str, object]) -> Finding:
     )
 
 
-def _by_logs(crew: Crew, first: Member) -> Cause | None:
+def _by_logs(crew: Crew, first: KeptProcess) -> Cause | None:
     """What the logs of all processes together tell, where that is more than that something failed."""
     from runbook.diagnose.catalogue import scanner  # takes a moment: only for a job that failed
 
@@ -185,7 +185,7 @@ def _by_logs(crew: Crew, first: Member) -> Cause | None:
     return found[0]
 
 
-def _says_more(told: Cause, finding: Finding, first: Member) -> bool:
+def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
     """Whether the logs know better than the way in which the first one ended."""
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
@@ -194,7 +194,7 @@ def _says_more(told: Cause, finding: Finding, first: Member) -> bool:
     return finding.cause != told.cause
 
 
-def _told(crew: Crew, told: Cause, first: Member, finding: Finding) -> tuple[str, Finding]:
+def _told(crew: Crew, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
     node = told.node if told.node in crew.nodes else None
     if node is None and told.rank is not None:
         node = next((m.place.node for m in crew.members if told.rank in m.place.ranks), None)
@@ -203,7 +203,7 @@ def _told(crew: Crew, told: Cause, first: Member, finding: Finding) -> tuple[str
     return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
 
 
-def _collateral(crew: Crew, first: Member) -> list[str]:
+def _collateral(crew: Crew, first: KeptProcess) -> list[str]:
     """How the others ended: only because of the first."""
     lines = []
     for member in crew.members:
@@ -215,7 +215,7 @@ def _collateral(crew: Crew, first: Member) -> list[str]:
     return lines[:8]
 
 
-def _tail(crew: Crew, place: Place) -> tuple[str, ...]:
+def _tail(crew: Crew, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that it wrote, errors before ordinary output."""
     for end in ("err", "out"):
         path = crew.logs.folder / f"{place.name}.{end}"
@@ -230,11 +230,11 @@ def _tail(crew: Crew, place: Place) -> tuple[str, ...]:
     return ()
 
 
-def _log(crew: Crew, place: Place) -> Path:
+def _log(crew: Crew, place: ProcessSpec) -> Path:
     return crew.logs.folder / f"{place.name}.err"
 
 
-def _ran(member: Member) -> str:
+def _ran(member: KeptProcess) -> str:
     if member.started is None or member.ended is None:
         return "an unknown time"
     return seconds_text(member.ended - member.started)

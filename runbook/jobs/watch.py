@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import OVER, Crew, Member
+from runbook.jobs.crew import OVER, Crew, KeptProcess
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 
@@ -31,11 +31,11 @@ MOST = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class WatchEnd:
     """How watching ended. `kind`: finished, failed, stopped (somebody wants it), stalled, or late."""
 
     kind: str
-    first: Member | None = None
+    first: KeptProcess | None = None
 
 
 class Fetching:
@@ -135,7 +135,7 @@ def watch(
     deadline: float,
     on_loss: Callable[[str, Unreachable], None] | None = None,
     stalled: Callable[[], bool] = lambda: False,
-) -> End:
+) -> WatchEnd:
     """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time is up.
 
     A node that is lost is a failure; with `on_loss` it is told there, once, and the others are watched on.
@@ -155,21 +155,21 @@ def watch(
                     on_loss(name, session.lost)
         judged = [member for member in crew.members if not (on_loss and member.lost)]
         if all(member.state == OVER and member.code == 0 for member in judged):
-            return End("finished")
+            return WatchEnd("finished")
         if any(member.failed for member in judged):
             bad_since = bad_since or now
             if now - bad_since > settle_s or all(member.over for member in judged):
-                return End("failed", earliest(judged))
+                return WatchEnd("failed", earliest(judged))
             continue
         if stopping():
-            return End("stopped")
+            return WatchEnd("stopped")
         if stalled():
-            return End("stalled")
+            return WatchEnd("stalled")
         if now > deadline:
-            return End("late")
+            return WatchEnd("late")
 
 
-def earliest(members: Sequence[Member]) -> Member:
+def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
     """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper that
     was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
     failed = [member for member in members if member.failed]

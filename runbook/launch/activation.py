@@ -20,7 +20,7 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ShellReader:
     """How one shell reads a file: the words before it, its names for the home folder, separators and endings."""
 
     start: re.Pattern[str]
@@ -30,14 +30,14 @@ class _Reader:
 
 
 _READERS = {
-    "sh": _Reader(re.compile(r"(?:\.|source)\s+"), re.compile(r'~/|("?)(?:\$HOME|\$\{HOME\})/'), "/", ("",)),
-    "bat": _Reader(
+    "sh": _ShellReader(re.compile(r"(?:\.|source)\s+"), re.compile(r'~/|("?)(?:\$HOME|\$\{HOME\})/'), "/", ("",)),
+    "bat": _ShellReader(
         re.compile(r"(?:@?call\s+)?", re.IGNORECASE),
         re.compile(r'("?)%USERPROFILE%[\\/]', re.IGNORECASE),
         "/\\",
         (".bat", ".cmd"),
     ),
-    "ps1": _Reader(
+    "ps1": _ShellReader(
         re.compile(r"(?:[.&]\s*)?"),
         re.compile(r'~[\\/]|("?)(?:\$HOME|\$env:USERPROFILE)[\\/]', re.IGNORECASE),
         "/\\",

@@ -16,7 +16,7 @@ from runbook.model.playbook import Place, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class JobProgram:
     """What the stage starts as every rank of one node. The launcher has no part in it yet."""
 
     command: tuple[str, ...]
@@ -41,7 +41,7 @@ class Job:
 
     stage: Stage
     launcher: str  # direct | torchrun | torch.distributed.launch | jax
-    programs: Mapping[str, Program]
+    programs: Mapping[str, JobProgram]
     retries: int = 0
     start_timeout_s: float | None = None
     grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
@@ -89,7 +89,7 @@ def make_job(
     the playbook's vars and `-e`.
     """
     given: Mapping[str, Any] = stage.launch
-    blank = Program(tuple(given["command"]), given["env"], given["workdir"])
+    blank = JobProgram(tuple(given["command"]), given["env"], given["workdir"])
     programs = _Filling(stage, blank).programs(seating, facts, set_above)
     return Job(
         stage,
@@ -118,14 +118,14 @@ def _watch(given: Mapping[str, Any] | None) -> Watch | None:
 class _Filling:
     """Fills one program in for all its nodes. Only words with a template cost time, and most of those only once."""
 
-    def __init__(self, stage: Stage, blank: Program) -> None:
+    def __init__(self, stage: Stage, blank: JobProgram) -> None:
         self._stage = stage
         self._blank = blank
         self._problems: dict[Problem, list[str]] = {}
 
     def programs(
         self, seating: Seating, facts: Mapping[str, object], set_above: Mapping[str, object]
-    ) -> dict[str, Program]:
+    ) -> dict[str, JobProgram]:
         templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
         seats = list(seating.seats.values())
         of_nodes = {name for seat in seats for name in (*seat.node.vars, *node_facts(seat))} - set_above.keys()
@@ -133,7 +133,7 @@ class _Filling:
         first = {**facts, **node_facts(seats[0]), **seats[0].node.vars, **set_above}
         shared = self._filled({place: text for place, text in templates.items() if place not in own}, first, "")
         same = _put(self._blank, shared)
-        made: dict[str, Program] = {}
+        made: dict[str, JobProgram] = {}
         for seat in seats:
             if not own:
                 made[seat.node.name] = same
@@ -156,7 +156,7 @@ class _Filling:
         return found
 
 
-def _texts(program: Program) -> dict[Place, str]:
+def _texts(program: JobProgram) -> dict[Place, str]:
     texts: dict[Place, str] = {("command", index): word for index, word in enumerate(program.command)}
     texts |= {("env", name): value for name, value in program.env.items() if isinstance(value, str)}
     if program.workdir is not None:
@@ -164,10 +164,10 @@ def _texts(program: Program) -> dict[Place, str]:
     return texts
 
 
-def _put(program: Program, found: Mapping[Place, str]) -> Program:
+def _put(program: JobProgram, found: Mapping[Place, str]) -> JobProgram:
     if not found:
         return program
-    return Program(
+    return JobProgram(
         tuple(found.get(("command", index), word) for index, word in enumerate(program.command)),
         {name: found.get(("env", name), value) for name, value in program.env.items()},
         found.get(("workdir",), program.workdir),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runbook.launch.environment import rank_environment
 from runbook.launch.ranks import Seat, Seating
-from runbook.launch.recipe import Process
+from runbook.launch.recipe import ScriptProcess
 from runbook.model.inventory import EnvValue
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
@@ -33,7 +33,7 @@ class Start:
     """`environment` is what all ranks of the node share."""
 
     environment: Mapping[str, EnvValue]
-    processes: tuple[Process, ...]
+    processes: tuple[ScriptProcess, ...]
     command: tuple[str, ...] | None
     unset: tuple[str, ...]
 
@@ -56,12 +56,12 @@ def start(
         kept = {key: value for key, value in environment.items() if key not in _SET_BY_TORCHRUN}
         options = _launcher_words(launcher, seating, seat, environment, command, logs)
         words = (*options, *program_words(launcher, command))
-        return Start(kept, (Process(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
+        return Start(kept, (ScriptProcess(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
     if command is not None and command[0].endswith(".py"):
         command = (seat.node.interpreter, *command)
     elif command is not None and command[0] in _ANY_PYTHON and seat.node.python not in _ANY_PYTHON:
         command = (seat.node.python, *command[1:])  # the one that the inventory names, which `reach` has proved
-    processes = tuple(Process(rank.local_rank, rank_environment(rank)) for rank in seat.ranks)
+    processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in seat.ranks)
     if launcher == "jax":
         environment, processes = _jax(seating, seat, environment, processes)
     return Start(environment, processes, command, ())
@@ -118,8 +118,8 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _jax(
-    seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], processes: tuple[Process, ...]
-) -> tuple[Mapping[str, EnvValue], tuple[Process, ...]]:
+    seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], processes: tuple[ScriptProcess, ...]
+) -> tuple[Mapping[str, EnvValue], tuple[ScriptProcess, ...]]:
     """jax.distributed reads the coordinator and its own devices; the program passes it RANK and WORLD_SIZE itself.
 
     CUDA_VISIBLE_DEVICES already renumbers the node's GPUs from 0, and JAX counts among these.
@@ -129,7 +129,7 @@ def _jax(
     coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     if seat.node.gpus:
         processes = tuple(
-            Process(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})
+            ScriptProcess(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})
             for one in processes
         )
     return {"JAX_COORDINATOR_ADDRESS": coordinator, **environment}, processes

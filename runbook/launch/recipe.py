@@ -16,7 +16,7 @@ class Word(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ScriptProcess:
     """One process that the script starts: a rank, or a launcher that starts the ranks itself."""
 
     local_rank: int
@@ -69,7 +69,7 @@ class Recipe:
     made_from: tuple[str, ...]
     world_size: int
     environment: Mapping[str, EnvValue]
-    processes: tuple[Process, ...]
+    processes: tuple[ScriptProcess, ...]
     command: tuple[str, ...] | None
     activate: str | None = None
     workdir: str | None = None

@@ -8,7 +8,7 @@ from runbook.launch.environment import node_environment, rank_environment
 from runbook.launch.job import Job
 from runbook.launch.launchers import FOREIGN, start
 from runbook.launch.ranks import Seat, Seating
-from runbook.launch.recipe import Guards, Process, Recipe, Word
+from runbook.launch.recipe import Guards, Recipe, ScriptProcess, Word
 
 
 def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence[str]) -> Recipe:
@@ -19,7 +19,7 @@ def ranks_recipe(seating: Seating, seat: Seat, *, name: str, made_from: Sequence
         made_from=tuple(made_from),
         world_size=seating.world_size,
         environment=node_environment(seating, seat),
-        processes=tuple(Process(rank.local_rank, rank_environment(rank)) for rank in seat.ranks),
+        processes=tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in seat.ranks),
         command=(seat.node.interpreter, "-u", "./rank.py"),
         activate=seat.node.activate,
         unset_prefixes=FOREIGN,

@@ -12,7 +12,7 @@ from runbook.model.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ScriptStop:
     """`event` is what runbook reads, `says` what a person reads. Exit codes are documented and do not change."""
 
     code: int
@@ -34,7 +34,7 @@ CODES: Mapping[str, int] = {
 }
 
 
-def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, Stop]:
+def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, ScriptStop]:
     """The stops that this script can come to, with its own names in their sentences."""
     node = recipe.node
     sentences = {
@@ -62,7 +62,9 @@ def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, Stop]
     if recipe.guards:
         sentences |= _rendezvous(node, recipe.guards, shell)
     return {
-        event: Stop(code, event, printable(sentences[event])) for event, code in CODES.items() if event in sentences
+        event: ScriptStop(code, event, printable(sentences[event]))
+        for event, code in CODES.items()
+        if event in sentences
     }
 
 

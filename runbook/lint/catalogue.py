@@ -17,7 +17,7 @@ _FIRST_LINE = re.compile(r"\*(?P<severity>error|warning)(?P<always>, always)?\*\
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LintRule:
     """`text` is the whole section in Markdown, without its heading. With `always` nothing can silence it."""
 
     id: str
@@ -28,10 +28,10 @@ class Rule:
 
 
 @cache
-def rules() -> Mapping[str, Rule]:
+def rules() -> Mapping[str, LintRule]:
     """By id, family by family, in the order of the pages."""
     pages = resources.files("runbook.lint").joinpath("pages")
-    found: dict[str, Rule] = {}
+    found: dict[str, LintRule] = {}
     for page in sorted(pages.iterdir(), key=lambda page: page.name):
         if page.name.endswith(".md"):
             for rule in read_page(page.read_text(encoding="utf-8")):
@@ -41,11 +41,11 @@ def rules() -> Mapping[str, Rule]:
     return found
 
 
-def read_page(text: str) -> Iterator[Rule]:
+def read_page(text: str) -> Iterator[LintRule]:
     """The rules of one page. Raises ValueError where a section does not begin as it should."""
     for section in _HEADING.split(text)[1:]:
         id, _, body = section.partition("\n")
         first = _FIRST_LINE.match(body.strip())
         if first is None:
             raise ValueError(f"the section of `{id}` does not begin with `*error*. …` or `*warning*. …`")
-        yield Rule(id.strip(), first["severity"], first["always"] is not None, first["summary"], body.strip())
+        yield LintRule(id.strip(), first["severity"], first["always"] is not None, first["summary"], body.strip())

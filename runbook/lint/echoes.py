@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from runbook.lint.finding import Finding
+from runbook.lint.finding import LintFinding
 from runbook.model.errors import Problem, Span
 
 
-def without_echoes(findings: list[Finding], of_loading: Collection[Problem]) -> list[Finding]:
+def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
     """Rules' findings without those about a value that is known to be wrong.
 
     That is one whose YAML was not what its author meant, one that loading refuses, and for what other YAML readers

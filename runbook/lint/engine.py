@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from runbook.lint.echoes import without_echoes
-from runbook.lint.files import Found, find_files, leads_out, roots_of
-from runbook.lint.finding import Finding, Report, finding_of, in_order
+from runbook.lint.files import LintFile, find_files, leads_out, roots_of
+from runbook.lint.finding import LintFinding, Report, finding_of, in_order
 from runbook.lint.named_inventory import named_inventory
-from runbook.lint.reading import Read, Reading
+from runbook.lint.reading import Read, ReadFiles
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
 from runbook.lint.rules.secrets import known_formats
-from runbook.lint.settings import Settings, SettingsOf
+from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.collector import collector_paused
@@ -34,10 +34,10 @@ _LEAST = 4  # characters of a secret that is looked for in messages: shorter one
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    files: tuple[Found, ...]
-    settings: tuple[Settings, ...]
-    excluded: tuple[Found, ...]
-    outside: tuple[Found, ...]
+    files: tuple[LintFile, ...]
+    settings: tuple[LintSettings, ...]
+    excluded: tuple[LintFile, ...]
+    outside: tuple[LintFile, ...]
 
 
 def lint(paths: Sequence[str]) -> Report:
@@ -45,7 +45,7 @@ def lint(paths: Sequence[str]) -> Report:
     with collector_paused():
         settings_of = SettingsOf()
         chosen = _chosen(find_files(paths), settings_of)
-        reading = Reading(roots_of(paths))
+        reading = ReadFiles(roots_of(paths))
         reads = [reading.read(found.path, named=found.named) for found in chosen.files]
         ours = [read for read, found in zip(reads, chosen.files, strict=True) if read.kind or found.named]
         notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
@@ -70,7 +70,7 @@ def lint(paths: Sequence[str]) -> Report:
         return Report(tuple(map(lines.starred, shown)), tuple(texts), (*notes, *more), lines)
 
 
-def _few(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
+def _few(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
     """The first findings of each rule in each file, and how many more there are."""
     counts: Counter[tuple[str, str]] = Counter()
     shown = []
@@ -87,7 +87,7 @@ def _few(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
     return shown, more
 
 
-def _chosen(found: Sequence[Found], settings_of: SettingsOf) -> _Chosen:
+def _chosen(found: Sequence[LintFile], settings_of: SettingsOf) -> _Chosen:
     outside = tuple(one for one in found if one.leads_to)
     found = [one for one in found if not one.leads_to]
     excluded = [one for one in found if settings_of(one.path).excludes(one.path)]
@@ -112,7 +112,7 @@ def _nothing(foreign: int, chosen: _Chosen) -> Problem:
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
-def _by_rules(read: Read, settings: Settings) -> list[Finding]:
+def _by_rules(read: Read, settings: LintSettings) -> list[LintFinding]:
     """What the rules find in one file by itself."""
     file = read.document.path
     ignored = settings.ignored(file)
@@ -130,7 +130,7 @@ def _by_rules(read: Read, settings: Settings) -> list[Finding]:
     return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
 
 
-def _of_all(reads: Sequence[Read], reading: Reading) -> list[Finding]:
+def _of_all(reads: Sequence[Read], reading: ReadFiles) -> list[LintFinding]:
     """What files say of each other."""
     inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
     playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
@@ -176,12 +176,12 @@ def _no_kind(document: Document) -> Problem:
     return Problem("file.kind", message, document.span(), help)
 
 
-def _heard(findings: Iterable[Finding], reads: Sequence[Read], settings_of: SettingsOf) -> list[Finding]:
+def _heard(findings: Iterable[LintFinding], reads: Sequence[Read], settings_of: SettingsOf) -> list[LintFinding]:
     """What silences and settings leave, and what is wrong with the silences."""
-    by_file: dict[str, list[Finding]] = {read.document.path: [] for read in reads}
+    by_file: dict[str, list[LintFinding]] = {read.document.path: [] for read in reads}
     for finding in findings:
         by_file.setdefault(finding.span.file, []).append(finding)
-    left: list[Finding] = []
+    left: list[LintFinding] = []
     for read in reads:
         file = read.document.path
         silences, problems = silences_in(read.document)
@@ -213,7 +213,7 @@ class _Lines:
                 if len(self._few) < _FEW:
                     self._few.add(text)
 
-    def starred(self, finding: Finding) -> Finding:
+    def starred(self, finding: LintFinding) -> LintFinding:
         """Other rules quote values without knowing that they are secrets; some shorten them."""
         texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
         if not texts:

@@ -13,7 +13,7 @@ SUFFIXES = (".yml", ".yaml")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LintFile:
     """`path` as it is shown; `named` if it stands on the command line itself and not only its folder does.
 
     `leads_to` is where a link leads that was found in a folder and leads out of all that was named: no line of it may
@@ -25,7 +25,7 @@ class Found:
     leads_to: str | None = None
 
 
-def find_files(paths: Sequence[str]) -> list[Found]:
+def find_files(paths: Sequence[str]) -> list[LintFile]:
     """Files as they are, and from folders every .yml and .yaml, hidden ones left out; links out of them are marked.
 
     Raises FilesWrong for a path that does not exist or a folder that cannot be read, and when there is nothing to
@@ -34,14 +34,14 @@ def find_files(paths: Sequence[str]) -> list[Found]:
     missing = [path for path in paths if "\0" in path or not os.path.lexists(path)]
     if missing:
         raise FilesWrong([Problem("arguments.missing-path", f"there is no file or folder {path}") for path in missing])
-    files: dict[str, Found] = {}
+    files: dict[str, LintFile] = {}
     folders: set[str] = set()
     roots = [os.path.realpath(path) for path in paths]
     for path in paths:
         if Path(path).is_dir():
-            found = [Found(str(file), False, leads_out(file, roots)) for file in _walk(Path(path), folders, roots)]
+            found = [LintFile(str(file), False, leads_out(file, roots)) for file in _walk(Path(path), folders, roots)]
         else:
-            found = [Found(str(Path(path)), True)]
+            found = [LintFile(str(Path(path)), True)]
         for one in found:
             files.setdefault(os.path.realpath(one.path), one)
     if not files:

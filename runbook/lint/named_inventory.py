@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runbook.lint.files import SUFFIXES
-from runbook.lint.reading import Read, Reading, inventory_named
+from runbook.lint.reading import Read, ReadFiles, inventory_named
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import Problem
 
 
-def named_inventory(playbooks: Sequence[Read], linted: Sequence[Read], reading: Reading) -> Iterator[Problem]:
+def named_inventory(playbooks: Sequence[Read], linted: Sequence[Read], reading: ReadFiles) -> Iterator[Problem]:
     """Each playbook's, once it cannot be used. What is wrong with one that is linted itself is told there."""
     for playbook in playbooks:
         path = inventory_named(playbook.document)

@@ -46,7 +46,7 @@ class Read:
     launch: PlaybookFile | None = None
 
 
-class Reading:
+class ReadFiles:
     """Every file of one lint, by its real path. `roots` are the real paths of the trees that were asked for."""
 
     def __init__(self, roots: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ PlaceOf = Callable[[Keys, str], Span]  # of a setting, or of a word in its value
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LintSettings:
     """`source` is the file they stand in, empty when there is none; `folder` is what globs are relative to."""
 
     source: str = ""
@@ -67,21 +67,21 @@ class SettingsOf:
     """The settings that hold for a file. Each folder is looked into once."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, Settings] = {}
+        self._known: dict[Path, LintSettings] = {}
 
-    def __call__(self, path: str) -> Settings:
+    def __call__(self, path: str) -> LintSettings:
         return self._of_folder(Path(os.path.normpath(Path(path).absolute())).parent)
 
-    def _of_folder(self, folder: Path) -> Settings:
+    def _of_folder(self, folder: Path) -> LintSettings:
         if folder not in self._known:
             found = _settings_in(str(folder))
             if found is None and folder.parent != folder:
                 found = self._of_folder(folder.parent)
-            self._known[folder] = found or Settings()
+            self._known[folder] = found or LintSettings()
         return self._known[folder]
 
 
-def _settings_in(folder: str) -> Settings | None:
+def _settings_in(folder: str) -> LintSettings | None:
     yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
     toml_is_here = toml_file.is_file() and not leads_out(toml_file, roots_of([str(toml_file)]))
     from_toml = _from_toml(toml_file, folder) if toml_is_here else None
@@ -95,23 +95,23 @@ def _settings_in(folder: str) -> Settings | None:
     return replace(settings, problems=(*settings.problems, problem))
 
 
-def _from_yaml(path: Path, folder: str) -> Settings:
+def _from_yaml(path: Path, folder: str) -> LintSettings:
     shown = _shown(path)
     first = Span(shown, 1, 1)
     outside = leads_out(path, roots_of([str(path)]))
     if outside:
         message = f"this is a link that leads out of its repository, to {outside}, and is not read"
-        return Settings(
+        return LintSettings(
             shown, folder, problems=(Problem("settings.syntax", message, first, "put the file itself here"),)
         )
     document = read_document(shown)
     if document.data is None:
         if document.text and not re.sub(r"(?m)#.*$", "", document.text).strip():
-            return Settings(shown, folder)  # all of it commented out
-        return Settings(shown, folder, problems=document.problems)
+            return LintSettings(shown, folder)  # all of it commented out
+        return LintSettings(shown, folder, problems=document.problems)
     if not isinstance(document.data, dict):
         problem = mapping_problem(document, "a file of settings")
-        return Settings(shown, folder, problems=(problem,) if problem else ())
+        return LintSettings(shown, folder, problems=(problem,) if problem else ())
 
     def place(keys: Keys, word: str) -> Span:
         for item, value in scalars(document):
@@ -122,7 +122,7 @@ def _from_yaml(path: Path, folder: str) -> Settings:
     return _checked(document.data, place, shown, folder, document.problems)
 
 
-def _from_toml(path: Path, folder: str) -> Settings | None:
+def _from_toml(path: Path, folder: str) -> LintSettings | None:
     """None where the file has no such table, or is broken and does not look as if it had one."""
     shown = _shown(path)
     try:
@@ -136,7 +136,7 @@ def _from_toml(path: Path, folder: str) -> Settings | None:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         last = text.splitlines() or [""]
         span = Span(shown, int(at[1]), int(at[2])) if at else Span(shown, len(last), max(1, len(last[-1])))
-        return Settings(shown, folder, problems=(Problem("settings.syntax", f"this is not TOML: {error}", span),))
+        return LintSettings(shown, folder, problems=(Problem("settings.syntax", f"this is not TOML: {error}", span),))
     tool = data.get("tool")
     ours = tool.get("runbook") if isinstance(tool, dict) else None
     if not isinstance(ours, dict) or not ours:
@@ -146,7 +146,7 @@ def _from_toml(path: Path, folder: str) -> Settings | None:
         key = next(iter(ours))
         help = did_you_mean(key, ("lint",)) or "settings of lint stand in `[tool.runbook.lint]`"
         problem = Problem("settings.unknown-key", f"there is no `tool.runbook.{key}`", None, help)
-        return Settings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
+        return LintSettings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
     return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
 
 
@@ -163,7 +163,7 @@ def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:
     return span
 
 
-def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tuple[Problem, ...]) -> Settings:
+def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tuple[Problem, ...]) -> LintSettings:
     found = _Checked(place)
     if not isinstance(data, dict):
         found.problem((), "wrong-type", "the settings are a mapping with ignore, exclude and per_file")
@@ -175,7 +175,7 @@ def _checked(data: Any, place: PlaceOf, source: str, folder: str, problems: tupl
     if not isinstance(per_file, dict):
         found.problem(("per_file",), "wrong-type", "`per_file` is a mapping from globs to lists of rules")
         per_file = {}
-    return Settings(
+    return LintSettings(
         source,
         folder,
         found.rules(data.get("ignore"), ("ignore",)),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from runbook.lint.catalogue import rules
-from runbook.lint.finding import Finding
+from runbook.lint.finding import LintFinding
 from runbook.lint.scalars import Comments
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document
@@ -18,7 +18,7 @@ _NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class SilencedRule:
     """`line` is the one it speaks of; `span` is where the rule's id stands in the comment."""
 
     rule: str
@@ -26,11 +26,11 @@ class Silence:
     span: Span
 
 
-def silences_in(document: Document) -> tuple[list[Silence], list[Problem]]:
+def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
     """Silences of rules that can be silenced, and what is wrong with the others."""
     if document.data is None or "noqa" not in document.text.lower():
         return [], []
-    silences: list[Silence] = []
+    silences: list[SilencedRule] = []
     problems: list[Problem] = []
     comments = Comments(document)
     unknown = 0
@@ -50,16 +50,18 @@ def silences_in(document: Document) -> tuple[list[Silence], list[Problem]]:
                 problem = _fault(id, span, guess=unknown < _GUESSED)
                 unknown += id not in rules()
                 if problem is None:
-                    silences.append(Silence(id, about, span))
+                    silences.append(SilencedRule(id, about, span))
                 else:
                     problems.append(problem)
     return silences, problems
 
 
-def apply(silences: Iterable[Silence], findings: Collection[Finding]) -> tuple[list[Finding], list[Silence]]:
+def apply(
+    silences: Iterable[SilencedRule], findings: Collection[LintFinding]
+) -> tuple[list[LintFinding], list[SilencedRule]]:
     """The findings that are left, and the silences that silenced none."""
     silenced = {(silence.rule, silence.line) for silence in silences}
-    left: list[Finding] = []
+    left: list[LintFinding] = []
     used: set[tuple[str, int]] = set()
     for finding in findings:
         which = (finding.rule.id, finding.span.line)
@@ -70,7 +72,7 @@ def apply(silences: Iterable[Silence], findings: Collection[Finding]) -> tuple[l
     return left, [silence for silence in silences if (silence.rule, silence.line) not in used]
 
 
-def unused_silence(silence: Silence) -> Problem:
+def unused_silence(silence: SilencedRule) -> Problem:
     message = f"`{silence.rule}` finds nothing on line {silence.line}"
     return Problem("silence.unused", message, silence.span, "remove it, or it will hide the next mistake")
 

@@ -194,7 +194,7 @@ def parse_document(text: str, file: str) -> Document:
         span = Span(file, len(before), len(before[-1]) + 1)
         message = f"control character U+{ord(odd.group()):04X} is not allowed in YAML"
         return _without_data(file, text, Problem("yaml.control-character", message, span, "delete it and retype"))
-    reader = _Reader(file, lines)
+    reader = _TreeReader(file, lines)
     try:
         with collector_paused():
             root = reader.tree(text)
@@ -266,7 +266,7 @@ class _Marked(NamedTuple):
     end_mark: Any
 
 
-class _Reader:
+class _TreeReader:
     """From parser events to a tree, and from the tree to values: two passes, so that aliases can be written out.
 
     Events instead of `yaml.compose`, because the composer recurses without a limit, in C as well.

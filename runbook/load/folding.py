@@ -11,7 +11,7 @@ from runbook.load.complaints import Complaints
 from runbook.load.document import Keys
 from runbook.load.durations import seconds
 from runbook.load.env import UNCARRIABLE, EnvReader
-from runbook.load.names import Entry
+from runbook.load.names import NodeKey
 from runbook.load.origins import Layer
 from runbook.load.ranges import expand, has_range
 from runbook.model.inventory import Container, EnvValue, Node, Slurm, Ssh
@@ -43,7 +43,7 @@ class Folding:
         self._ranges: dict[Keys, list[str]] = {}
         self._conflicts: set[tuple[str, str, Keys]] = set()
 
-    def node(self, name: str, entry: Entry, groups: tuple[str, ...]) -> Node:
+    def node(self, name: str, entry: NodeKey, groups: tuple[str, ...]) -> Node:
         layers, shared = self._of_groups(groups)
         own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
         self.layers[name] = (*layers, own)
@@ -57,7 +57,7 @@ class Folding:
             folded.places[key] = place
         return self._folded(name, entry, groups, folded)
 
-    def _folded(self, name: str, entry: Entry, groups: tuple[str, ...], folded: _Folded) -> Node:
+    def _folded(self, name: str, entry: NodeKey, groups: tuple[str, ...], folded: _Folded) -> Node:
         shell = folded.values.get(("shell",), "sh")
         return Node(
             name=name,
@@ -120,7 +120,7 @@ class Folding:
             self._complaints.about_value(folded.places[key], "line-break", message, "write it on one line")
         return text
 
-    def _address(self, entry: Entry, key: Keys, folded: _Folded) -> str | None:
+    def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:
         """The address or ssh host of one node: its own member of the range, if the entry has one."""
         if key not in folded.values:
             return None
@@ -135,7 +135,7 @@ class Folding:
             self.check_address(text, place)
         return text
 
-    def _paired(self, text: str, place: Keys, entry: Entry) -> list[str]:
+    def _paired(self, text: str, place: Keys, entry: NodeKey) -> list[str]:
         """The range of an address, as long as the name's; empty after a problem."""
         try:
             members = expand(text)
@@ -158,7 +158,7 @@ class Folding:
             self._complaints.about_value(place, "bad-address", *fault)
         return fault is None
 
-    def _ssh(self, entry: Entry, folded: _Folded) -> Ssh:
+    def _ssh(self, entry: NodeKey, folded: _Folded) -> Ssh:
         given = _block("ssh", folded)
         if not given:
             return _PLAIN_SSH

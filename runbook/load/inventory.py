@@ -17,7 +17,7 @@ from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.env import EnvReader
 from runbook.load.folding import Folding
-from runbook.load.names import Entry, group_members, node_entries
+from runbook.load.names import NodeKey, group_members, node_entries
 from runbook.load.origins import Layer, Origins
 from runbook.load.ports import port_ranges
 from runbook.load.schema import judge
@@ -159,7 +159,7 @@ class _Assembly:
             source=source,
         )
 
-    def _duplicate_addresses(self, nodes: list[Node], entries: Mapping[str, Entry]) -> None:
+    def _duplicate_addresses(self, nodes: list[Node], entries: Mapping[str, NodeKey]) -> None:
         """Two names for one login are one machine given twice.
 
         One address behind different logins is not judged here: those may be two machines, and only they can tell.
@@ -195,7 +195,7 @@ class _Assembly:
         master: str = (self._data.get("rendezvous") or {}).get("master", nodes[0].name)
         return master
 
-    def _rendezvous(self, ordered: list[Node], entries: Mapping[str, Entry]) -> Rendezvous:
+    def _rendezvous(self, ordered: list[Node], entries: Mapping[str, NodeKey]) -> Rendezvous:
         given = self._data.get("rendezvous") or {}
         first = ordered[0]
         master = given.get("master", first.name)

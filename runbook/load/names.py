@@ -25,7 +25,7 @@ def _name_help(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NodeKey:
     """The key of `nodes:` that a node came from, and that it is the `index`th of `count` in its range."""
 
     key: str
@@ -33,9 +33,9 @@ class Entry:
     count: int
 
 
-def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, Entry]:
+def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, NodeKey]:
     """Every node's name in order of appearance, ranges expanded in place."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, NodeKey] = {}
     too_many = f"there are more than {LARGEST:,} nodes"
     if len(nodes) > LARGEST:
         complaints.about_key(("nodes",), "too-many-nodes", too_many)
@@ -60,7 +60,7 @@ def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, 
     return entries
 
 
-def _enter(key: str, names: list[str], entries: dict[str, Entry], complaints: Complaints) -> None:
+def _enter(key: str, names: list[str], entries: dict[str, NodeKey], complaints: Complaints) -> None:
     twice = next((name for name in names if name in entries), None)
     if twice is not None:
         first = complaints.document.key_span("nodes", entries[twice].key)
@@ -70,11 +70,11 @@ def _enter(key: str, names: list[str], entries: dict[str, Entry], complaints: Co
     elif len(set(names)) < len(names):
         complaints.about_key(("nodes", key), "duplicate-node", f"`{key}` names a node twice", "ranges must not overlap")
     for index, name in enumerate(names):
-        entries.setdefault(name, Entry(key, index, len(names)))
+        entries.setdefault(name, NodeKey(key, index, len(names)))
 
 
 def group_members(
-    groups: Mapping[str, Any], entries: Mapping[str, Entry], complaints: Complaints
+    groups: Mapping[str, Any], entries: Mapping[str, NodeKey], complaints: Complaints
 ) -> dict[str, set[str]]:
     """The nodes of each group that is sound."""
     found: dict[str, set[str]] = {}
@@ -96,7 +96,7 @@ def group_members(
 class _Bounds:
     """What may be spent on the groups of one inventory."""
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, NodeKey]) -> None:
         self.names = Names(entries)
         self._looked_at = 0
         self._compared = 0

@@ -77,12 +77,12 @@ def examine_playbook(
     judged = judge(document, "playbook")
     complaints = Complaints(document, "playbook")
     env = EnvReader(complaints, os.environ if environ is None else environ)
-    playbook = _Reader(complaints, env, checks).playbook(judged.data)
+    playbook = _PlaybookReader(complaints, env, checks).playbook(judged.data)
     problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
     return ExaminedPlaybook(playbook, problems, frozenset(judged.wrong | complaints.wrong))
 
 
-class _Reader:
+class _PlaybookReader:
     def __init__(self, complaints: Complaints, env: EnvReader, checks: Collection[str] | None) -> None:
         self._complaints = complaints
         self._document = complaints.document

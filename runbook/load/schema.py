@@ -34,7 +34,7 @@ MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and 
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Validated:
     """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
 
     So that the checks which come after can look at the rest, and the user gets everything in one go. `wrong` is where
@@ -46,24 +46,24 @@ class Judged:
     wrong: set[Keys] = field(default_factory=set)
 
 
-def judge(document: Document, kind: str) -> Judged:
+def judge(document: Document, kind: str) -> Validated:
     """Hold a document whose data is a mapping against `schemas/{kind}.schema.json`."""
     if not isinstance(document.data, dict):
         raise TypeError("judge() wants a document that holds a mapping")
     if _sound(kind)(document.data):
-        return Judged([], document.data)
+        return Validated([], document.data)
     problems: list[Problem] = []
     wrong: set[Keys] = set()
     few, left_out = _few(document.data, kind)
     wrong.update((block, name) for block, names in left_out.items() for name in names)
     templates = _unquoted_templates(document)
-    told = _Told()
+    told = _Repetitions()
     explained = 0
     for error in _validator(kind).iter_errors(few):
         if explained >= MOST_EXPLAINED:
             message = "more values are wrong as well; mend these first"
             problems.append(Problem(f"{kind}.more-problems", message, document.span()))
-            return Judged(problems, {}, {*wrong, *((key,) for key in document.data)})
+            return Validated(problems, {}, {*wrong, *((key,) for key in document.data)})
         for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
             wrong.add(keys)
             explained += 1
@@ -74,7 +74,7 @@ def judge(document: Document, kind: str) -> Judged:
     for block, names in left_out.items():
         message = f"{len(names):,} more {block} are wrong as well; mend these first"
         problems.append(Problem(f"{kind}.more-problems", message, document.span(block)))
-    return Judged(problems, _without(document.data, wrong), wrong)
+    return Validated(problems, _without(document.data, wrong), wrong)
 
 
 @cache
@@ -121,7 +121,7 @@ def _few(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, lis
     return data, left_out
 
 
-class _Told:
+class _Repetitions:
     """Finds what would only repeat: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
 
     def __init__(self) -> None:

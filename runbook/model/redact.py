@@ -207,8 +207,8 @@ class Redactor:
         across = next(((start, end) for start, end in self.places(text) if start < safe < end), None)
         return safe if across is None else across[0] or across[1]
 
-    def stream(self) -> Stream:
-        return Stream(self)
+    def stream(self) -> RedactedStream:
+        return RedactedStream(self)
 
     def anything(self, value: T) -> T:
         """The same value with every string in it redacted: dataclasses, mappings and sequences are gone through."""
@@ -229,7 +229,7 @@ class Redactor:
         return value
 
 
-class Stream:
+class RedactedStream:
     """Text that comes in pieces, cut anywhere. Whole lines are passed on at once, of a line without an end all but the part
     that may be the beginning of a secret."""
 

@@ -221,7 +221,7 @@ done
 """
 
 
-class Kept:
+class HeadAndTail:
     """The head and the tail of what is fed to it, in bounded memory."""
 
     def __init__(self, most):
@@ -257,7 +257,7 @@ def text_of(data):
     return data.decode("utf-8", "replace")
 
 
-class Lines:
+class MatchingLines:
     """Passes on only the lines that a pattern finds something in."""
 
     def __init__(self, pattern, kept):
@@ -345,8 +345,8 @@ def run(name, argv, seconds, as_root=False, keep=None, shown=None):
     except OSError as error:
         answer.update(status="failed", err=str(error), seconds=0.0)
         return answer
-    out, err = Kept(KEPT), Kept(KEPT_ERRORS)
-    lines = Lines(keep, out) if keep else None
+    out, err = HeadAndTail(KEPT), HeadAndTail(KEPT_ERRORS)
+    lines = MatchingLines(keep, out) if keep else None
     readers = [
         threading.Thread(target=drain, args=(process.stdout, out, lines), daemon=True),
         threading.Thread(target=drain, args=(process.stderr, err), daemon=True),
@@ -398,8 +398,8 @@ def run_with(rights, name, argv, seconds, keep):
 def read_file(name, path, keep=None):
     begun = time.monotonic()
     answer = {"name": name, "command": "cat " + path, "status": "ok", "code": 0, "out": "", "err": "", "left_out": 0}
-    kept = Kept(KEPT)
-    lines = Lines(keep, kept) if keep else None
+    kept = HeadAndTail(KEPT)
+    lines = MatchingLines(keep, kept) if keep else None
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", 0) as stream:

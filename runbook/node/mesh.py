@@ -49,7 +49,7 @@ UNMEASURED = {
 }
 
 
-class Silence(Exception):
+class PatienceOver(Exception):
     """The patience with the other end is used up."""
 
 
@@ -66,7 +66,7 @@ def receive(sock, count, seconds):
     while len(data) < count:
         ready = yield (sock,), READ, seconds
         if not ready:
-            raise Silence(data)
+            raise PatienceOver(data)
         piece = sock.recv(min(65536, count - len(data)))
         if not piece:
             break
@@ -80,7 +80,7 @@ def transmit(sock, data, seconds):
     while view:
         ready = yield (sock,), WRITE, seconds
         if not ready:
-            raise Silence()
+            raise PatienceOver()
         view = view[sock.send(view) :]
 
 
@@ -94,7 +94,7 @@ def send_full(sock, data, seconds):
         view, waited = view[first:], 0.0
         while on_the_way(sock):
             if waited > seconds:
-                raise Silence()
+                raise PatienceOver()
             yield from pause(0.001)
             waited += 0.001
     yield from transmit(sock, view, seconds)
@@ -106,7 +106,7 @@ def receipt(sock, seconds):
     while True:
         try:
             return (yield from receive(sock, 2, seconds))
-        except Silence:
+        except PatienceOver:
             before, left = left, on_the_way(sock)
             if left is None or left >= before:
                 raise
@@ -128,7 +128,7 @@ def answer(sock, run_id):
                 while (yield from receive(sock, 1, LISTENER_S)):
                     sock.send(b"x")
             yield from receive(sock, 1, LISTENER_S)
-        except (OSError, Silence):
+        except (OSError, PatienceOver):
             pass
 
 
@@ -154,7 +154,7 @@ def dial(target, order, run_id, held, turns):
                 sock.close() if knock else forget(sock)
     except socket.gaierror as error:
         result["outcome"], result["errno"] = "unresolvable", error.strerror
-    except Silence:
+    except PatienceOver:
         result["outcome"] = "dropped"
     except OSError as error:
         result["errno"] = errno.errorcode.get(error.errno, str(error))
@@ -270,7 +270,7 @@ def connect(target, result, seconds, turns):
                 pending.remove(sock)
                 return sock
             if turns.clock - begun >= seconds:
-                raise Silence()
+                raise PatienceOver()
     finally:
         for sock in pending:
             sock.close()
@@ -289,7 +289,7 @@ def converse(sock, target, run_id, seconds, turns):
     try:
         if (yield from receive(sock, len(expected), seconds)) != expected:
             return "stranger"
-    except Silence:
+    except PatienceOver:
         return "silent"
     mode = target.get("mode", "greet")
     try:
@@ -310,7 +310,7 @@ def converse(sock, target, run_id, seconds, turns):
                     return "lost"
                 if turns.clock - begun > TRIPS_S:
                     break
-    except Silence:
+    except PatienceOver:
         return "lost"
     return "open"
 
@@ -338,7 +338,7 @@ def places(address, port):
     return [(found[0], found[4])] + everywhere
 
 
-class Mesh:
+class MeshProgram:
     def __init__(self, run_id):
         self.run_id = run_id
         self.turns = Turns()
@@ -466,7 +466,7 @@ def all_descriptors():
 def main():
     arguments = json.loads(sys.argv[1])
     all_descriptors()
-    mesh = Mesh(arguments["run_id"])
+    mesh = MeshProgram(arguments["run_id"])
     ports, errors = [], []
     for port, everywhere in arguments["listen"]:
         try:

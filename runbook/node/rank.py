@@ -49,7 +49,7 @@ def say(event, **fields):
         sys.stdout.flush()
 
 
-class Failure(Exception):
+class RankFailure(Exception):
     """Something this rank can name itself."""
 
     def __init__(self, cause, text, **details):
@@ -58,7 +58,7 @@ class Failure(Exception):
         self.details = details
 
 
-class Place:
+class RankPosition:
     """Where this rank is; the beat thread reads it, the main thread writes it."""
 
     phase = "starting"
@@ -93,7 +93,7 @@ class Worker:
         self.world_size = int(os.environ["WORLD_SIZE"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.backend = os.environ.get("RUNBOOK_BACKEND", "gloo")
-        self.place = Place()
+        self.place = RankPosition()
         self.lag = Lag()
         self.timing = threading.Event()
         self.orders = queue.Queue()
@@ -161,7 +161,7 @@ class Worker:
 
     def load(self):
         if sys.version_info < (3, 8):
-            raise Failure(
+            raise RankFailure(
                 "python-too-old", "%s is Python %s, older than 3.8" % (sys.executable, sys.version.split()[0])
             )
         self.place.phase = "importing torch"
@@ -174,16 +174,18 @@ class Worker:
             import torch.distributed as dist
         except ModuleNotFoundError as error:
             if error.name == "torch":
-                raise Failure("torch-missing", "%s has no torch" % sys.executable)
-            raise Failure("program-error", "importing torch failed: %s" % error)
+                raise RankFailure("torch-missing", "%s has no torch" % sys.executable)
+            raise RankFailure("program-error", "importing torch failed: %s" % error)
         except (ImportError, OSError) as error:
-            raise Failure("program-error", "importing torch failed: %s" % error)
+            raise RankFailure("program-error", "importing torch failed: %s" % error)
         if not dist.is_available():
-            raise Failure("torch-distributed-not-built", "torch %s was built without distributed" % torch.__version__)
+            raise RankFailure(
+                "torch-distributed-not-built", "torch %s was built without distributed" % torch.__version__
+            )
         self.torch, self.dist = torch, dist
         has_nccl = dist.is_nccl_available()
         if self.backend == "nccl" and not has_nccl:
-            raise Failure("nccl-not-built-in", "torch %s here has no NCCL" % torch.__version__)
+            raise RankFailure("nccl-not-built-in", "torch %s here has no NCCL" % torch.__version__)
         gpus = torch.cuda.device_count() if torch.version.cuda or getattr(torch.version, "hip", None) else 0
         nccl = None
         if has_nccl and gpus:
@@ -193,9 +195,9 @@ class Worker:
                 nccl = "unknown"
         if self.backend == "nccl":
             if gpus == 0:
-                raise Failure("no-gpu-visible", "torch %s sees no GPU" % torch.__version__)
+                raise RankFailure("no-gpu-visible", "torch %s sees no GPU" % torch.__version__)
             if self.local_rank >= gpus:
-                raise Failure(
+                raise RankFailure(
                     "device-ordinal-invalid",
                     "local rank %d wants GPU %d, but torch sees %d" % (self.local_rank, self.local_rank, gpus),
                 )
@@ -230,7 +232,7 @@ class Worker:
             except RuntimeError as error:
                 text = str(error)
                 if "EADDRINUSE" in text or "already in use" in text:
-                    raise Failure("port-in-use", "TCP port %d is taken on the master" % port)
+                    raise RankFailure("port-in-use", "TCP port %d is taken on the master" % port)
                 raise
             self.step("listening", address=host, port=port)
         else:
@@ -672,8 +674,8 @@ def main():
 
                 lanes.measure(worker, order, say, worker.waited)
             else:
-                raise Failure("program-error", "unknown order %r" % order["do"])
-    except Failure as failure:
+                raise RankFailure("program-error", "unknown order %r" % order["do"])
+    except RankFailure as failure:
         say("failed", cause=failure.cause, text=str(failure), **failure.details)
     except BaseException as error:
         worker.leave_flight()

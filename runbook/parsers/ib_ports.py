@@ -36,7 +36,7 @@ class Port:
 
 
 @dataclass
-class Block:
+class PortBlock:
     """What is printed of one port: its fields in lower case, and the line (from 1) that each stands on."""
 
     hca: str
@@ -65,19 +65,19 @@ STATES = {"init": "initializing", "arm": "armed"}
 """What the kernel calls a state, where ibstat has another word."""
 
 
-def blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[PortBlock]:
     """The ports in the text of ibstat (its format is that of OFED 1), or of ibstatus."""
     hca = ""
-    block: Block | None = None
+    block: PortBlock | None = None
     for at, line in enumerate(text.splitlines(), 1):
-        started: Block | None = None
+        started: PortBlock | None = None
         if match := re.match(r"\s*CA '(.+)'", line):
             hca = match[1]
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
             hca = match[1]
-            started = Block(hca, int(match[2]))
+            started = PortBlock(hca, int(match[2]))
         elif match := re.match(r"\s*Port (\d+):\s*$", line):
-            started = Block(hca, int(match[1]))
+            started = PortBlock(hca, int(match[1]))
         else:
             if block is not None and ":" in line:
                 block.add(line, at)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.model.commands import word
-from runbook.parsers.ib_ports import Block, blocks
+from runbook.parsers.ib_ports import PortBlock, blocks
 from runbook.parsers.reading import CUT, Fault, Reading, Tool, some
 
 DOWN = ("down", "initializing", "armed")
@@ -56,7 +56,7 @@ def read(text: str) -> Reading | None:
     return Reading("ibstat", facts, faults, (), unknown)
 
 
-def _of_first(block: Block) -> dict[str, object]:
+def _of_first(block: PortBlock) -> dict[str, object]:
     """What ibstatus says of its first port: `4: ACTIVE`, `200 Gb/sec (4X HDR)`."""
     lanes = re.search(r"\((.*)\)", block.fields.get("rate", ""))
     return {
@@ -69,7 +69,7 @@ def _of_first(block: Block) -> dict[str, object]:
     }
 
 
-def _rates(up: Sequence[Block]) -> dict[str, list[str]]:
+def _rates(up: Sequence[PortBlock]) -> dict[str, list[str]]:
     """HCAs by the rate of their active ports, in Gbit/s."""
     rates: dict[str, list[str]] = {}
     for block in up:
@@ -84,7 +84,7 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _whole(block: Block) -> bool:
+def _whole(block: PortBlock) -> bool:
     """Down to its last field, with a state that is known, and no half word."""
     port = block.port
     last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
@@ -98,16 +98,16 @@ def _whole(block: Block) -> bool:
     )
 
 
-def _plainly_down(block: Block) -> bool:
+def _plainly_down(block: PortBlock) -> bool:
     """Both its states say so, in words of which no half is left out: whatever else is missing, it is down."""
     return block.port.state == "down" and block.port.physical in ("polling", "disabled", "sleep", "linkerrorrecovery")
 
 
-def _of_ibstatus(block: Block) -> bool:
+def _of_ibstatus(block: PortBlock) -> bool:
     return "default gid" in block.fields or "phys state" in block.fields
 
 
-def _all_listed(text: str, seen: Sequence[Block]) -> bool:
+def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
     """Every adapter with as many ports as it says it has; all of them as talkative as the others."""
     promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
@@ -117,7 +117,7 @@ def _all_listed(text: str, seen: Sequence[Block]) -> bool:
     return all(layers) or not any(layers)
 
 
-def _faults(known: Sequence[Block], up: Sequence[Block]) -> tuple[Fault, ...]:
+def _faults(known: Sequence[PortBlock], up: Sequence[PortBlock]) -> tuple[Fault, ...]:
     waiting = [
         b
         for b in known
@@ -149,13 +149,13 @@ def _faults(known: Sequence[Block], up: Sequence[Block]) -> tuple[Fault, ...]:
     return tuple(found)
 
 
-def _lines(down: Sequence[Block]) -> tuple[int, ...]:
+def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
     """The state and physical state of each."""
     names = ("state", "physical state", "phys state")
     return tuple(at for block in down for name, at in block.lines.items() if name in names)
 
 
-def _raise(block: Block) -> str:
+def _raise(block: PortBlock) -> str:
     port = block.port
     if port.ethernet:
         return f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"

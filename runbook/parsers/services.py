@@ -6,7 +6,7 @@ import re
 
 from runbook.model.regex import bounded
 from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
-from runbook.parsers.xids import APPLICATION, Event, events
+from runbook.parsers.xids import APPLICATION, XidEvent, events
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
@@ -101,7 +101,7 @@ def kernel_log(text: str) -> Reading | None:
     )
 
 
-def _line(lines: list[str], event: Event) -> int:
+def _line(lines: list[str], event: XidEvent) -> int:
     return next((at for at, line in enumerate(lines, 1) if event.text in line), 1)
 
 

@@ -31,7 +31,7 @@ RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class XidEvent:
     """One line. `age_s` is how long ago it was written, None where its time stamp is of an unknown kind."""
 
     number: int
@@ -45,9 +45,9 @@ class Event:
         return self.age_s is None or self.age_s < RECENT_S
 
 
-def events(lines: Iterable[str], uptime_s: float) -> list[Event]:
+def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
     """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
-    found: list[Event] = []
+    found: list[XidEvent] = []
     seen: set[tuple[str, str]] = set()
     for line in lines:
         if DRIVER_STARTS in line:
@@ -68,11 +68,11 @@ def events(lines: Iterable[str], uptime_s: float) -> list[Event]:
         seen.add(key)
         age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
         cause = CAUSE_OF.get(number) if "SXid" not in match[0] else "nvlink-error"
-        found.append(Event(number, bus, match[0], age, cause))
+        found.append(XidEvent(number, bus, match[0], age, cause))
     return found
 
 
-def ago(event: Event) -> str:
+def ago(event: XidEvent) -> str:
     if event.age_s is None:
         return "since the last boot"
     if event.age_s < 120:

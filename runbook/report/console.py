@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from runbook.model.events import Event
 from runbook.report.face_log import LogFace
-from runbook.report.page import Line, Page
+from runbook.report.page import Line, RunPage
 
 
 class Face(Protocol):
@@ -49,7 +49,7 @@ class Console:
         self.broken = False
         self._stream = stream
         self._lock = threading.RLock()  # events may come from the threads of several nodes
-        self._page = Page(verbose=verbose, width=page_width, only_ranks=only_ranks)
+        self._page = RunPage(verbose=verbose, width=page_width, only_ranks=only_ranks)
         self._face: Face
         if live:
             from runbook.report.face_live import LiveFace  # rich takes a while to load, and only a terminal needs it

@@ -16,12 +16,12 @@ from rich.text import Text
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
 from runbook.report.heard import progress_text, waiting
-from runbook.report.page import Line, Page
+from runbook.report.page import Line, RunPage
 from runbook.report.paint import paint
 
 
 class LiveFace:
-    def __init__(self, page: Page, stream: TextIO, *, colour: bool, ascii: bool, width: int | None) -> None:
+    def __init__(self, page: RunPage, stream: TextIO, *, colour: bool, ascii: bool, width: int | None) -> None:
         self._page = page
         self._colour = colour
         self._ascii = ascii

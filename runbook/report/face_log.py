@@ -10,7 +10,7 @@ from typing import TextIO
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
 from runbook.report.heard import progress_text, waiting
-from runbook.report.page import Line, Page
+from runbook.report.page import Line, RunPage
 from runbook.report.paint import paint
 
 QUIET_S = 2.0  # at most one line of progress in this time, by the clock of the events
@@ -19,7 +19,7 @@ PATIENCE_S = 10.0  # after this silence the log says what runs, then after three
 
 class LogFace:
     def __init__(
-        self, page: Page, stream: TextIO, lock: threading.RLock, *, colour: bool, ascii: bool, verbose: int
+        self, page: RunPage, stream: TextIO, lock: threading.RLock, *, colour: bool, ascii: bool, verbose: int
     ) -> None:
         self._page = page
         self._stream = stream

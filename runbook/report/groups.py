@@ -30,7 +30,7 @@ Worded = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OutcomeGroup:
     """The nodes of which one stage says the same in one line."""
 
     verdict: Verdict
@@ -39,7 +39,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FoldedFinding:
     """One finding, and every node that has it. `evidence` pairs proof with the nodes that gave it, what all gave first;
     `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and numbers;
     `others`: nodes that have no entry, because theirs would say the same but for these.
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FindingBlock:
     """Everything one stage found of one cause.
 
     `common`: every node of the stage failed alike, so no single one is to blame. `follows`: the cause that this one is
@@ -66,7 +66,7 @@ class Block:
     stage: str
     verdict: Verdict
     cause: str
-    entries: tuple[Entry, ...]
+    entries: tuple[FoldedFinding, ...]
     fixes: tuple[Said, ...]
     common: bool = False
     follows: str | None = None
@@ -84,7 +84,7 @@ class Block:
         return _waited(self.verdict, self.cause)
 
 
-def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Group]:
+def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[OutcomeGroup]:
     """Same verdict and same words make one group; the worst verdict comes first, then the order of arrival.
 
     With a `gist`, so do MANY that say the same but for names and numbers.
@@ -96,18 +96,18 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
     for (verdict, says), names in nodes.items():
         by_verdict.setdefault(verdict, []).append((says, _once(names)))
     return worst_first(
-        Group(verdict, says, names) for verdict, of in by_verdict.items() for says, names in _in_few(of, gist)
+        OutcomeGroup(verdict, says, names) for verdict, of in by_verdict.items() for says, names in _in_few(of, gist)
     )
 
 
-def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[Group]:
+def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGroup]:
     """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes say."""
     groups = outcome_groups(stage.outcomes, gist)
     if stage.silent or not groups:
         says = "no answer" if stage.finished else "no answer yet when the run ended"
-        groups = worst_first([*groups, Group(Verdict.UNKNOWN, says, tuple(stage.silent))])
+        groups = worst_first([*groups, OutcomeGroup(Verdict.UNKNOWN, says, tuple(stage.silent))])
     if groups[0].verdict is not stage.verdict:
-        groups.insert(0, Group(stage.verdict, "", stage.started.nodes))
+        groups.insert(0, OutcomeGroup(stage.verdict, "", stage.started.nodes))
     return groups
 
 
@@ -122,7 +122,7 @@ def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
     return few
 
 
-def worst_first(groups: Iterable[Group]) -> list[Group]:
+def worst_first(groups: Iterable[OutcomeGroup]) -> list[OutcomeGroup]:
     return sorted(groups, key=lambda group: WORST_FIRST.index(group.verdict))
 
 
@@ -143,7 +143,7 @@ def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]
     return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
 
 
-def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool = False) -> list[Block]:
+def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool = False) -> list[FindingBlock]:
     """Every finding of the run, by stage and cause; the root cause first, then as the engine ordered them.
 
     Where many nodes say the same but for names and numbers, they have one entry, unless they are to be kept `apart`.
@@ -163,28 +163,28 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool 
     ]
 
 
-def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> Block:
+def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> FindingBlock:
     entries = _entries(found) if apart else _alike_entries(found, Gist(stage.started.nodes))
-    return Block(stage.name, verdict, cause, entries, _fixes(found))
+    return FindingBlock(stage.name, verdict, cause, entries, _fixes(found))
 
 
-def _as_common(block: Block, stage: StageRecord) -> Block:
+def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
     """Where all fail alike, what proves it is the same again for each: the first one's is enough."""
     if not _common(block, stage):
         return block
-    entries: list[Entry] = []
+    entries: list[FoldedFinding] = []
     for entry in block.entries:
         first = next((e for e in entries if _gist(e.says, block.nodes) == _gist(entry.says, block.nodes)), None)
         entries.append(replace(entry, like=first.nodes) if first else entry)
     return replace(block, common=True, entries=tuple(entries))
 
 
-def _common(block: Block, stage: StageRecord) -> bool:
+def _common(block: FindingBlock, stage: StageRecord) -> bool:
     """Whether every node of the stage has this cause, and there are several."""
     return block.verdict.stops and len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
 
 
-def _follows(block: Block, told: list[Block]) -> str | None:
+def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
     """The cause it is folded under: another node's failure for a survivor's tale, else one on the same nodes."""
     if len(told) < 2 or not block.verdict.stops:
         return None
@@ -202,16 +202,16 @@ def _follows(block: Block, told: list[Block]) -> str | None:
     return root
 
 
-def _entries(found: Found) -> tuple[Entry, ...]:
+def _entries(found: Found) -> tuple[FoldedFinding, ...]:
     return tuple(_entry(says, of) for says, of in _alike(found, lambda finding: finding.says))
 
 
-def _alike_entries(found: Found, gist: Gist) -> tuple[Entry, ...]:
+def _alike_entries(found: Found, gist: Gist) -> tuple[FoldedFinding, ...]:
     """One entry for MANY that say the same, and have the same done, but for names and numbers."""
     kinds: dict[tuple[str, str], list[tuple[str, Found]]] = {}
     for says, of in _alike(found, lambda finding: finding.says):
         kinds.setdefault((gist(says), gist(of[0][1].remedy)), []).append((says, of))
-    entries: list[Entry] = []
+    entries: list[FoldedFinding] = []
     for kind in kinds.values():
         together = [one for _, of in kind for one in of]
         if len(kind) < MANY:
@@ -224,10 +224,10 @@ def _alike_entries(found: Found, gist: Gist) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _entry(says: str, of: Found) -> Entry:
+def _entry(says: str, of: Found) -> FoldedFinding:
     peers = _once(peer for _, finding in of for peer in finding.peers)
     notes = tuple(dict.fromkeys(note for _, finding in of for line in finding.evidence if (note := _note(line))))
-    return Entry(says, _nodes(of), _fixes(of), _evidence(of), notes, peers)
+    return FoldedFinding(says, _nodes(of), _fixes(of), _evidence(of), notes, peers)
 
 
 def _fixes(found: Found) -> tuple[Said, ...]:

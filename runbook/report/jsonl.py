@@ -64,7 +64,7 @@ def to_json(event: Event) -> str:
 def from_json(line: str) -> Event:
     """Read one line; keys it does not know are ignored, and whatever is no event raises ValueError."""
     try:
-        told = _Told(json.loads(line))
+        told = _EventFields(json.loads(line))
         return told.event()
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {error!r}") from error
@@ -104,7 +104,7 @@ def _plain(value: object) -> object:
             return plain(value)
 
 
-class _Told:
+class _EventFields:
     """One JSON object, asked for what an event is made of."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -136,7 +136,9 @@ class _Told:
                     data=self.mapping("data"),
                 )
             case "outcome-reached":
-                return OutcomeReached(self.number("time"), self.text("stage"), _Told(self.mapping("outcome")).outcome())
+                return OutcomeReached(
+                    self.number("time"), self.text("stage"), _EventFields(self.mapping("outcome")).outcome()
+                )
             case "stage-finished":
                 return StageFinished(self.number("time"), self.text("stage"), self.verdict(), self.number("seconds"))
             case "nodes-dropped":
@@ -170,7 +172,7 @@ class _Told:
             node=self.text("node"),
             verdict=self.verdict(),
             proof=self.maybe_text("proof"),
-            findings=tuple(_Told(finding).finding() for finding in self.mappings("findings")),
+            findings=tuple(_EventFields(finding).finding() for finding in self.mappings("findings")),
             metrics=self.mapping("metrics"),
             warnings=self.texts("warnings"),
         )

@@ -22,7 +22,7 @@ from runbook.report.text import ascii_only
 NAMES = {"stdout": "standard output", "stderr": "standard error"}
 
 
-class Stream:
+class OutputStream:
     """One of the two; safe to be used from several threads."""
 
     def __init__(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Stream:
 class _Strays(io.TextIOBase):
     """What stands as `sys.stdout` and `sys.stderr` while a command runs: for argparse, warnings, tracebacks of threads."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: OutputStream) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
@@ -142,7 +142,7 @@ class _Verbatim(_Strays):
         return len(text)
 
 
-stdout, stderr = Stream("stdout"), Stream("stderr")
+stdout, stderr = OutputStream("stdout"), OutputStream("stderr")
 
 
 def complain(text: str) -> None:

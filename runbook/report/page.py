@@ -21,9 +21,9 @@ from runbook.model.verdict import Verdict
 from runbook.report import table
 from runbook.report.alike import Gist, Likewise, likewise
 from runbook.report.groups import (
-    Block,
-    Entry,
-    Group,
+    FindingBlock,
+    FoldedFinding,
+    OutcomeGroup,
     Said,
     blocks,
     dropped_groups,
@@ -66,7 +66,7 @@ FEW = 4  # groups, entries, warnings shown without -v
 FEW_LINES = 8  # lines of evidence shown without -v
 
 
-class Page:
+class RunPage:
     """A reader that answers each event with the lines that are now settled. `width` None never breaks a sentence."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Page:
         hidden = [node for group in groups[len(shown) :] for node in group.nodes]
         if hidden:
             says = f"and {_count(len(hidden), 'more node')}, each in its own words (-v shows all)"
-            yield from self._row("", "", "dim", "", _where(Group(Verdict.PASS, "", tuple(hidden))), says)
+            yield from self._row("", "", "dim", "", _where(OutcomeGroup(Verdict.PASS, "", tuple(hidden))), says)
         yield from self._warnings(stage)
 
     def _warnings(self, stage: StageRecord) -> Iterator[Line]:
@@ -229,13 +229,13 @@ class Page:
             for under in [under for under, other in folded.items() if other.follows == block.cause]:
                 yield self._folded(folded.pop(under))
 
-    def _folded(self, block: Block) -> Line:
+    def _folded(self, block: FindingBlock) -> Line:
         """A consequence in one line; -v tells it in full."""
         who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
         told = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
         return (LABEL.format("follows"), "dim"), (told, "dim")
 
-    def _block(self, block: Block) -> Iterator[Line]:
+    def _block(self, block: FindingBlock) -> Iterator[Line]:
         stage, who, cause = one_line(block.stage), one_line(fold(block.nodes)), one_line(block.cause)
         if block.unreached:
             yield (f" {stage}: ", "strong"), (f"{who} cannot be reached", "unknown"), (": ", ""), (cause, "strong")
@@ -265,7 +265,7 @@ class Page:
             yield (LABEL.format(label), "dim"), (one_line(text), "")
         yield (LABEL.format("more"), "dim"), (f"runbook explain {cause}", "")
 
-    def _entry(self, entry: Entry, *, named: bool) -> Iterator[Line]:
+    def _entry(self, entry: FoldedFinding, *, named: bool) -> Iterator[Line]:
         who, says = one_line(fold(entry.nodes)), one_line(entry.says)
         lead = f"{who}: " if named and not says.startswith(who) else ""
         for line in wrap(lead + says, self._room(3)):
@@ -292,7 +292,7 @@ class Page:
     def _gist(self) -> Gist:
         return Gist(self.record.started.nodes if self.record.started else ())
 
-    def _evidence(self, entry: Entry) -> Iterator[Line]:
+    def _evidence(self, entry: FoldedFinding) -> Iterator[Line]:
         label, gist = "evidence", self._gist()
         several = self._each(entry.evidence, lambda texts: tuple(map(gist, texts)))
         for one in several[: self._many]:
@@ -311,7 +311,7 @@ class Page:
         if hidden_nodes:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
-    def _fixes(self, fixes: Iterable[Said], block: Block) -> Iterator[Line]:
+    def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
         """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
         known = self.record.started.nodes if self.record.started else ()
         for one in self._each(fixes, self._gist()):
@@ -389,7 +389,7 @@ class Page:
         return ": " + ", ".join(parts)
 
 
-def _shown(groups: list[Group], many: int) -> list[Group]:
+def _shown(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
     """Bad news is never left out; of the good, a handful. One line is not hidden behind a line that says so."""
     bad = sum(group.verdict.stops for group in groups)
     limit = max(bad, many)
@@ -400,7 +400,7 @@ def _time(seconds: str) -> str:
     return f"{seconds:>{TIME_WIDTH}}   "
 
 
-def _where(group: Group) -> str:
+def _where(group: OutcomeGroup) -> str:
     """Nodes in trouble are all named; others are counted where their names would fill the line."""
     names = fold(group.nodes)
     return names if group.verdict.stops or cells(names) <= LONG else _count(len(group.nodes), "node")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.audit import Audit
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 from runbook.serve.people import People, role_named
 from runbook.serve.render import html
@@ -110,14 +110,14 @@ def _enrolled(request: Request, name: str) -> str:
     try:
         return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
     except ValueError as wrong:
-        raise Refused(422, str(wrong)) from None
+        raise RequestRefused(422, str(wrong)) from None
 
 
 def _revoked(request: Request) -> None:
     try:
         fleet_of(request).revoke(request.path_params["name"])
     except KeyError:
-        raise Refused(404, "no agent has this name") from None
+        raise RequestRefused(404, "no agent has this name") from None
 
 
 def _back() -> Response:
@@ -198,12 +198,12 @@ async def fields(request: Request, *names: str) -> dict[str, str]:
     try:
         asked: Any = await request.json()
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON") from None
+        raise RequestRefused(400, "the body is not JSON") from None
     if not isinstance(asked, dict) or set(asked) != set(names):
-        raise Refused(422, f"the body must be an object with {', '.join(names)} and nothing else")
+        raise RequestRefused(422, f"the body must be an object with {', '.join(names)} and nothing else")
     for name in names:
         if not isinstance(asked[name], str):
-            raise Refused(422, f"{name} must be text")
+            raise RequestRefused(422, f"{name} must be text")
     return asked
 
 

@@ -18,13 +18,13 @@ from runbook.serve.audit import Audit
 from runbook.serve.changed import Changed
 from runbook.serve.fleet import pages as nodes
 from runbook.serve.groups import pages as groups
-from runbook.serve.guards import Gate, Guarded, refusal
+from runbook.serve.guards import Guarded, OuterGuard, refusal
 from runbook.serve.metrics import Metrics
 from runbook.serve.page import Page, allows
 from runbook.serve.people import People, Person
-from runbook.serve.rate import Rate
+from runbook.serve.rate import TokenBucket
 from runbook.serve.runs import pages as runs
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
 
@@ -53,7 +53,7 @@ def all_pages() -> list[Page]:
     ]
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(settings: ServeSettings) -> Starlette:
     """The application; `settings.data` must be a folder. Its `state` has what handlers share: `settings`, `store`, `people`,
     `audit`, `changed` and `pages`. It is closed by its lifespan."""
     pages = all_pages()
@@ -80,7 +80,7 @@ def create_app(settings: Settings) -> Starlette:
     routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, settings=settings)],
+        middleware=[Middleware(OuterGuard, settings=settings)],
         exception_handlers={HTTPException: wrong},
         lifespan=lifespan,
     )
@@ -90,8 +90,8 @@ def create_app(settings: Settings) -> Starlette:
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
-    app.state.guesses = Rate(GUESSES, GUESS_EVERY_S)
-    app.state.changes = Rate(CHANGES, CHANGE_EVERY_S)
+    app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
+    app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app
 
 

@@ -13,7 +13,7 @@ SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """`at`: seconds since 1970. `status`: what the client was answered."""
 
     id: int
@@ -38,7 +38,7 @@ class Audit:
             )
             db.execute("DELETE FROM audit WHERE id <= ?", ((done.lastrowid or 0) - KEPT,))
 
-    def newest(self, count: int, before: int | None = None) -> list[Entry]:
+    def newest(self, count: int, before: int | None = None) -> list[AuditEntry]:
         """At most `count` entries, the newest first; only those older than the one with the id `before`."""
         sql = "SELECT id, at, person, address, what, path, status FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?"
-        return [Entry(*row) for row in self._store.read(sql, before or 2**62, count)]
+        return [AuditEntry(*row) for row in self._store.read(sql, before or 2**62, count)]

@@ -1,4 +1,4 @@
-"""From the command line and serve.yml to `Settings`; what would be unsafe is refused, with what to do instead."""
+"""From the command line and serve.yml to `ServeSettings`; what would be unsafe is refused, with what to do instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runbook.load.schema import judge
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.serve.certificate import certificate_at, own_certificate
-from runbook.serve.settings import Certificate, Settings, local_origins, origin_of
+from runbook.serve.settings import Certificate, ServeSettings, local_origins, origin_of
 
 PORT = 8400
 LISTEN = f"127.0.0.1:{PORT}"
@@ -24,7 +24,7 @@ DATA = ".runbook"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServeOptions:
     """What was asked for, the command line before the file. `certificate`: its file and its key's."""
 
     host: str
@@ -39,7 +39,7 @@ class Wanted:
         return ipaddress.ip_address(self.host).is_loopback
 
 
-def wanted(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> Wanted:
+def wanted(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> ServeOptions:
     """Raises FilesWrong for what is wrong in the file or in the arguments."""
     told: dict[str, Any] = {} if config is None else _read(config)
     folder = Path(config).parent if config is not None else Path()
@@ -49,7 +49,7 @@ def wanted(listen: str | None, data: str | None, config: str | None, *, insecure
     if len(set(netlocs)) < len(netlocs):
         raise _wrong("origins", "two origins have the same host and port", "a server has one scheme")
     tls = told.get("tls")
-    return Wanted(
+    return ServeOptions(
         host=host,
         port=port,
         data=data_folder(data, str(folder / told["data"]) if "data" in told else None),
@@ -92,7 +92,7 @@ def address(text: str) -> tuple[str, int]:
     )
 
 
-def settled(asked: Wanted, port: int, *, people: bool) -> Settings:
+def settled(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
     """The settings, on the port that it really is, of a server whose data has `people`.
 
     Loopback is plain http unless a certificate is named. Everywhere else it is TLS, with a certificate of our own where
@@ -115,7 +115,7 @@ def settled(asked: Wanted, port: int, *, people: bool) -> Settings:
         own = local_origins(asked.host, port, tls=tls is not None)
     else:
         own = tuple(origin_of("https" if tls else "http", name, port) for name in names)
-    return Settings(asked.data, asked.host, port, (*asked.origins, *own), tls)
+    return ServeSettings(asked.data, asked.host, port, (*asked.origins, *own), tls)
 
 
 def _names_of(host: str) -> list[str]:

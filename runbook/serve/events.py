@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from runbook.serve.changed import Changed, Subscriber, messages
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 
 PING_S = 15.0
@@ -22,9 +22,9 @@ async def events(request: Request) -> Response:
     changed: Changed = request.app.state.changed
     topics = request.query_params.getlist("topic")
     if len(topics) > MOST_TOPICS:
-        raise Refused(400, f"at most {MOST_TOPICS} topics")
+        raise RequestRefused(400, f"at most {MOST_TOPICS} topics")
     if changed.closed or len(changed) >= MOST:
-        raise Refused(503, "there is no room for one more event stream", headers={"retry-after": "10"})
+        raise RequestRefused(503, "there is no room for one more event stream", headers={"retry-after": "10"})
     return EventStream(request, topics)
 
 

@@ -1,6 +1,6 @@
 """Who is let through to a page, and what every answer carries.
 
-`Gate` stands before everything, unknown paths among it: the Host must be one that this server answers to (what keeps a
+`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (what keeps a
 rebound name from reading anything), and every answer gets the headers below. `Guarded` stands before each handler: body
 and time are bounded, the client is known and may, and a change comes from a page of ours.
 """
@@ -28,9 +28,9 @@ from runbook.serve.audit import Audit
 from runbook.serve.metrics import Metrics
 from runbook.serve.page import READS, Page, allows
 from runbook.serve.people import People, Person, csrf_of
-from runbook.serve.rate import Rate
+from runbook.serve.rate import TokenBucket
 from runbook.serve.render import failure
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 
 HEADERS = {
     "content-security-policy": (
@@ -50,7 +50,7 @@ MOST_FIELDS = 5000
 log = logging.getLogger("runbook.serve")
 
 
-class Refused(HTTPException):
+class RequestRefused(HTTPException):
     """`says` and `help` are shown; they hold nothing of the request."""
 
     def __init__(self, status: int, says: str, help: str = "", headers: Mapping[str, str] | None = None) -> None:
@@ -58,10 +58,10 @@ class Refused(HTTPException):
         self.help = help
 
 
-class Gate:
+class OuterGuard:
     """The outermost layer: Host, headers, and a plain word for whatever goes wrong inside."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app = app
         self._hosts = settings.hosts
 
@@ -136,7 +136,7 @@ def host_of(scope: Scope) -> str | None:
 class Guarded:
     """A page behind its guards, as the ASGI application of its route."""
 
-    def __init__(self, page: Page, settings: Settings, people: People, audit: Audit, metrics: Metrics) -> None:
+    def __init__(self, page: Page, settings: ServeSettings, people: People, audit: Audit, metrics: Metrics) -> None:
         self.page = page
         self._settings = settings
         self._people = people
@@ -176,7 +176,7 @@ class Guarded:
             try:
                 await asyncio.wait_for(self._let_through(request), BODY_S)
             except (TimeoutError, asyncio.TimeoutError):
-                raise Refused(408, "the request took too long", headers={"connection": "close"}) from None
+                raise RequestRefused(408, "the request took too long", headers={"connection": "close"}) from None
             request.state.passed = True
             answer: Response = await self.page.handler(request)
             return answer
@@ -206,7 +206,7 @@ class Guarded:
             self._identify(scope)
             self._refuse_role(scope)
             self._refuse_forged(scope, socket.query_params.get("csrf"))
-        except Refused as refused:
+        except RequestRefused as refused:
             await _answer(PlainTextResponse(f"{refused.detail}\n", refused.status_code), scope, receive, send)
             return
         await self.page.handler(socket)
@@ -222,7 +222,7 @@ class Guarded:
             ask = partial(self._people.by_token, secret.strip())
             state["person"], state["bearer"], state["still"] = ask() if kind.lower() == "bearer" else None, True, ask
             if state["person"] is None:
-                raise Refused(401, "this token is not known here", headers={"www-authenticate": "Bearer"})
+                raise RequestRefused(401, "this token is not known here", headers={"www-authenticate": "Bearer"})
             return
         secret = cookie_of(scope, self._settings.cookie(state["origin"]))
         ask = partial(self._people.by_session, secret, state["origin"])
@@ -235,9 +235,9 @@ class Guarded:
         if self.page.role in ("anyone", "agent"):
             return
         if person is None:
-            raise Refused(401, "log in first", headers={"www-authenticate": "Bearer"})
+            raise RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
         if not allows(person.role, self.page.role):
-            raise Refused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+            raise RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
 
     def _refuse_forged(self, scope: Scope, field: object) -> None:
         """A change must come from a page of ours, or from no browser at all."""
@@ -247,38 +247,38 @@ class Guarded:
         if state["bearer"] and not has(scope, "origin"):
             return
         if header(scope, "origin") != state["origin"]:
-            raise Refused(403, "this did not come from a page of this server")
+            raise RequestRefused(403, "this did not come from a page of this server")
         if state["person"] is not None and not state["bearer"]:
             given = header(scope, "x-csrf-token") or (field if isinstance(field, str) else "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), state["csrf"].encode()):
-                raise Refused(403, "this form is too old: load the page again")
+                raise RequestRefused(403, "this form is too old: load the page again")
 
 
 def _refuse_haste(request: Request) -> None:
     """Whoever changes things too fast waits; nobody else does."""
-    changes: Rate = request.app.state.changes
+    changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
     wait = changes.wait_s(f"person {person.name}" if person else f"address {address_of(request.scope)}")
     if wait > 0:
-        raise Refused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
+        raise RequestRefused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
 
 
 def refuse_foreign_context(scope: Scope, page: Page) -> None:
     """What a browser says of the page that asks. Agents are no browsers; else only a click on a link may come from elsewhere."""
     if page.role == "agent":
         if has(scope, "origin") or has(scope, "sec-fetch-site"):
-            raise Refused(403, "this is for agents, not for browsers")
+            raise RequestRefused(403, "this is for agents, not for browsers")
         return
     if not has(scope, "sec-fetch-site") or header(scope, "sec-fetch-site") in ("same-origin", "none"):
         return
     clicked = header(scope, "sec-fetch-mode") == "navigate" and header(scope, "sec-fetch-dest") == "document"
     if not (clicked and scope.get("method") == "GET" and page.kind == "page"):
-        raise Refused(403, "this did not come from a page of this server")
+        raise RequestRefused(403, "this did not come from a page of this server")
 
 
 async def bounded_body(request: Request, most: int) -> bytes:
     """The whole body. Raises Refused where it is longer than `most` bytes, at once where its header says so."""
-    long = Refused(413, f"at most {most} bytes", headers={"connection": "close"})
+    long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length[:20]) > most:
         raise long
@@ -300,14 +300,14 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
         return FormData()
     wanted = "application/json" if page.kind == "api" or page.role == "agent" else "application/x-www-form-urlencoded"
     if kind != wanted:
-        raise Refused(415, f"the body must be {wanted}")
+        raise RequestRefused(415, f"the body must be {wanted}")
     if kind == "application/json":
         return FormData()
     try:
         text = body.decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
     except ValueError:
-        raise Refused(400, "the form cannot be read") from None
+        raise RequestRefused(400, "the form cannot be read") from None
     return FormData([*pairs])
 
 

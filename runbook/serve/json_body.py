@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 
 
 async def json_body(request: Request) -> dict[str, Any]:
@@ -14,7 +14,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     try:
         body = await request.json() if await request.body() else {}
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is no JSON") from None
+        raise RequestRefused(400, "the body is no JSON") from None
     if not isinstance(body, dict):
-        raise Refused(400, "the body is not an object")
+        raise RequestRefused(400, "the body is not an object")
     return body

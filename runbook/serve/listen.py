@@ -15,7 +15,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runbook.agent.protocol import LONGEST_PIECE
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 
 HEAD_S = 15.0
 """From the first byte, or the connection, to the end of a request's headers."""
@@ -116,7 +116,7 @@ def listening(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
-def server_of(app: Starlette, settings: Settings) -> GracefulServer:
+def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
     """Run it with `.run(sockets=[listening(…)])`; SIGINT and SIGTERM end it, and so does `should_exit = True`."""
     tls: dict[str, Any] = {}
     if settings.tls is not None:

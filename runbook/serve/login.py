@@ -7,10 +7,10 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from runbook.serve.guards import Refused, address_of
+from runbook.serve.guards import RequestRefused, address_of
 from runbook.serve.page import Page
 from runbook.serve.people import SESSION_S, People, Person
-from runbook.serve.rate import Rate
+from runbook.serve.rate import TokenBucket
 from runbook.serve.render import html
 
 
@@ -39,7 +39,7 @@ async def log_in_by_link(request: Request) -> Response:
     people: People = request.app.state.people
     person = people.by_link(request.path_params["secret"])
     if person is None:
-        raise Refused(
+        raise RequestRefused(
             403, "this link was used, or is older than five minutes", "`runbook serve user link NAME` makes a new one"
         )
     return _welcome(request, person, "/")
@@ -82,11 +82,11 @@ def _inside(path: str) -> str:
 
 def _refuse_guessing(request: Request, *names: str) -> None:
     """By address, and by name: whoever has many addresses guesses no faster."""
-    guesses: Rate = request.app.state.guesses
+    guesses: TokenBucket = request.app.state.guesses
     for who in (f"address {address_of(request.scope)}", *(f"name {name[:64]}" for name in names)):
         wait = guesses.wait_s(who)
         if wait:
-            raise Refused(429, "too many logins: wait a minute", headers={"retry-after": str(int(wait) + 1)})
+            raise RequestRefused(429, "too many logins: wait a minute", headers={"retry-after": str(int(wait) + 1)})
 
 
 PAGES = [

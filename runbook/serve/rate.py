@@ -8,7 +8,7 @@ from collections import OrderedDict
 MOST_KNOWN = 10_000
 
 
-class Rate:
+class TokenBucket:
     """`burst` attempts at once, and then one every `every_s` seconds. Belongs to one event loop."""
 
     def __init__(self, burst: int, every_s: float) -> None:

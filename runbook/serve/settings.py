@@ -17,7 +17,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """`data`: the folder of everything that the server keeps. `origins`: scheme, host and port of every address that it is
     called by, the first being the one that it tells people; requests for any other are refused. `tls` is None for plain http.
     """

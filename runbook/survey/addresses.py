@@ -14,31 +14,31 @@ REACHED = ("open", "refused")
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class SurveyInterface:
     name: str
     mtu: int | None
     addresses: tuple[str, ...]
 
 
-Interfaces = Mapping[str, Interface]
+Interfaces = Mapping[str, SurveyInterface]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostAddress:
     """Where a host stands on the network. `doubt` says what could not be found out, or is odd."""
 
     address: str | None
-    interface: Interface | None
+    interface: SurveyInterface | None
     doubt: str | None = None
 
 
-def interfaces_of(reach: Mapping[str, Any]) -> dict[str, Interface]:
+def interfaces_of(reach: Mapping[str, Any]) -> dict[str, SurveyInterface]:
     """The interfaces that may carry a job's traffic: up, and with an address of their own."""
     found = {}
     for name, entry in reach.get("interfaces", {}).items():
         usable = tuple(address for address in entry["addresses"] if is_usable(address))
         if usable and entry.get("state") != "DOWN":
-            found[name] = Interface(name, entry.get("mtu"), usable)
+            found[name] = SurveyInterface(name, entry.get("mtu"), usable)
     return found
 
 
@@ -52,11 +52,11 @@ def places(
     candidates: Mapping[str, Sequence[str]],
     interfaces: Mapping[str, Interfaces],
     routes: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, Place]:
+) -> dict[str, HostAddress]:
     """Of every host its candidates (the likeliest first), its interfaces, and what it said of its way to others."""
     chosen = {name: _address(name, listed, routes) for name, listed in candidates.items()}
     return {
-        name: Place(address, _interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
+        name: HostAddress(address, _interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
         for name, (address, doubt) in chosen.items()
     }
 
@@ -91,7 +91,7 @@ def _interface(
     chosen: Mapping[str, tuple[str | None, str | None]],
     interfaces: Interfaces,
     targets: Iterable[Mapping[str, Any]],
-) -> Interface | None:
+) -> SurveyInterface | None:
     """What carries the route to most of the others; alone, the interface that has the address."""
     by_address = {one: interface for interface in interfaces.values() for one in interface.addresses}
     used: Counter[str] = Counter()

@@ -10,7 +10,7 @@ import runbook
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import Unreachable
 from runbook.transport.slurm import ask, job_of, no_allocation, nodes_of, on_node
-from runbook.transport.slurm_told import Job, SlurmNode, ended, unhealthy
+from runbook.transport.slurm_told import SlurmJob, SlurmNode, ended, unhealthy
 
 PORTS = range(20_000, 31_990)
 """Below what kernels give out by themselves, above what services ask for."""
@@ -45,7 +45,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
     return draft_of(job, told, _own_numbers(job), port), notes
 
 
-def draft_of(job: Job, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int, ...]], port: int) -> Draft:
+def draft_of(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int, ...]], port: int) -> Draft:
     """Pure: what is known of a job as an inventory."""
     drafts = []
     for node in nodes:
@@ -74,7 +74,7 @@ def _id(number: str) -> object:
     return int(number) if number.isdigit() else number
 
 
-def free_port(job: Job, used: Collection[int]) -> int:
+def free_port(job: SlurmJob, used: Collection[int]) -> int:
     """The first of WIDTH ports of which none is taken, beginning where no job with a number near this one's begins."""
     blocks = len(PORTS) // WIDTH
     begin = int(re.sub(r"\D", "", job.id)) % blocks
@@ -90,7 +90,7 @@ def taken(sockets: str) -> set[int]:
     return {int(port, 16) for port in re.findall(r"(?m)^[ \t]*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
 
 
-def _own_numbers(job: Job) -> Mapping[str, tuple[int, ...]]:
+def _own_numbers(job: SlurmJob) -> Mapping[str, tuple[int, ...]]:
     """The GPUs of each node by the numbers that a program of the job knows them by.
 
     Where Slurm hides the others (ConstrainDevices), the driver counts what is left from 0.

@@ -10,7 +10,7 @@ from typing import Any
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.survey.addresses import Interfaces, addresses_of, interfaces_of, is_usable
-from runbook.survey.hosts import Host
+from runbook.survey.hosts import SurveyHost
 from runbook.transport import ProgramNotStarted, Site
 
 Answer = Mapping[str, Any]
@@ -23,10 +23,10 @@ MOST_PEERS = 8
 
 
 @dataclass(slots=True)
-class Told:
+class HostAnswers:
     """What one host said; an answer that did not come is empty, and `unanswered` says which and why."""
 
-    host: Host
+    host: SurveyHost
     hello: Answer
     reach: Answer = field(default_factory=dict)
     ibstat: Answer = field(default_factory=dict)
@@ -45,21 +45,21 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SurveyResult:
     """Everything that was heard, in the order in which the hosts were typed. `same`: another name of a host above."""
 
-    told: Mapping[str, Told]
+    told: Mapping[str, HostAnswers]
     failures: Mapping[str, Unreachable]
     same: Mapping[str, str]
 
 
-def survey(hosts: Sequence[Host], *, forks: int = 64) -> Survey:
+def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
     """Ask all hosts at once. Ends within two and a half minutes, however silent they are."""
     site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
     try:
         site.open(host.node for host in hosts)
         told = {
-            host.node.name: Told(host, site.sessions[host.node.name].hello)
+            host.node.name: HostAnswers(host, site.sessions[host.node.name].hello)
             for host in hosts
             if host.node.name in site.sessions
         }
@@ -68,12 +68,12 @@ def survey(hosts: Sequence[Host], *, forks: int = 64) -> Survey:
             del told[name]
         _ask_facts(site, told)
         _ask_routes(site, told)
-        return Survey(told, dict(site.failures), same)
+        return SurveyResult(told, dict(site.failures), same)
     finally:
         site.close()
 
 
-def _same_machines(told: Mapping[str, Told]) -> dict[str, str]:
+def _same_machines(told: Mapping[str, HostAnswers]) -> dict[str, str]:
     """Hosts that are one machine, by what only that machine and its network can know: name -> the first name of it."""
     first: dict[str, str] = {}
     same = {}
@@ -84,7 +84,7 @@ def _same_machines(told: Mapping[str, Told]) -> dict[str, str]:
     return same
 
 
-def _ask_facts(site: Site, told: Mapping[str, Told]) -> None:
+def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
     questions: Mapping[str, tuple[Answer, float]] = {
         "reach": ({}, FACTS_S),
         "survey": ({}, FACTS_S),
@@ -101,7 +101,7 @@ def _ask_facts(site: Site, told: Mapping[str, Told]) -> None:
         _keep(told, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
 
 
-def _ask_routes(site: Site, told: Mapping[str, Told]) -> None:
+def _ask_routes(site: Site, told: Mapping[str, HostAnswers]) -> None:
     """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
     names = list(told)
 
@@ -123,7 +123,7 @@ def _ask_routes(site: Site, told: Mapping[str, Told]) -> None:
         _keep(told, "routes", site.each([each.host.node for each in told.values()], look, timeout_s=ROUTES_S + 5.0))
 
 
-def candidates(told: Told) -> list[str]:
+def candidates(told: HostAnswers) -> list[str]:
     """Addresses at which others may reach this host: where our own login came in, then all of its interfaces'."""
     login = told.survey.get("login")
     own = addresses_of(told.interfaces)
@@ -131,12 +131,12 @@ def candidates(told: Told) -> list[str]:
     return list(dict.fromkeys([*first, *own]))[:6]
 
 
-def _port(told: Told) -> int:
+def _port(told: HostAnswers) -> int:
     login = told.survey.get("login")
     return int(login[1]) if login else told.host.node.ssh.port or 22
 
 
-def _keep(told: Mapping[str, Told], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+def _keep(told: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
     for name, answer in answers.items():
         if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
             told[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)

@@ -11,7 +11,7 @@ from runbook.parsers.ib_ports import Port, from_sysfs, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
+class GpusFound:
     """`count` is None where nobody could look; `names` reads `8 x NVIDIA H100 80GB HBM3`.
 
     `doubt` says why or what is odd, with `{}` where the hosts go of which that is true.
@@ -22,24 +22,24 @@ class Gpus:
     doubt: str | None = None
 
 
-def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> Gpus:
+def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
     """From `nvidia-smi`'s lines; where it is missing, from the driver's own list in /proc."""
     if nvidia_smi.get("missing"):
         if devices:
-            return Gpus(devices, f"{devices} by the driver's list", "nvidia-smi is not on {}")
-        return Gpus(None, doubt="nvidia-smi is not on {}")
+            return GpusFound(devices, f"{devices} by the driver's list", "nvidia-smi is not on {}")
+        return GpusFound(None, doubt="nvidia-smi is not on {}")
     if nvidia_smi.get("timed_out"):
-        return Gpus(devices, doubt="nvidia-smi does not return on {}: look at `dmesg | grep -i nvrm` there")
+        return GpusFound(devices, doubt="nvidia-smi does not return on {}: look at `dmesg | grep -i nvrm` there")
     rows = [line.split(", ") for line in str(nvidia_smi.get("out") or "").splitlines() if line.strip()]
     sound = [row for row in rows if len(row) >= 3 and row[0].strip().isdigit()]
     if nvidia_smi.get("code") != 0 or len(sound) != len(rows):
         said = str(nvidia_smi.get("out") or "") + str(nvidia_smi.get("err") or "")
         first = next((line.strip() for line in said.splitlines() if line.strip()), "it prints nothing")
         if "no devices were found" in said.lower():
-            return Gpus(0, doubt="nvidia-smi finds no devices on {}")
-        return Gpus(None, doubt=f"nvidia-smi fails on {{}}: {first[:100]}")
+            return GpusFound(0, doubt="nvidia-smi finds no devices on {}")
+        return GpusFound(None, doubt=f"nvidia-smi fails on {{}}: {first[:100]}")
     kinds = Counter(row[2].strip() for row in sound)
-    return Gpus(len(sound), ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
+    return GpusFound(len(sound), ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
 
 
 def ports_of(ibstat: Mapping[str, Any]) -> list[Port]:

@@ -10,17 +10,17 @@ import runbook
 from runbook.load.address import is_ip
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.survey.addresses import places
-from runbook.survey.ask import Survey, Told, candidates
+from runbook.survey.ask import HostAnswers, SurveyResult, candidates
 from runbook.survey.devices import active, gpus_of, ports_of
 from runbook.survey.hints import fabric_hints, missing, network_hints, together
-from runbook.survey.hosts import Host
+from runbook.survey.hosts import SurveyHost
 from runbook.survey.pythons import choose, pythons_of
-from runbook.survey.seen import Seen
+from runbook.survey.seen import SurveyedHost
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def draft_of(hosts: Sequence[Host], survey: Survey, name: str) -> Draft:
+def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
     """At least one host must have been reached."""
     seen = _judged(survey)
     names = {one.told.name: one.name for one in seen}
@@ -73,7 +73,7 @@ def draft_of(hosts: Sequence[Host], survey: Survey, name: str) -> Draft:
     )
 
 
-def _judged(survey: Survey) -> list[Seen]:
+def _judged(survey: SurveyResult) -> list[SurveyedHost]:
     told = survey.told
     where = places(
         {name: candidates(one) for name, one in told.items()},
@@ -91,12 +91,12 @@ def _judged(survey: Survey) -> list[Seen]:
     )
     names = _names(told.values())
     return [
-        Seen(one, names[name], where[name], gpus[name], pythons.get(name), ports_of(one.ibstat))
+        SurveyedHost(one, names[name], where[name], gpus[name], pythons.get(name), ports_of(one.ibstat))
         for name, one in told.items()
     ]
 
 
-def _names(told: Iterable[Told]) -> dict[str, str]:
+def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
     """As they were typed; an address gets the host's own name, where that is one and nobody else has it."""
     told = list(told)
     own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in told}
@@ -112,11 +112,11 @@ def _names(told: Iterable[Told]) -> dict[str, str]:
     }
 
 
-def _nameless(one: Told) -> bool:
+def _nameless(one: HostAnswers) -> bool:
     return is_ip(one.host.typed) or one.host.is_here
 
 
-def _login(host: Host) -> dict[Setting, object]:
+def _login(host: SurveyHost) -> dict[Setting, object]:
     ssh = host.node.ssh
     if host.is_here:
         return {("connection",): "local"}
@@ -124,7 +124,7 @@ def _login(host: Host) -> dict[Setting, object]:
     return {("ssh", key): value for key, value in given.items() if value is not None}
 
 
-def _node(one: Seen, interface: str | None, backend: str) -> NodeDraft:
+def _node(one: SurveyedHost, interface: str | None, backend: str) -> NodeDraft:
     settings: dict[Setting, object] = {}
     says = []
     address = one.place.address
@@ -147,7 +147,7 @@ def _node(one: Seen, interface: str | None, backend: str) -> NodeDraft:
     return NodeDraft(one.name, settings, tuple(says))
 
 
-def _backend(seen: Sequence[Seen]) -> tuple[str, str]:
+def _backend(seen: Sequence[SurveyedHost]) -> tuple[str, str]:
     without = next((one for one in seen if not one.gpus.count), None)
     if without is None:
         return "nccl", "every node has GPUs"
@@ -155,7 +155,7 @@ def _backend(seen: Sequence[Seen]) -> tuple[str, str]:
     return "gloo", f"{without.name} has no GPUs" if known else f"no GPUs were found on {without.name}"
 
 
-def _about_interface(seen: Sequence[Seen], interface: str | None) -> str:
+def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str:
     """What carries the route, how large its packets are, and how fast it says it is."""
     with_it = [one for one in seen if one.place.interface and one.place.interface.name == interface]
     mtus = together(
@@ -173,7 +173,7 @@ def _about_interface(seen: Sequence[Seen], interface: str | None) -> str:
     return "; ".join(parts)
 
 
-def _hca(seen: Sequence[Seen]) -> tuple[dict[str, object], str] | None:
+def _hca(seen: Sequence[SurveyedHost]) -> tuple[dict[str, object], str] | None:
     """The InfiniBand ports that are active on every host under one name, and the rate that all of them have."""
     ports = [active(one.ports, "InfiniBand") for one in seen]
     if not all(ports):

@@ -9,12 +9,12 @@ from runbook.checks.infiniband.ports import rate
 from runbook.load.pairing import folded
 from runbook.survey.devices import active
 from runbook.survey.pythons import pythons_of
-from runbook.survey.seen import Seen
+from runbook.survey.seen import SurveyedHost
 
 MOST_NAMES = 6
 
 
-def network_hints(seen: Sequence[Seen], interface: str | None) -> list[str]:
+def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
     """Interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
     hints = []
@@ -30,7 +30,7 @@ def network_hints(seen: Sequence[Seen], interface: str | None) -> list[str]:
     return hints
 
 
-def fabric_hints(seen: Sequence[Seen], backend: str, *, written: bool) -> tuple[str, ...]:
+def fabric_hints(seen: Sequence[SurveyedHost], backend: str, *, written: bool) -> tuple[str, ...]:
     """Ports that are there and did not make it into the block: down, Ethernet, not on every host, or not used."""
     hints = []
     why = "gloo does not use it" if backend == "gloo" else "not every node has one of that name"
@@ -47,7 +47,7 @@ def fabric_hints(seen: Sequence[Seen], backend: str, *, written: bool) -> tuple[
     return tuple(hints)
 
 
-def missing(seen: Sequence[Seen]) -> Iterable[str]:
+def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
     """What was looked for and not found, node by node."""
     for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
         yield "gpus: " + doubt.replace("{}", names)
@@ -59,7 +59,7 @@ def missing(seen: Sequence[Seen]) -> Iterable[str]:
         yield f"python: the nodes have different versions of torch ({each}): a job needs one"
 
 
-def _no_python(one: Seen) -> str:
+def _no_python(one: SurveyedHost) -> str:
     """Why a host has no Python for the job, with `{}` for its name."""
     if "pythons" in one.told.unanswered:
         return "{} did not say in time which Pythons there are"

@@ -28,7 +28,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SurveyHost:
     """One host to ask; `node` is how to log in, under the name as it was typed."""
 
     typed: str
@@ -39,9 +39,9 @@ class Host:
         return self.node.connection == "local"
 
 
-def parse_hosts(words: Iterable[str], login: Login) -> list[Host]:
+def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
     """Every host, ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
-    hosts: dict[tuple[str, int | None], Host] = {}
+    hosts: dict[tuple[str, int | None], SurveyHost] = {}
     problems: list[Problem] = []
     for word in words:
         try:
@@ -58,7 +58,7 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[Host]:
     return _named_apart(list(hosts.values()))
 
 
-def _hosts(word: str, login: Login) -> list[Host]:
+def _hosts(word: str, login: Login) -> list[SurveyHost]:
     user, at, rest = word.rpartition("@")
     if at and not _USER.fullmatch(user):
         raise ValueError(f"`{user}` is no login name")
@@ -83,11 +83,13 @@ def _hosts(word: str, login: Login) -> list[Host]:
         here = is_loopback(name) and not is_ip(name) and not at and port is None
         connection = "local" if here else "ssh"
         label = name if not is_ip(name) else name.replace(":", "-").replace("%", "-").strip("-")
-        found.append(Host(name, Node(name=label, address=name, connection=connection, ssh=ssh, workdir=_TEMPORARY)))
+        found.append(
+            SurveyHost(name, Node(name=label, address=name, connection=connection, ssh=ssh, workdir=_TEMPORARY))
+        )
     return found
 
 
-def _named_apart(hosts: list[Host]) -> list[Host]:
+def _named_apart(hosts: list[SurveyHost]) -> list[SurveyHost]:
     """One address with two ports is two hosts, which need two names while they are asked."""
     seen: set[str] = set()
     apart = []

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Python:
+class PythonFound:
     path: str
     version: str
     torch: str | None
@@ -22,16 +22,16 @@ class Python:
         return f"Python {self.version}, torch {self.torch}{built}"
 
 
-def pythons_of(answer: Mapping[str, Any]) -> list[Python]:
+def pythons_of(answer: Mapping[str, Any]) -> list[PythonFound]:
     """What a host said, its own order kept."""
     return [
-        Python(str(one["path"]), str(one["version"]), one.get("torch"), one.get("cuda"), one.get("hip"))
+        PythonFound(str(one["path"]), str(one["version"]), one.get("torch"), one.get("cuda"), one.get("hip"))
         for one in answer.get("pythons", [])
         if one.get("path")
     ]
 
 
-def choose(found: Mapping[str, Sequence[Python]], *, gpus: bool) -> dict[str, Python]:
+def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[str, PythonFound]:
     """A Python with torch for every host that has one; torch that can use the GPUs before torch that cannot.
 
     torch must be of one version on all nodes, so that is looked for first, then one path for all.
@@ -41,7 +41,7 @@ def choose(found: Mapping[str, Sequence[Python]], *, gpus: bool) -> dict[str, Py
     if not with_torch:
         return {}
 
-    def merit(python: Python) -> tuple[bool, tuple[int, ...]]:
+    def merit(python: PythonFound) -> tuple[bool, tuple[int, ...]]:
         return gpus and bool(python.cuda or python.hip), _numbers(python.torch or "")
 
     hosts = list(with_torch.values())
@@ -64,7 +64,7 @@ def choose(found: Mapping[str, Sequence[Python]], *, gpus: bool) -> dict[str, Py
     return {name: max(listed, key=merit) for name, listed in with_torch.items()}
 
 
-def _alike(one: Python, other: Python, *, path: bool) -> bool:
+def _alike(one: PythonFound, other: PythonFound, *, path: bool) -> bool:
     return one.torch == other.torch and one.cuda == other.cuda and (not path or one.path == other.path)
 
 

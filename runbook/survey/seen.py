@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runbook.parsers.ib_ports import Port
-from runbook.survey.addresses import Place
-from runbook.survey.ask import Told
-from runbook.survey.devices import Gpus
-from runbook.survey.pythons import Python
+from runbook.survey.addresses import HostAddress
+from runbook.survey.ask import HostAnswers
+from runbook.survey.devices import GpusFound
+from runbook.survey.pythons import PythonFound
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SurveyedHost:
     """One host, judged."""
 
-    told: Told
+    told: HostAnswers
     name: str
-    place: Place
-    gpus: Gpus
-    python: Python | None
+    place: HostAddress
+    gpus: GpusFound
+    python: PythonFound | None
     ports: Sequence[Port]

@@ -82,7 +82,7 @@ def _of_text(value: object) -> str:
 # The supervisor's first words.
 
 
-class Place(TypedDict):
+class WorkdirFacts(TypedDict):
     workdir: Line
     home: Line
     user: Line
@@ -119,7 +119,7 @@ class Hello(TypedDict):
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
     folder_error: NotRequired[FailureFacts]
-    place: NotRequired[Place]
+    place: NotRequired[WorkdirFacts]
 
 
 # Programs that are called: one answer each.
@@ -156,7 +156,7 @@ class SharedMemory(TypedDict):
     free_bytes: Count
 
 
-class Reach(TypedDict):
+class ReachAnswer(TypedDict):
     hostname: Line
     interfaces: dict[Interface, InterfaceFacts]
     limits: Limits
@@ -248,7 +248,7 @@ class NetworkInterface(TypedDict):
     prefixes: list[Prefix]
 
 
-class Awake(TypedDict):
+class AwakeFacts(TypedDict):
     """How late a program ran, in seconds; `pressure` in per cent; `shut_out`: connections it had no descriptor for."""
 
     seconds: Seconds
@@ -258,7 +258,7 @@ class Awake(TypedDict):
     shut_out: NotRequired[Count]
 
 
-class Ping(TypedDict):
+class PingAnswer(TypedDict):
     names: dict[Line, Looked]
     hostname: Line
     own: Looked | None
@@ -269,7 +269,7 @@ class Ping(TypedDict):
     interfaces: dict[Interface, NetworkInterface]
     rp_filtered: Integer | None
     neighbours_refused: Integer | None
-    awake: Awake
+    awake: AwakeFacts
     targets: list[PingTarget]
 
 
@@ -332,7 +332,7 @@ class GpuProcess(TypedDict, total=False):
     ours: bool
 
 
-class Gpus(TypedDict):
+class GpusAnswer(TypedDict):
     pci: Count | None
     amd: Line | None
     gpu: NotRequired[Ran]
@@ -359,14 +359,14 @@ class Gid(TypedDict):
     ndev: Line | None
 
 
-class Ibstat(TypedDict):
+class IbstatAnswer(TypedDict):
     ibstat: Ran
     sysfs: dict[Word, dict[Digits, IbPort]] | None
     gids: dict[Word, dict[Digits, Gid]]
     cards: Count | None
 
 
-class Wire(TypedDict):
+class AdapterFacts(TypedDict):
     hardware: list[Interface]
     mbit: Count | None
     duplex: list[Line | None]
@@ -374,8 +374,8 @@ class Wire(TypedDict):
     tc: dict[Word, Text] | None
 
 
-class Link(TypedDict):
-    interfaces: dict[Interface, Wire]
+class LinkAnswer(TypedDict):
+    interfaces: dict[Interface, AdapterFacts]
 
 
 class Segments(TypedDict):
@@ -393,7 +393,7 @@ class Counters(TypedDict):
     xids: list[Text] | None
 
 
-class Survey(TypedDict):
+class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
     system: Line
     shell: Line | None
@@ -402,7 +402,7 @@ class Survey(TypedDict):
     nvidia_devices: Count | None
 
 
-class Python(TypedDict):
+class PythonFacts(TypedDict):
     path: FilePath
     version: Version
     prefix: Line
@@ -412,7 +412,7 @@ class Python(TypedDict):
 
 
 class Pythons(TypedDict):
-    pythons: list[Python]
+    pythons: list[PythonFacts]
     unfinished: Count
 
 
@@ -429,7 +429,7 @@ class Routes(TypedDict):
     targets: list[RouteTarget]
 
 
-class Connection(TypedDict):
+class TcpConnection(TypedDict):
     local: Address
     local_port: Port
     remote: Address
@@ -441,11 +441,11 @@ class Connection(TypedDict):
 
 
 class Flows(TypedDict):
-    connections: list[Connection]
+    connections: list[TcpConnection]
     listening: list[Port]
 
 
-class Process(TypedDict):
+class ProcessFacts(TypedDict):
     pid: Pid
     state: Annotated[str, Meta(pattern=r"\A[A-Za-z]\Z")]
     comm: Line
@@ -462,7 +462,7 @@ class BusyProcess(TypedDict):
 
 
 class RankSeen(TypedDict):
-    processes: list[Process]
+    processes: list[ProcessFacts]
     works: bool
     moved: Integer | None
     queued: Integer
@@ -470,7 +470,7 @@ class RankSeen(TypedDict):
     own_stacks: dict[Digits, Text]
 
 
-class Halt(TypedDict):
+class HaltAnswer(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
@@ -486,7 +486,7 @@ class RankStanding(TypedDict):
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
 
-class Standing(TypedDict):
+class RankStanding(TypedDict):
     ranks: dict[Digits, RankStanding]
     busy: list[BusyProcess]
 
@@ -528,7 +528,7 @@ class Tabled(dict[str, Any]):
         super().__init__(journal.checked(said, self.kinds, self.needed))
 
 
-class Journal(Tabled):
+class JournalFacts(Tabled):
     """What a keeper wrote of the process that it keeps; with what a node sees of it now, where it looked."""
 
     __slots__ = ()
@@ -536,7 +536,7 @@ class Journal(Tabled):
     needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
 
 
-class LivingJournal(Journal):
+class LivingJournal(JournalFacts):
     """One of which the node looked whether anything of it lives."""
 
     __slots__ = ()
@@ -566,7 +566,7 @@ class Prepared(TypedDict):
 
 
 class Watched(TypedDict):
-    kept: list[Journal]
+    kept: list[JournalFacts]
     read: dict[FileName, bytes]
     size: dict[FileName, Count]
     steps: dict[FileName, Line]
@@ -574,7 +574,7 @@ class Watched(TypedDict):
     time: Clock
 
 
-class Kept(TypedDict):
+class KeptAnswer(TypedDict):
     kept: list[LivingJournal]
 
 
@@ -590,33 +590,33 @@ class Listed(TypedDict):
     time: Clock
 
 
-class Cleaned(TypedDict):
+class CleanAnswer(TypedDict):
     removed: bool
     alive: list[Line]
 
 
 ANSWERS: Mapping[str, Any] = {
-    "reach": Reach,
-    "ping": Ping,
+    "reach": ReachAnswer,
+    "ping": PingAnswer,
     "port": PortAnswer,
     "ephemeral": Ephemeral,
-    "gpus": Gpus,
-    "ibstat": Ibstat,
-    "link": Link,
+    "gpus": GpusAnswer,
+    "ibstat": IbstatAnswer,
+    "link": LinkAnswer,
     "counters": Counters,
-    "survey": Survey,
+    "survey": SurveyAnswer,
     "pythons": Pythons,
     "route": Routes,
     "flows": Flows,
-    "halt": Halt,
-    "standing": Standing,
+    "halt": HaltAnswer,
+    "standing": RankStanding,
     "collect": Collected,
     "job prepare": Prepared,
     "job watch": Watched,
-    "job stop": Kept,
-    "job kill": Kept,
+    "job stop": KeptAnswer,
+    "job kill": KeptAnswer,
     "job list": Listed,
-    "job clean": Cleaned,
+    "job clean": CleanAnswer,
 }
 """By program; where that obeys several orders, by program and order."""
 
@@ -663,7 +663,7 @@ def _few(names: list[str]) -> str:
 # Programs that run beside us and say something now and then.
 
 
-class Event(TypedDict):
+class StepEvent(TypedDict):
     event: NotRequired[Line]
     step: NotRequired[Line]
 
@@ -705,10 +705,10 @@ class DialResults(TypedDict):
     """Null stands for a dial that opened at the first try and lost nothing."""
 
     results: list[Dialled | None]
-    awake: Awake
+    awake: AwakeFacts
 
 
-class Tool(TypedDict):
+class ToolRun(TypedDict):
     status: Literal["ok", "missing", "denied", "timeout", "failed"]
     rc: NotRequired[ExitCode]
     stdout: NotRequired[Text]
@@ -730,12 +730,12 @@ class RulesFacts(TypedDict, total=False):
     traffic_filters: dict[Line, Line]
 
 
-class Rules(TypedDict):
-    tools: dict[Line, Tool]
+class RulesAnswer(TypedDict):
+    tools: dict[Line, ToolRun]
     facts: RulesFacts
 
 
-class Seat(TypedDict):
+class RankOfWorld(TypedDict):
     rank: Rank
     world_size: Rank
 
@@ -745,7 +745,7 @@ class Started(TypedDict):
     step: Line
     pid: Pid
     host: Line
-    seat: Seat
+    seat: RankOfWorld
     kernel_kills: Count | None
 
 
@@ -766,7 +766,7 @@ class Sizes(TypedDict):
     why: Line
 
 
-class Lag(TypedDict):
+class LagFacts(TypedDict):
     timed: Seconds
     own: Seconds
     paused: Seconds
@@ -777,7 +777,7 @@ class Done(TypedDict):
     event: Line
     step: Line
     stopped_before: NotRequired[Sizes | None]
-    lag: NotRequired[Lag]
+    lag: NotRequired[LagFacts]
 
 
 class Step(TypedDict):
@@ -788,7 +788,7 @@ class Step(TypedDict):
     port: NotRequired[Port]
 
 
-class Beat(TypedDict, total=False):
+class RankBeat(TypedDict, total=False):
     event: Line
     phase: Line
     size: Count
@@ -797,7 +797,7 @@ class Beat(TypedDict, total=False):
     work: Count
 
 
-class Row(TypedDict):
+class RowMessage(TypedDict):
     """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
 
     size: Count
@@ -816,7 +816,7 @@ class Row(TypedDict):
 
 class RowDone(TypedDict):
     event: Line
-    row: Row
+    row: RowMessage
 
 
 class Finished(TypedDict):
@@ -842,14 +842,14 @@ class Located(TypedDict):
     ranks: list[Rank]
 
 
-class Host(TypedDict):
+class HostMessage(TypedDict):
     host: Line
     machine: Line
 
 
 class World(TypedDict):
     event: Line
-    hosts: list[Host]
+    hosts: list[HostMessage]
 
 
 class Failed(TypedDict):
@@ -857,7 +857,7 @@ class Failed(TypedDict):
     cause: Word | None
     text: Text
     traceback: NotRequired[list[Text]]
-    at: NotRequired[Beat]
+    at: NotRequired[RankBeat]
 
 
 class LookingUp(TypedDict):
@@ -866,7 +866,7 @@ class LookingUp(TypedDict):
     seconds: NotRequired[Seconds]
 
 
-class Moved(TypedDict):
+class MovedMessage(TypedDict):
     event: Line
     source: Rank
     destination: Rank
@@ -884,16 +884,16 @@ class Alone(TypedDict):
     waited: Number
 
 
-class Stopped(TypedDict):
+class ScriptStopped(TypedDict):
     """A launch script that started nothing; which of its reasons it was is the event itself."""
 
     event: Line
     code: NotRequired[ExitCode]
 
 
-class KeptNow(Journal):
+class KeptNow(JournalFacts):
     __slots__ = ()
-    kinds: ClassVar[Mapping[str, journal.Kind]] = {**Journal.kinds, "event": journal.TEXT}
+    kinds: ClassVar[Mapping[str, journal.Kind]] = {**JournalFacts.kinds, "event": journal.TEXT}
     needed = (*journal.WRITTEN, "event")
 
 
@@ -914,13 +914,13 @@ class Messages:
 
 
 MESH = Messages({"listening": Listening, "dialled": DialResults})
-RULES = Messages({"": Rules})
+RULES = Messages({"": RulesAnswer})
 RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
     "step done": Done,
     "step": Step,
-    "beat": Beat,
+    "beat": RankBeat,
     "row": RowDone,
     "finished": Finished,
     "wrong": Wrong,
@@ -929,7 +929,7 @@ RANK: Descriptions = {
     "failed": Failed,
     "looking-up": LookingUp,
     "looked-up": LookingUp,
-    "moved": Moved,
+    "moved": MovedMessage,
     "alone": Alone,
 }
 KEEPER = Messages({"kept": KeptNow})
@@ -946,7 +946,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
-        kind = decoded(said, Event)
+        kind = decoded(said, StepEvent)
     except UnexpectedAnswer:
         if perhaps_none:
             return None

@@ -38,7 +38,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AskedOnHost:
     """What a program is asked on the host as well: `merged` makes one answer of (the job's, the host's).
 
     `ours` and `theirs` leave of its arguments what is asked here and there. `network`: only where both share one."""
@@ -92,20 +92,20 @@ def _reach(job: Facts, host: Facts) -> Facts:
     return {**job, "outside": host.get("own")}
 
 
-ON_THE_HOST: Mapping[str, Host] = {
-    "collect": Host(_collect),
-    "gpus": Host(_gpus),
-    "ibstat": Host(_instead),
-    "link": Host(_instead, network=True),
-    "ping": Host(
+ON_THE_HOST: Mapping[str, AskedOnHost] = {
+    "collect": AskedOnHost(_collect),
+    "gpus": AskedOnHost(_gpus),
+    "ibstat": AskedOnHost(_instead),
+    "link": AskedOnHost(_instead, network=True),
+    "ping": AskedOnHost(
         _ping,
         ours=lambda asked: {**asked, "targets": []},
         theirs=lambda asked: {**asked, "names": [], "hostname": False},
         network=True,
     ),
-    "port": Host(_port, network=True),
-    "reach": Host(_reach),
-    "rules": Host(_instead, network=True),
+    "port": AskedOnHost(_port, network=True),
+    "reach": AskedOnHost(_reach),
+    "rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""
 

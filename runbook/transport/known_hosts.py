@@ -46,7 +46,7 @@ UNWRITABLE = re.compile(r"[\s,*?!|#@]")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KnownHost:
     """One line. `marker`: `revoked`, `cert-authority` or empty; `key` as it travels on the wire."""
 
     place: str
@@ -68,17 +68,17 @@ class Known:
     own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be read of the files, and why.
     """
 
-    named: tuple[Entry, ...]
-    portless: tuple[Entry, ...] = ()
+    named: tuple[KnownHost, ...]
+    portless: tuple[KnownHost, ...] = ()
     unread: tuple[str, ...] = ()
 
     @property
-    def keys(self) -> tuple[Entry, ...]:
+    def keys(self) -> tuple[KnownHost, ...]:
         """The host's own: a server that shows none of them shows a changed one, of whatever type."""
         return _marked("", self.named)
 
     @property
-    def authorities(self) -> tuple[Entry, ...]:
+    def authorities(self) -> tuple[KnownHost, ...]:
         return _marked("cert-authority", self.named)
 
     @property
@@ -89,11 +89,11 @@ class Known:
     def has(self, key: bytes) -> bool:
         return any(entry.key == key for entry in self.keys or _marked("", self.portless))
 
-    def revokes(self, key: bytes) -> Entry | None:
+    def revokes(self, key: bytes) -> KnownHost | None:
         return next((one for one in _marked("revoked", (*self.named, *self.portless)) if one.key == key), None)
 
 
-def _marked(marker: str, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _marked(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
     return tuple(entry for entry in entries if entry.marker == marker)
 
 
@@ -107,7 +107,7 @@ class _Line(NamedTuple):
     kind: bytes
     key: bytes
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> KnownHost | None:
         """None where the key is none: OpenSSH passes over such a line."""
         try:
             key = base64.b64decode(self.key, validate=True)
@@ -117,11 +117,11 @@ class _Line(NamedTuple):
         if key[4 : 4 + size] != self.kind:
             return None
         place, kind = f"{self.file}:{self.number}", self.kind.decode(errors="replace")
-        return Entry(place, self.marker.decode().removeprefix("@"), self.hosts.decode(errors="replace"), kind, key)
+        return KnownHost(place, self.marker.decode().removeprefix("@"), self.hosts.decode(errors="replace"), kind, key)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ReadSoFar:
     """How far a file was read: which one it was (device and inode), bytes and lines."""
 
     identity: tuple[int, int] = (0, 0)
@@ -138,7 +138,7 @@ class KnownHosts:
         self._plain: dict[str, list[_Line]] = defaultdict(list)
         self._patterns: list[tuple[_Patterns, _Line]] = []
         self._hashed: dict[bytes, dict[bytes, list[_Line]]] = defaultdict(dict)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _ReadSoFar] = {}
         self._unread: list[str] = []
         for file in dict.fromkeys(files):
             self._read(file)
@@ -149,7 +149,7 @@ class KnownHosts:
             bare = tuple(entry for other in portless for entry in self._named(other))
             return Known(self._named(name), bare, tuple(self._unread))
 
-    def learn(self, file: str, name: str, kind: str, key: bytes) -> Entry | None:
+    def learn(self, file: str, name: str, kind: str, key: bytes) -> KnownHost | None:
         """Write a new key into a file, whole and as the last line; other runs may be doing the same.
 
         The entry that somebody else has meanwhile written for this name, if it is another key; then nothing is written.
@@ -168,7 +168,7 @@ class KnownHosts:
             _append(descriptor, f"{name} {kind} {base64.b64encode(key).decode()}\n".encode())
         return None
 
-    def _named(self, name: str) -> tuple[Entry, ...]:
+    def _named(self, name: str) -> tuple[KnownHost, ...]:
         wanted = _folded(name.encode())
         lines = list(self._plain.get(wanted, ()))
         lines += [line for patterns, line in self._patterns if patterns.match(wanted)]
@@ -179,7 +179,7 @@ class KnownHosts:
         return tuple(entry for line in lines if (entry := line.entry()) is not None)
 
     def _read(self, file: str) -> None:
-        self._seen[file] = _Seen()
+        self._seen[file] = _ReadSoFar()
         try:
             with _opened(file, os.O_RDONLY) as descriptor:
                 self._take(file, descriptor)
@@ -194,9 +194,9 @@ class KnownHosts:
     def _take(self, file: str, descriptor: int) -> None:
         """Read what was not read yet: all of it, or what has been added since."""
         status = os.fstat(descriptor)
-        seen = self._seen.setdefault(file, _Seen())
+        seen = self._seen.setdefault(file, _ReadSoFar())
         if seen.identity != (status.st_dev, status.st_ino) or status.st_size < seen.size:
-            seen = self._seen[file] = _Seen((status.st_dev, status.st_ino))
+            seen = self._seen[file] = _ReadSoFar((status.st_dev, status.st_ino))
         data = _from(descriptor, seen.size)
         if seen.size + len(data) > MOST_BYTES:
             self._unread.append(f"{file}: it is larger than {bytes_text(MOST_BYTES)}: only its beginning was read")

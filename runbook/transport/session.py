@@ -290,7 +290,7 @@ class Session:
             whole = how.ours(arguments) == arguments
             return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
 
-    def _there(self, name: str) -> tuple[Session, container.Host] | None:
+    def _there(self, name: str) -> tuple[Session, container.AskedOnHost] | None:
         """The session on the container's host, and what this program is asked there; None where it looks only here."""
         if self.outside is None or (how := container.ON_THE_HOST.get(name)) is None:
             return None

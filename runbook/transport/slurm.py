@@ -22,7 +22,7 @@ from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.process import ProcessStream
 from runbook.transport.slurm_told import (
-    Job,
+    SlurmJob,
     SlurmNode,
     ended,
     job_in,
@@ -69,7 +69,7 @@ class Allocations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[object, tuple[float, Job | Mapping[str, SlurmNode] | Unreachable]] = {}
+        self._told: dict[object, tuple[float, SlurmJob | Mapping[str, SlurmNode] | Unreachable]] = {}
 
     def connect(self, node: Node) -> SlurmStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
@@ -204,7 +204,7 @@ def _no_munge() -> Unreachable | None:
     return refusal(f"munge: {done.stderr}", "") if done.returncode else None
 
 
-def job_of(number: str) -> Job:
+def job_of(number: str) -> SlurmJob:
     """What Slurm knows of a job. Raises Unreachable."""
     return job_in(ask("scontrol", "--details", "show", "job", number, about=number), number)
 

@@ -53,7 +53,7 @@ RUNNING = ("RUNNING", "CONFIGURING")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """`gpus`: the device indices of each node, as Slurm numbers them on the whole node; none where the job has none."""
 
     id: str
@@ -81,7 +81,7 @@ def hosts(text: str) -> tuple[str, ...]:
     return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
 
 
-def job_in(text: str, number: str) -> Job:
+def job_in(text: str, number: str) -> SlurmJob:
     """Of `scontrol --details show job`. Raises Unreachable for a text that is none, and for more jobs than one."""
     records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record.startswith("JobId=")]
     if len(records) > 1:
@@ -98,7 +98,7 @@ def job_in(text: str, number: str) -> Job:
             gpus.update(dict.fromkeys(hosts(match[1]), _indices(match[2])))
         limit = _value(record, "TimeLimit")
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
-        return Job(_value(record, "JobId"), state, reason, int(restarts), nodes, limit, gpus)
+        return SlurmJob(_value(record, "JobId"), state, reason, int(restarts), nodes, limit, gpus)
     except (IndexError, ValueError) as error:
         raise Unreachable(
             "tool-output-unknown",
@@ -220,7 +220,7 @@ def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
     )
 
 
-def ended(job: Job, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
+def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
     """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
     evidence = (*seen, *about)

@@ -27,7 +27,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.known_hosts import Known, KnownHosts
-from runbook.transport.ssh_config import Target, host_port, resolve
+from runbook.transport.ssh_config import LoginTarget, host_port, resolve
 from runbook.transport.ssh_dial import NO_FILES, Transport, dial, through
 from runbook.transport.ssh_errors import (
     ChangedKey,
@@ -89,7 +89,7 @@ class Logins:
         gateway = self._gateway(target, node) if target.jump else None
         return SshStream(self._login(target, node.name, gateway), node, target)
 
-    def _gateway(self, target: Target, node: Node) -> fabric.Connection:
+    def _gateway(self, target: LoginTarget, node: Node) -> fabric.Connection:
         """A connection to the last jump host before the target, by way of those before it."""
         gateway: fabric.Connection | None = None
         way = ""
@@ -109,9 +109,9 @@ class Logins:
         assert gateway is not None
         return gateway
 
-    def _hops(self, target: Target, node: Node) -> list[tuple[str, Target]]:
+    def _hops(self, target: LoginTarget, node: Node) -> list[tuple[str, LoginTarget]]:
         """The jump hosts in the order of the way there. The first of a list may have a jump host of its own."""
-        hops: list[tuple[str, Target]] = []
+        hops: list[tuple[str, LoginTarget]] = []
         places = [(target.host, target.port)]
         left = target.jump
         while left:
@@ -143,7 +143,7 @@ class Logins:
             left = before or hop.jump
         return hops
 
-    def _login(self, target: Target, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
+    def _login(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
         """Log in, trying again for a short while when the server turns us away before saying a word."""
         deadline = time.monotonic() + INSIST_S
         pause = 0.2
@@ -156,7 +156,7 @@ class Logins:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    def _login_once(self, target: Target, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
+    def _login_once(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
         keys = [self._keys(path) for path in target.keys]
         if target.explicit_key and keys[0].wrong:
             raise key_unusable(keys[0], name)
@@ -237,7 +237,7 @@ class SshStream:
 
     unanswered: ClassVar[str] = "ssh-unreachable"
 
-    def __init__(self, connection: fabric.Connection, node: Node, target: Target) -> None:
+    def __init__(self, connection: fabric.Connection, node: Node, target: LoginTarget) -> None:
         self._connection = connection
         self._stderr = b""
         try:
@@ -306,7 +306,7 @@ class _Verify(paramiko.MissingHostKeyPolicy):
     """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the user's
     own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another key."""
 
-    def __init__(self, target: Target, known_hosts: KnownHosts, known: Known) -> None:
+    def __init__(self, target: LoginTarget, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target
         self._known_hosts = known_hosts
         self._known = known

@@ -20,7 +20,7 @@ from runbook.model.inventory import Ssh
 
 
 @dataclass(frozen=True)
-class Target:
+class LoginTarget:
     """Where and how to log in, after the inventory, ssh_config and ssh's defaults were folded."""
 
     host: str
@@ -59,7 +59,7 @@ class Target:
         return (self.entry,) if self.entry == self.known_as else (self.entry, self.known_as)
 
 
-def resolve(host: str, ssh: Ssh) -> Target:
+def resolve(host: str, ssh: Ssh) -> LoginTarget:
     """Fold the inventory's settings, ssh_config (with Include and ProxyJump) and ssh's defaults."""
     options = _ssh_g(host, ssh)
 
@@ -90,7 +90,7 @@ def resolve(host: str, ssh: Ssh) -> Target:
         candidates = [path(name) for name in options.get("identityfile", [])]
         keys = tuple(name for name in candidates if _is_there(Path(name)))
     real = one("hostname") or host
-    return Target(
+    return LoginTarget(
         host=real.strip("[]"),
         port=ssh.port or int(one("port") or 22),
         user=ssh.user or one("user") or _login(),

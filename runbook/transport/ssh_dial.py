@@ -21,7 +21,7 @@ import paramiko
 
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
-from runbook.transport.ssh_config import Target
+from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.ssh_wire import Wire
 
 SMALL = 1000
@@ -173,7 +173,7 @@ class Transport(paramiko.Transport):
         raise paramiko.BadAuthenticationType("the key was taken, and more is asked for", ["keyboard-interactive"])
 
 
-def dial(target: Target, name: str) -> Wire:
+def dial(target: LoginTarget, name: str) -> Wire:
     """A TCP connection, so that name, route, refusal and silence are told apart before SSH begins."""
     if target.proxy_command:
         return Wire(ProxyCommand(_filled_in(target)))
@@ -212,12 +212,12 @@ def dial(target: Target, name: str) -> Wire:
     return Wire(sock)
 
 
-def _filled_in(target: Target) -> str:
+def _filled_in(target: LoginTarget) -> str:
     values = {"%h": target.host, "%p": str(target.port), "%r": target.user, "%n": target.known_as, "%%": "%"}
     return re.sub(r"%.", lambda token: values.get(token[0], token[0]), target.proxy_command or "")
 
 
-def _no_way(target: Target, name: str, error: OSError) -> Unreachable:
+def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
     code = errno.errorcode.get(error.errno or 0, "")
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
     if error.errno == errno.EADDRNOTAVAIL and ":" not in target.host:
@@ -242,7 +242,7 @@ def _no_way(target: Target, name: str, error: OSError) -> Unreachable:
     )
 
 
-def _answers(target: Target) -> bool:
+def _answers(target: LoginTarget) -> bool:
     """Whether TCP opens from here: what one machine reaches and another does not is up."""
     try:
         _connect(target.host, target.port, min(1.0, target.timeout_s)).close()
@@ -254,7 +254,7 @@ def _answers(target: Target) -> bool:
 PROHIBITED = 1  # RFC 4254, section 5.1
 
 
-def through(gateway: fabric.Connection, target: Target, name: str) -> Wire:
+def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
     """A connection that the jump host makes for us. What the jump host says of it decides who is to blame."""
     where, jump = f"{target.host} port {target.port}", gateway.original_host
     transport = gateway.transport

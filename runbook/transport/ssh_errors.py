@@ -8,8 +8,8 @@ import paramiko
 
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
-from runbook.transport.known_hosts import Entry, Known
-from runbook.transport.ssh_config import Target
+from runbook.transport.known_hosts import Known, KnownHost
+from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.ssh_keys import KeyFile
 from runbook.transport.ssh_wire import Wire
 
@@ -26,7 +26,7 @@ class ChangedKey(Exception):
     """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as OpenSSH
     has it: who stands in between has only to make one of a type that is not known."""
 
-    def __init__(self, key: paramiko.PKey, known: Sequence[Entry]) -> None:
+    def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
         self.key = key
         self.entry = next((entry for entry in known if entry.kind == key.get_name()), known[0])
 
@@ -34,7 +34,7 @@ class ChangedKey(Exception):
 class RevokedKey(Exception):
     """A host key that `entry` says is not to be trusted any more."""
 
-    def __init__(self, key: paramiko.PKey, entry: Entry) -> None:
+    def __init__(self, key: paramiko.PKey, entry: KnownHost) -> None:
         self.key = key
         self.entry = entry
 
@@ -64,7 +64,7 @@ TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
 
 def why(
     error: Exception,
-    target: Target,
+    target: LoginTarget,
     name: str,
     wire: Wire | None = None,
     transport: paramiko.Transport | None = None,
@@ -133,7 +133,7 @@ def why(
     )
 
 
-def _unknown(error: UnknownKey, target: Target, name: str) -> Unreachable:
+def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
     kind, known = error.key.get_name(), error.known
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
     says = f"{name}: {target.entry} shows a {kind} host key that no known_hosts file has"
@@ -154,7 +154,7 @@ def _unknown(error: UnknownKey, target: Target, name: str) -> Unreachable:
     )
 
 
-def _not_remembered(error: NotRemembered, target: Target, name: str) -> Unreachable:
+def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
     return Unreachable(
         "ssh-host-key-unknown",
         f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in {error.file}: "
@@ -170,7 +170,7 @@ def _quoted(entry: str) -> str:
     return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
 
 
-def _learn(target: Target, file: str) -> str:
+def _learn(target: LoginTarget, file: str) -> str:
     """The command that writes the host's present key into a known_hosts file."""
     if target.jump or target.proxy_command:  # no way there for ssh-keyscan
         jump = f"-J {word(target.jump)} " if target.jump else ""
@@ -180,7 +180,7 @@ def _learn(target: Target, file: str) -> str:
     return f"ssh-keyscan -p {target.port} {word(target.host)}{rename} >> {word(file)}"
 
 
-def _revoked(error: RevokedKey, target: Target, name: str) -> Unreachable:
+def _revoked(error: RevokedKey, target: LoginTarget, name: str) -> Unreachable:
     return Unreachable(
         "ssh-host-key-changed",
         f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
@@ -190,7 +190,7 @@ def _revoked(error: RevokedKey, target: Target, name: str) -> Unreachable:
     )
 
 
-def _changed(error: ChangedKey, target: Target, name: str) -> Unreachable:
+def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
     file = error.entry.place.rpartition(":")[0]
     shown, known = error.key.get_name(), error.entry.kind
     return Unreachable(
@@ -206,7 +206,7 @@ def _changed(error: ChangedKey, target: Target, name: str) -> Unreachable:
     )
 
 
-def _turned_away(target: Target, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
+def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ...]) -> TurnedAway:
     where = f"{target.host} port {target.port}"
     if "Not allowed at this time" in words:
         return TurnedAway(
@@ -227,7 +227,7 @@ def _turned_away(target: Target, name: str, words: str, seen: tuple[str, ...]) -
 
 def _refused(
     error: paramiko.AuthenticationException,
-    target: Target,
+    target: LoginTarget,
     name: str,
     keys: Sequence[KeyFile],
     seen: tuple[str, ...],
@@ -274,7 +274,7 @@ def _refused(
     )
 
 
-def _too_many_keys(target: Target, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
     files = [key.path for key in keys if key.wrong is None]
     return Unreachable(
         "ssh-auth-failed",
@@ -286,7 +286,7 @@ def _too_many_keys(target: Target, name: str, keys: Sequence[KeyFile], seen: tup
     )
 
 
-def _nothing_to_offer(target: Target, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
+def _nothing_to_offer(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
     if wrong := [key for key in keys if key.wrong]:
         return key_unusable(wrong[0], name, _unusable(wrong))
     return Unreachable(
@@ -311,7 +311,7 @@ def _unusable(keys: Sequence[KeyFile]) -> tuple[str, ...]:
 
 
 def _nothing_in_common(
-    error: Exception, target: Target, name: str, wire: Wire, transport: paramiko.Transport | None
+    error: Exception, target: LoginTarget, name: str, wire: Wire, transport: paramiko.Transport | None
 ) -> Unreachable:
     """Both lists, of the first kind of algorithm in which the two sides share none."""
     theirs = wire.offers()

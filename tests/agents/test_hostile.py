@@ -38,14 +38,14 @@ from runbook.agent.protocol import (
     REPLACED,
     STDERR,
     STDOUT,
-    Beat,
+    AgentHello,
+    ChannelRefused,
     Denied,
     Ended,
     Enrolment,
     Heard,
-    Hello,
+    Heartbeat,
     Open,
-    Refused,
     Welcome,
     said,
 )
@@ -118,7 +118,7 @@ def test_a_token_opens_its_own_sockets_and_no_other(world: World) -> None:
             raise AssertionError("it was let in")
     with pytest.raises(InvalidStatus), world.dial(one.token, f"/agent/channel/{'0' * 32}"):
         raise AssertionError("it was let in")
-    other.say(Refused(order.channel, "not mine to refuse"))
+    other.say(ChannelRefused(order.channel, "not mine to refuse"))
     with world.dial(one.token, f"/agent/channel/{order.channel}") as channel:
         stream = opening()
         channel.send(STDOUT + b"it is mine")
@@ -128,14 +128,22 @@ def test_a_token_opens_its_own_sockets_and_no_other(world: World) -> None:
         stream.close()
 
 
-WORDS: list[str | bytes] = [b"\x00", "", "{}", "[" * 100_000, said(Beat(1)), said(Welcome("x", "y")), "x" * 300_000]
+WORDS: list[str | bytes] = [
+    b"\x00",
+    "",
+    "{}",
+    "[" * 100_000,
+    said(Heartbeat(1)),
+    said(Welcome("x", "y")),
+    "x" * 300_000,
+]
 
 
 def test_what_no_agent_says_ends_its_own_socket_and_no_other(world: World) -> None:
     good = world.connected("good")
     for at, words in enumerate(WORDS):
         bad = world.connected(f"bad-{at}")
-        if words != said(Beat(1)):
+        if words != said(Heartbeat(1)):
             bad.say(words)
             with pytest.raises(ConnectionClosed):
                 hear_all(bad.socket)
@@ -143,7 +151,7 @@ def test_what_no_agent_says_ends_its_own_socket_and_no_other(world: World) -> No
             first.send(words)
             with pytest.raises(ConnectionClosed):
                 hear_all(first)
-    good.say(Beat(5))
+    good.say(Heartbeat(5))
     assert good.hear() == Heard(5)
     assert world.state("good") == "ONLINE"
 
@@ -153,7 +161,7 @@ def test_a_flood_of_beats_is_read_slowly_and_holds_up_nobody(world: World) -> No
     flood = threading.Thread(target=_flood, args=(bad,))
     flood.start()
     for number in range(1, 11):
-        good.say(Beat(number))
+        good.say(Heartbeat(number))
         assert good.hear() == Heard(number)
     bad.socket.close()
     flood.join(60)
@@ -163,18 +171,18 @@ def test_a_flood_of_beats_is_read_slowly_and_holds_up_nobody(world: World) -> No
 def _flood(agent: Agent) -> None:
     with contextlib.suppress(ConnectionClosed, OSError):
         for number in range(100_000):
-            agent.say(Beat(number))
+            agent.say(Heartbeat(number))
 
 
 def test_a_replaced_agent_is_told_so_and_cannot_come_back(world: World) -> None:
     agent = world.connected("n1")
     with world.dial(agent.token) as newer:
-        newer.send(said(Hello(PROTOCOL, "0.1.0", "cd" * 16, "n1", "here")))
+        newer.send(said(AgentHello(PROTOCOL, "0.1.0", "cd" * 16, "n1", "here")))
         told = agent.hear()
         assert isinstance(told, Denied)
         assert told.code == REPLACED
         with world.dial(agent.token) as back:
-            back.send(said(Hello(PROTOCOL, "0.1.0", "ab" * 16, "n1", "here")))
+            back.send(said(AgentHello(PROTOCOL, "0.1.0", "ab" * 16, "n1", "here")))
             with pytest.raises(ConnectionClosed) as closed:
                 hear_all(back)
             assert closed.value.rcvd is not None
@@ -186,7 +194,7 @@ def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, mo
     opening = in_thread(lambda: AgentStream(node("n1"), "", looks=False))
     order = agent.hear()
     assert isinstance(order, Open)
-    agent.say(Refused(order.channel, "agent.yml \x1b[31m says no"))
+    agent.say(ChannelRefused(order.channel, "agent.yml \x1b[31m says no"))
     refused = opening()
     assert isinstance(refused, Unreachable)
     assert refused.cause == "agent-lost"
@@ -292,7 +300,7 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
         "[" * 50_000,
         "x" * 400_000,
         '{"say":"open","channel":"../../etc","command":"touch x","python":"","workdir":""}',
-        said(Beat(1)),
+        said(Heartbeat(1)),
         said(Open("ab" * 16, "true", "", "")),
         said(Denied(4999, "no \x1b]0;title\x07", "do this")),
     ]

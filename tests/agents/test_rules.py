@@ -18,7 +18,7 @@ pytest.importorskip("websockets")
 
 from runbook.agent.order_filter import LOOKS, NotAllowed, OrderFilter
 from runbook.agent.protocol import Open
-from runbook.agent.rules import Rules, read_rules
+from runbook.agent.rules import OwnerRules, read_rules
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.bootstrap import first_input
@@ -28,7 +28,7 @@ from runbook.transport.process import ProcessStream
 class Gated(ProcessStream):
     """A supervisor of this machine behind the gate, as an agent starts it."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: OwnerRules) -> None:
         self.gate = OrderFilter(rules)
         super().__init__(["/bin/sh", "-c", self.gate.command])
 
@@ -41,7 +41,7 @@ class Gated(ProcessStream):
             raise OSError(str(error)) from None
 
 
-def session(workdir: Path, rules: Rules, config: Mapping[str, Any] | None = None) -> Session:
+def session(workdir: Path, rules: OwnerRules, config: Mapping[str, Any] | None = None) -> Session:
     told = {"run_id": "run", "node": "n", "workdir": str(workdir), "keep": False, "again": False, **(config or {})}
     return Session("n", Gated(rules), told, "/bin/sh", 30.0)
 
@@ -49,7 +49,7 @@ def session(workdir: Path, rules: Rules, config: Mapping[str, Any] | None = None
 @pytest.fixture
 def gated(tmp_path: Path) -> Iterator[Session]:
     workdir = tmp_path / "work"
-    made = session(workdir, Rules(None, (str(workdir),), True))
+    made = session(workdir, OwnerRules(None, (str(workdir),), True))
     yield made
     made.goodbye()
     assert list(workdir.iterdir()) == []
@@ -91,11 +91,11 @@ def test_what_the_server_sends_as_a_program_is_not_run(gated: Session, tmp_path:
 )
 def test_a_runs_folder_lies_where_it_may(config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        session(tmp_path / "work", Rules(None, (str(tmp_path / "work"),), True), config)
+        session(tmp_path / "work", OwnerRules(None, (str(tmp_path / "work"),), True), config)
 
 
 def opened() -> OrderFilter:
-    gate = OrderFilter(Rules())
+    gate = OrderFilter(OwnerRules())
     assert gate.feed(first_input("/usr/bin/evil")) == first_input(sys.executable)
     return gate
 
@@ -130,7 +130,7 @@ def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
         json.dumps({"do": "put", "id": 7, "path": "x", "bytes": 11}).encode() + b"\n" + zlib.compress(b"")[:8] + b"xyz"
     )
     beat = json.dumps({"do": "beat", "echo": "e"}).encode() + b"\n"
-    data, gate, passed = first_input("python 3") + order + beat, OrderFilter(Rules()), b""
+    data, gate, passed = first_input("python 3") + order + beat, OrderFilter(OwnerRules()), b""
     for cut in [*cuts, len(data)]:
         passed += gate.feed(data[:cut])
         data = data[cut:]
@@ -142,15 +142,15 @@ def test_it_matters_not_how_the_bytes_are_cut(cuts: list[int]) -> None:
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\n", b"x" * (2 << 20), b"exit #999999999999\n", b"\x00\n"])
 def test_what_is_no_stream_of_ours_ends(data: bytes) -> None:
     with pytest.raises(NotAllowed):
-        OrderFilter(Rules()).feed(data)
+        OrderFilter(OwnerRules()).feed(data)
 
 
 def test_rules_are_read_and_what_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
     file = tmp_path / "agent.yml"
-    assert read_rules(file) == Rules()
+    assert read_rules(file) == OwnerRules()
     file.write_text("users: [ann]\nworkdirs: [/scratch]\ncommands: look\n")
     rules = read_rules(file)
-    assert rules == Rules(frozenset({"ann"}), ("/scratch",), True)
+    assert rules == OwnerRules(frozenset({"ann"}), ("/scratch",), True)
 
     def order(person: str, workdir: str) -> Open:
         return Open("0" * 32, "", "", workdir, person)

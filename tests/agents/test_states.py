@@ -23,21 +23,21 @@ from runbook.agent.protocol import (
     REVOKED,
     SUSPECT_S,
     TOO_OLD,
-    Beat,
+    AgentHello,
     Denied,
     Enrolment,
     FromServer,
-    Hello,
-    Job,
+    Heartbeat,
+    JobProcess,
     ProtocolError,
     from_agent,
     from_server,
     said,
 )
-from runbook.serve.agents.fleet import Fleet, Link, Member, NotEnrolled
-from runbook.serve.agents.states import Awake, spoken, state_of
+from runbook.serve.agents.fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
+from runbook.serve.agents.states import AwakeClock, spoken, state_of
 from runbook.serve.changed import Changed
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 
 
@@ -52,14 +52,14 @@ class World:
 
     def begun(self) -> Fleet:
         """As the server does when it starts."""
-        return Fleet(self.store, Settings(self.data), Changed(), lambda: self.time)
+        return Fleet(self.store, ServeSettings(self.data), Changed(), lambda: self.time)
 
-    def enrolled(self, name: str, **options: Any) -> Member:
+    def enrolled(self, name: str, **options: Any) -> EnrolledNode:
         secret = Enrolment.of(self.fleet.enrol("ann", **options)).secret
         _, token = self.fleet.enrolled(secret, name)
         return self.member(token)
 
-    def member(self, token: str) -> Member:
+    def member(self, token: str) -> EnrolledNode:
         found = self.fleet.by_token(token)
         assert found is not None
         return found
@@ -76,21 +76,21 @@ class World:
         return found.state
 
 
-def link() -> Link:
+def link() -> ControlSocket:
     async def send(message: FromServer) -> None:
         raise AssertionError(f"nobody is to be sent {message}")
 
     async def close(denied: Denied | None) -> None:
         raise AssertionError(f"nobody is to be told {denied}")
 
-    return Link("", "", send, close)
+    return ControlSocket("", "", send, close)
 
 
-def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCOL) -> Hello:
-    return Hello(protocol, "0.1.0", incarnation * 32, "host", machine)
+def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCOL) -> AgentHello:
+    return AgentHello(protocol, "0.1.0", incarnation * 32, "host", machine)
 
 
-def greet(world: World, member: Member, word: Hello) -> tuple[Link, Denied | None]:
+def greet(world: World, member: EnrolledNode, word: AgentHello) -> tuple[ControlSocket, Denied | None]:
     made = link()
     made.incarnation, made.machine = word.incarnation, word.machine
     return made, world.fleet.greet(member, word, "10.0.0.1", made)
@@ -115,8 +115,8 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     world.pass_s(LOST_S - SUSPECT_S)
     assert world.state("gn1") == "LOST"
     assert world.fleet.status("gn1").cause == "agent-lost"
-    job = Job("j", 1, "rank-0.gn1.l0", [0])
-    assert world.fleet.heard(member, here, Beat(1, jobs=[job]))
+    job = JobProcess("j", 1, "rank-0.gn1.l0", [0])
+    assert world.fleet.heard(member, here, Heartbeat(1, jobs=[job]))
     assert world.state("gn1") == "ONLINE"
     assert world.fleet.status("gn1").cause is None
     found = world.fleet.node("gn1")
@@ -159,7 +159,7 @@ def test_a_beat_over_a_link_that_was_replaced_counts_for_nothing(world: World) -
     member = world.enrolled("gn1")
     old, _ = greet(world, member, hello("a"))
     greet(world, member, hello("b"))
-    assert not world.fleet.heard(member, old, Beat(1))
+    assert not world.fleet.heard(member, old, Heartbeat(1))
 
 
 def test_a_copy_on_another_machine_is_refused_while_the_first_is_heard(world: World) -> None:
@@ -249,7 +249,7 @@ def test_a_state_is_one_of_six_and_silence_never_makes_it_better(
 
 @given(st.lists(st.floats(0, 1e5), max_size=50))
 def test_the_clock_of_silence_runs_no_faster_than_time_and_not_while_the_server_sleeps(pauses: list[float]) -> None:
-    clock, now = Awake(0.0), 0.0
+    clock, now = AwakeClock(0.0), 0.0
     for pause in pauses:
         before, now = clock.seconds, now + pause
         assert before <= clock.tick(now) <= before + min(pause, 2.0) + 1e-6
@@ -287,7 +287,7 @@ def test_an_enrolment_string_survives_being_wrapped_by_a_terminal(secret: str, s
 
 
 def test_messages_survive_the_wire() -> None:
-    beat = Beat(7, True, [0.5], 4, [], [Job("j", 1, "n", [0, 1], 12, "ended", -9, "10", 3.0)])
+    beat = Heartbeat(7, True, [0.5], 4, [], [JobProcess("j", 1, "n", [0, 1], 12, "ended", -9, "10", 3.0)])
     assert from_agent(said(beat)) == beat
     with pytest.raises(ProtocolError):
         from_agent(said(beat) + " " * (1 << 20))

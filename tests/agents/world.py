@@ -12,11 +12,11 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from runbook.agent.protocol import PROTOCOL, Enrolment, FromAgent, FromServer, Hello, Welcome, from_server, said
+from runbook.agent.protocol import PROTOCOL, AgentHello, Enrolment, FromAgent, FromServer, Welcome, from_server, said
 from runbook.serve.agents import Fleet
 from runbook.serve.app import create_app
 from runbook.serve.listen import listening, server_of
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 
 DEADLINE_S = 60.0
 
@@ -43,7 +43,7 @@ class World:
         """A new node whose agent has been let in."""
         token = self.token(name)
         agent = Agent(self, token, self.held.enter_context(self.dial(token)))
-        agent.say(Hello(PROTOCOL, "0.1.0", "ab" * 16, name, "here"))
+        agent.say(AgentHello(PROTOCOL, "0.1.0", "ab" * 16, name, "here"))
         assert isinstance(agent.hear(), Welcome)
         return agent
 
@@ -71,7 +71,7 @@ class Agent:
 @contextlib.contextmanager
 def server(data: Path) -> Iterator[World]:
     listener = listening("127.0.0.1", 0)
-    settings = Settings(data, "127.0.0.1", listener.getsockname()[1])
+    settings = ServeSettings(data, "127.0.0.1", listener.getsockname()[1])
     app = create_app(settings)
     running = server_of(app, settings)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})

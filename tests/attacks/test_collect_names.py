@@ -24,7 +24,7 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import archive_files, packed
-from runbook.collect.entries import Absent, Entry
+from runbook.collect.entries import Absent, ArchiveFile
 from runbook.collect.gather import scrubbed
 from runbook.collect.members import Taken, refused
 from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
@@ -93,11 +93,11 @@ def told_by(name: str, said: object) -> NodeAnswer:
 
 
 def archived(
-    *entries: Entry, scrubber: Scrubber | None = None, **said: object
+    *entries: ArchiveFile, scrubber: Scrubber | None = None, **said: object
 ) -> tuple[dict[str, bytes], list[NodeAnswer]]:
     """The members of an archive with these answers, by node."""
     nodes = [told_by(name, answer) for name, answer in said.items()]
-    found: list[Entry | Absent] = [*entries]
+    found: list[ArchiveFile | Absent] = [*entries]
     for node in nodes:
         found += [*node.entries, *node.absent]
     files = archive_files(scrubbed(found, nodes, scrubber or Scrubber()), "x", 1e9)
@@ -153,7 +153,7 @@ def test_whatever_a_node_answers_its_files_are_its_own(hostile: object) -> None:
 @given(paths=st.lists(NAMES, max_size=12))
 def test_names_from_anywhere_pass_one_place(paths: list[str]) -> None:
     """Of a run's logs as well, whose names may be another's."""
-    entries = [Entry(f"run/logs/{path}", f"{number}\n") for number, path in enumerate(paths)]
+    entries = [ArchiveFile(f"run/logs/{path}", f"{number}\n") for number, path in enumerate(paths)]
     files, _ = archived(*entries)
     assert_harmless(list(files))
     listed = json.loads(files["manifest.json"])["files"]
@@ -302,7 +302,7 @@ def test_mutated_files_of_a_run_are_read_all_the_same(
         run = read_run(folder)
         assert run is not None
         assert run.started is None or run.started > 0
-        found = scrubbed([*run_entries(run), Entry("playbook.yml", one, "yaml")], [], Scrubber(["s3cr3t"]))
+        found = scrubbed([*run_entries(run), ArchiveFile("playbook.yml", one, "yaml")], [], Scrubber(["s3cr3t"]))
         assert_harmless(list(archive_files(found, "x", 1e9)))
         assert {one.path for one in found.entries} | {one.what for one in found.absent} >= {"run/result.json"}
 
@@ -324,7 +324,7 @@ def test_no_symlink_leads_out_of_a_run(tmp_path: Path) -> None:
         place.symlink_to(outside if "." not in name else outside / "id_ed25519")
         run = read_run(folder)
         assert run is not None
-        found = [one for one in run_entries(run) if isinstance(one, Entry)]
+        found = [one for one in run_entries(run) if isinstance(one, ArchiveFile)]
         assert not any("OUTSIDE" in one.text for one in found), name
 
 
@@ -338,7 +338,7 @@ def test_pipes_and_sockets_in_a_run_keep_nobody_waiting(tmp_path: Path) -> None:
         there.bind(str(folder / "logs" / "b.log"))
         run = read_run(folder)
         assert run is not None
-        assert [one.path for one in run_entries(run) if isinstance(one, Entry)] == ["run/result.json"]
+        assert [one.path for one in run_entries(run) if isinstance(one, ArchiveFile)] == ["run/result.json"]
 
 
 def test_a_run_that_names_a_file_that_is_no_inventory_does_not_take_it_along(
@@ -377,7 +377,7 @@ def test_a_login_that_is_a_word_goes_where_it_is_a_login_and_nowhere_else(word: 
     scrubber.people.add(word, home=f"/srv/people/{word}")
     plain = AS_A_WORD.format(word)
     files, _ = archived(
-        Entry("run/logs/a.log", plain + "".join(AS_A_LOGIN).format(word)),
+        ArchiveFile("run/logs/a.log", plain + "".join(AS_A_LOGIN).format(word)),
         scrubber=scrubber,
         node_a={**ANSWER, "answers": [{**GOOD, "name": f"{word}/{word}", "out": plain}]},
     )
@@ -398,8 +398,8 @@ def test_names_of_members_are_those_that_we_made(names: list[str]) -> None:
     for name in names:
         scrubber.people.add(name, home=f"/home/{name}")
     tools = [{**GOOD, "name": name} for name in OURS]
-    honest, _ = archived(Entry("run/logs/x.log", "x\n"), node_a={**ANSWER, "answers": tools})
-    files, _ = archived(Entry("run/logs/x.log", "x\n"), scrubber=scrubber, node_a={**ANSWER, "answers": tools})
+    honest, _ = archived(ArchiveFile("run/logs/x.log", "x\n"), node_a={**ANSWER, "answers": tools})
+    files, _ = archived(ArchiveFile("run/logs/x.log", "x\n"), scrubber=scrubber, node_a={**ANSWER, "answers": tools})
     assert list(files) == list(honest)
 
 

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from profiles import examples, one_in
 
 from runbook.cli.main import main
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import MARK, RankLogs
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import End
+from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, file_name
 from runbook.model.redact import Redactor
@@ -362,7 +362,7 @@ def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) ->
     assert pair.drain(0.0)
     pair.lose("node-b", Unreachable("tool-output-unknown", "what it said is not what our programs say", "look at it"))
     assert (a.state, a.lost) == ("ended", None)
-    told = {one.node: one for one in judge_attempt(pair, End("failed", b), {})}
+    told = {one.node: one for one in judge_attempt(pair, WatchEnd("failed", b), {})}
     assert {one.verdict for one in told.values()} == {Verdict.UNKNOWN}
     assert [told["node-b"].findings[0].cause, told["node-a"].findings[0].cause] == ["tool-output-unknown", "peer-died"]
 
@@ -372,7 +372,7 @@ def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) ->
 )
 def test_a_rank_that_prints_what_looks_like_ours_stops_nothing(tmp_path: Path, line: bytes) -> None:
     stops: list[Any] = []
-    place = Place("rank-00001.node-b.l0", "node-b", 0, (1,))
+    place = ProcessSpec("rank-00001.node-b.l0", "node-b", 0, (1,))
     logs = RankLogs(tmp_path, "attempt-01", Redactor(()), lambda *_: None, lambda _, event: stops.append(event))
     logs.take(place, f"{place.name}.err", MARK + line + b"\n", 0)
     assert stops == ([{"event": "odd"}] if b"odd" in line else [])

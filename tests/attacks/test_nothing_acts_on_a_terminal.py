@@ -31,7 +31,7 @@ from runbook.model.visible import json_visible, visible, visible_lines
 from runbook.report.console import Console
 from runbook.report.jsonl import to_json
 from runbook.report.junit import junit
-from runbook.report.output import Stream, carried, standard_streams, stderr, stdout
+from runbook.report.output import OutputStream, carried, standard_streams, stderr, stdout
 
 PACKAGE = Path(runbook.__file__).parent
 HOSTILE = {
@@ -160,7 +160,7 @@ def test_what_libraries_print_comes_by_here_as_well(hostile: str, capfd: pytest.
 
 @given(TEXT)
 def test_a_line_stays_one_line(text: str) -> None:
-    stream, file = Stream("stdout"), io.StringIO()
+    stream, file = OutputStream("stdout"), io.StringIO()
     before, sys.stdout = sys.stdout, file
     try:
         stream.line(text)
@@ -173,7 +173,7 @@ def test_a_reader_that_has_gone_ends_nothing() -> None:
     """`runbook logs -f JOB | head`: the following asks `unread`, and ends by itself."""
     read, write = os.pipe()
     os.close(read)
-    stream, before = Stream("stdout"), sys.stdout
+    stream, before = OutputStream("stdout"), sys.stdout
     with os.fdopen(write, "w", buffering=1) as file:
         sys.stdout = file
         try:

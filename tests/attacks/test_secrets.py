@@ -25,7 +25,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.launch.quote import bat, ps1, sh
 from runbook.model.redact import Redactor, long_enough
@@ -186,7 +186,7 @@ def test_a_secret_across_the_limit_of_a_line(
     logs = RankLogs(
         folder, "attempt-01", Redactor([Secret(secret, "x")]), lambda place, stream, lines: told.extend(lines)
     )
-    place = Place("rank-00000.a.l0", "a", 0, (0,))
+    place = ProcessSpec("rank-00000.a.l0", "a", 0, (0,))
     data = b"#" * (LONGEST_LINE + at) + FORMS[form](secret).encode() + b"\r=" * LONGEST_LINE + end
     for begin in range(0, len(data), size):
         logs.take(place, "rank-00000.a.l0.out", data[begin : begin + size], begin)

@@ -14,7 +14,7 @@ import jinja2
 import runbook
 from runbook.launch.activation import read_activation
 from runbook.launch.probe import PROBE
-from runbook.launch.recipe import Guards, Process, Recipe
+from runbook.launch.recipe import Guards, Recipe, ScriptProcess
 from runbook.launch.script import DIALECTS
 from runbook.launch.stops import stops
 
@@ -48,7 +48,8 @@ def main(nodes: int, gpus: int, out: Path) -> None:
             "RUN_NAME": f"large-{name}",
         }
         ranks = tuple(
-            Process(local, {"RANK": str(number * gpus + local), "LOCAL_RANK": str(local)}) for local in range(gpus)
+            ScriptProcess(local, {"RANK": str(number * gpus + local), "LOCAL_RANK": str(local)})
+            for local in range(gpus)
         )
         folder = out / name
         folder.mkdir(parents=True)

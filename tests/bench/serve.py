@@ -27,7 +27,7 @@ from runbook.report.html.render import render
 from runbook.serve.agents import Fleet
 from runbook.serve.changed import Changed
 from runbook.serve.people import People
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import ASK, HEADER, OPENED, SOCKET, StreamRequest, framed, reachable
 
@@ -70,7 +70,7 @@ class _Bench:
 
     def _enrolled(self) -> tuple[dict[str, str], str]:
         """The token of every node, and that of a person."""
-        settings = Settings(self._data, "127.0.0.1", self._port)
+        settings = ServeSettings(self._data, "127.0.0.1", self._port)
         store = Store(self._data / "serve.db")
         fleet, people = Fleet(store, settings, Changed()), People(store)
         people.add("bench", "admin")

@@ -22,11 +22,11 @@ from runbook.agent.protocol import (
     BEAT_S,
     PROTOCOL,
     STDOUT,
-    Beat,
-    Gpu,
+    AgentHello,
+    GpuLoad,
     Heard,
-    Hello,
-    Job,
+    Heartbeat,
+    JobProcess,
     Open,
     Welcome,
     from_server,
@@ -59,7 +59,7 @@ class Fleet:
                 async with connect(
                     f"{self.url}/agent/control", additional_headers=headers, compression=None, ping_interval=None
                 ) as socket:
-                    await socket.send(said(Hello(PROTOCOL, "0.1.0", incarnation, name, name)))
+                    await socket.send(said(AgentHello(PROTOCOL, "0.1.0", incarnation, name, name)))
                     assert isinstance(from_server(await socket.recv()), Welcome)
                     self.welcomed.append((time.monotonic(), name))
                     wait_s = 1.0
@@ -94,14 +94,16 @@ class Fleet:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
 
-    def beat(self, number: int, count: int) -> Beat:
+    def beat(self, number: int, count: int) -> Heartbeat:
         ranks = range(number * self.ranks, (number + 1) * self.ranks)
         jobs = [
-            Job("20261123-120000-abcdef", 1, f"rank-{rank:05d}", [rank], 4000 + rank, step=str(count), step_age_s=0.4)
+            JobProcess(
+                "20261123-120000-abcdef", 1, f"rank-{rank:05d}", [rank], 4000 + rank, step=str(count), step_age_s=0.4
+            )
             for rank in ranks
         ]
-        gpus = [Gpu(index, "NVIDIA H100 80GB HBM3", 97.0, 70_000.0, 81_559.0) for index in range(self.ranks)]
-        return Beat(count, load=[8.0, 8.0, 8.0], cpus=192, gpus=gpus, jobs=jobs)
+        gpus = [GpuLoad(index, "NVIDIA H100 80GB HBM3", 97.0, 70_000.0, 81_559.0) for index in range(self.ranks)]
+        return Heartbeat(count, load=[8.0, 8.0, 8.0], cpus=192, gpus=gpus, jobs=jobs)
 
     async def channel(self, name: str, headers: dict[str, str], id: str) -> None:
         try:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.judge import End, Judgement, Link, Measured, Role, Verdict, verdict
+from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, verdict
 from runbook.checks.bandwidth.schedule import Schedule
 
 NOISE, TRANSIENTS = 0.03, 0.002
@@ -20,7 +20,7 @@ class Network:
 
     count: int
     leaf_size: int | None = None
-    ends: Mapping[End, float] = field(default_factory=dict)
+    ends: Mapping[Endpoint, float] = field(default_factory=dict)
     links: Mapping[Link, float] = field(default_factory=dict)
     leaf_pairs: Mapping[Link, float] = field(default_factory=dict)
     noise: float = NOISE
@@ -59,7 +59,7 @@ class Network:
 class Search:
     """How one ended: what was told, after how many rounds, and the links of the first round."""
 
-    told: Verdict
+    told: LinksVerdict
     rounds: int
     measured: list[Measured]
 

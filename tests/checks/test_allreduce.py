@@ -14,7 +14,7 @@ from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised
 from runbook.checks.bandwidth.blame import Blame, Charge
 from runbook.checks.base import configure
 from runbook.checks.context import Context
-from runbook.checks.normal import Setting, expect
+from runbook.checks.normal import BandwidthSetting, expect
 from runbook.checks.ranks.gang import Gang
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -130,8 +130,8 @@ def test_the_gate_looks_at_the_largest_size(gate: float, verdict: Verdict) -> No
         assert outcomes[0].metrics["busbw_gbytes"] == 20.0
 
 
-NORMAL = expect(Setting("nccl", (8,), ("NVIDIA H200",) * 8))
-UNHEARD_OF = expect(Setting("nccl", (8,), ("NVIDIA Z1000",) * 8))
+NORMAL = expect(BandwidthSetting("nccl", (8,), ("NVIDIA H200",) * 8))
+UNHEARD_OF = expect(BandwidthSetting("nccl", (8,), ("NVIDIA Z1000",) * 8))
 
 
 def normed(busbw: float, norm: Norm, *, size: int = 16 << 30, blame: Blame | None = None) -> list[Outcome]:

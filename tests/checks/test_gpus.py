@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runbook.checks.context import Facts
 from runbook.checks.readiness.gpus.compare import driver_too_old, driver_warnings
-from runbook.checks.readiness.gpus.judge import Judged, judge_gpus
+from runbook.checks.readiness.gpus.judge import GpuJudgement, judge_gpus
 from runbook.parsers.nvidia import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
 from runbook.parsers.xids import events
 
@@ -40,11 +40,11 @@ def asked(gpu: Facts, **others: Any) -> Facts:
     return {"gpu": gpu, "dmesg": [], "journal": [], "uptime_s": 5000.0, "pci": 2, **others}
 
 
-def causes(judged: Judged) -> list[str]:
+def causes(judged: GpuJudgement) -> list[str]:
     return [finding.cause for finding in (*judged.findings, *judged.unknown)]
 
 
-def healthy(judged: Judged) -> bool:
+def healthy(judged: GpuJudgement) -> bool:
     return not judged.findings and not judged.unknown
 
 
@@ -488,10 +488,10 @@ def test_the_node_with_another_driver_is_told() -> None:
     ],
 )
 def test_a_driver_of_an_older_generation_than_torch(driver: str, torch: str, *, too_old: bool) -> None:
-    finding = driver_too_old(GPUS, Judged(driver="470.1", cuda=driver), torch)
+    finding = driver_too_old(GPUS, GpuJudgement(driver="470.1", cuda=driver), torch)
     assert (finding is not None) == too_old
-    assert driver_too_old(GPUS, Judged(), torch) is None
-    assert driver_too_old(GPUS, Judged(cuda=driver), None) is None
+    assert driver_too_old(GPUS, GpuJudgement(), torch) is None
+    assert driver_too_old(GPUS, GpuJudgement(cuda=driver), None) is None
 
 
 def test_cuda_counts_the_fastest_model_first() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from runbook.checks.network.between import Between
 from runbook.checks.ranks.evidence import gather, main_stack
-from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.checks.ranks.gang import Gang, Halt, RankMember
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.words import progress
 from runbook.model.errors import Unreachable
@@ -34,11 +34,11 @@ def gang() -> Gang:
     return gang_of(cluster(node("node-a"), node("node-b"), node("node-c")))
 
 
-def ended(member: Member, code: int | None) -> None:
+def ended(member: RankMember, code: int | None) -> None:
     member.over, member.code = True, code
 
 
-def survivor(member: Member, text: str = "Connection closed by peer [10.0.0.2]:41234") -> None:
+def survivor(member: RankMember, text: str = "Connection closed by peer [10.0.0.2]:41234") -> None:
     member.failure = {"event": "failed", "cause": None, "text": f"RuntimeError: {text}"}
     ended(member, 1)
 

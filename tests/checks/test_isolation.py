@@ -9,9 +9,9 @@ import pytest
 
 from runbook.checks.bandwidth.blame import blame
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.lanes import Verdict, judge, ring, rounds, second_look, slow_lanes
+from runbook.checks.bandwidth.lanes import LanesVerdict, judge, ring, rounds, second_look, slow_lanes
 from runbook.checks.bandwidth.ranks import uneven
-from runbook.checks.bandwidth.run import Isolation, Layer
+from runbook.checks.bandwidth.run import Isolation, LaneLayer
 from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
 from runbook.parsers.ib_ports import Port
 
@@ -22,7 +22,7 @@ FAST, SLOW = 12.0, 2.0
 ENDS = [f"n{number}" for number in range(9)]
 
 
-def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast: float = FAST) -> Verdict:
+def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast: float = FAST) -> LanesVerdict:
     """What both looks conclude in a world where these lanes are slow."""
 
     def rate(lane: Link) -> float:
@@ -48,15 +48,15 @@ def test_every_end_sends_once_and_receives_once_and_is_on_one_lane_at_a_time(cou
 @pytest.mark.parametrize("guilty", [0, 1, 2])
 def test_a_slow_sender_receiver_node_or_path_is_told_apart(count: int, guilty: int) -> None:
     end, following = ENDS[guilty], ENDS[(guilty + 1) % count]
-    assert looked(count, lambda lane: lane.source == end) == Verdict(sending=(end,))
-    assert looked(count, lambda lane: lane.destination == end) == Verdict(receiving=(end,))
-    assert looked(count, lambda lane: end in (lane.source, lane.destination)) == Verdict((end,), (end,))
+    assert looked(count, lambda lane: lane.source == end) == LanesVerdict(sending=(end,))
+    assert looked(count, lambda lane: lane.destination == end) == LanesVerdict(receiving=(end,))
+    assert looked(count, lambda lane: end in (lane.source, lane.destination)) == LanesVerdict((end,), (end,))
     path = Link(end, following)
-    assert looked(count, lambda lane: lane == path) == Verdict(paths=(path,))
+    assert looked(count, lambda lane: lane == path) == LanesVerdict(paths=(path,))
 
 
 def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
-    assert looked(2, lambda lane: lane.source == "n0") == Verdict(paths=(Link("n0", "n1"),))
+    assert looked(2, lambda lane: lane.source == "n0") == LanesVerdict(paths=(Link("n0", "n1"),))
     assert looked(2, lambda lane: True).clean
     assert looked(2, lambda lane: False).clean
 
@@ -69,7 +69,7 @@ def test_nobody_is_blamed_where_all_are_alike(count: int, gate: float) -> None:
 
 
 def test_a_gate_that_nobody_meets_still_shows_who_is_far_behind() -> None:
-    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0) == Verdict(sending=("n3",))
+    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0) == LanesVerdict(sending=("n3",))
     assert looked(5, lambda lane: lane.source == "n3", gate=1000.0, fast=3.5).clean
 
 
@@ -193,10 +193,10 @@ THREE = gang_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
 PAIRS = gang_of(cluster(node("node-a", processes=2), node("node-b", processes=2))).members
 
 
-def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> Layer:
+def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> LaneLayer:
     one = {Link(*ends): rate for ends, rate in first.items()}
     other = {Link(*ends): rate for ends, rate in (second or {}).items()}
-    return Layer(one, other, verdict=judge(one, other, GATE))
+    return LaneLayer(one, other, verdict=judge(one, other, GATE))
 
 
 ALIKE = layer({("node-a", "node-b"): 2.0, ("node-b", "node-c"): 2.1, ("node-c", "node-a"): 2.2})

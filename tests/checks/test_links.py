@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.bandwidth.findings import Told, as_csv, as_metrics, tell
+from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
 from runbook.checks.bandwidth.judge import Normal
-from runbook.checks.bandwidth.ranks import Halted, Moved, Pair
+from runbook.checks.bandwidth.ranks import Halted, Pair, PairMeasured
 from runbook.checks.bandwidth.run import between
 from runbook.checks.bandwidth.search import Search, leaves, look, starved
 from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
 from runbook.checks.normal import link_floor
-from runbook.checks.normal.expect import Setting
+from runbook.checks.normal.expect import BandwidthSetting
 from runbook.checks.ranks.gang import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
@@ -27,7 +27,7 @@ from .world import cluster, context, gang_of, node
 
 FULL = 5.0  # GB/s, 40 Gbit/s
 
-Rate = Callable[[str, str], Moved]
+Rate = Callable[[str, str], PairMeasured]
 """What a node has of another, by their names."""
 
 
@@ -38,14 +38,14 @@ class Measuring:
         self.nodes, self.moved, self.each = nodes, moved, each
         self.rounds: list[Sequence[Pair]] = []
 
-    def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+    def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
         self.rounds.append(pairs)
         ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
         return {way: self.moved(self.nodes[way[0] // self.each], self.nodes[way[1] // self.each]) for way in ways}
 
 
-def moved(part: float = 1.0, *, waited: float = 0.0, us: float = 20.0, both: float | None = None) -> Moved:
-    return Moved(FULL * part, 0.5 / part, waited, FULL * part if both is None else FULL * both, us)
+def moved(part: float = 1.0, *, waited: float = 0.0, us: float = 20.0, both: float | None = None) -> PairMeasured:
+    return PairMeasured(FULL * part, 0.5 / part, waited, FULL * part if both is None else FULL * both, us)
 
 
 def world(count: int, **options: Any) -> Any:
@@ -62,20 +62,20 @@ def searched(count: int, rate: Rate, *, leaf_size: int | None = None, each: int 
 
 def told(
     count: int, rate: Rate, *, wires: dict[str, Wires] | None = None, floor: float | None = None, **options: Any
-) -> Told:
+) -> LinkFindings:
     done = searched(count, rate, **options)
     return tell(done, gang_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
 
 
-def sound(_source: str, _destination: str) -> Moved:
+def sound(_source: str, _destination: str) -> PairMeasured:
     return moved()
 
 
-def slow_sender(source: str, _destination: str) -> Moved:
+def slow_sender(source: str, _destination: str) -> PairMeasured:
     return moved(0.5 if source == "n2" else 1.0)
 
 
-def causes(found: Told) -> dict[str, list[str]]:
+def causes(found: LinkFindings) -> dict[str, list[str]]:
     return {name: [finding.cause for finding in findings] for name, findings in found.findings.items()}
 
 
@@ -139,7 +139,7 @@ def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
 def test_a_leaf_comes_before_the_names_of_its_nodes(inside: float, says: str) -> None:
     members = {"n4", "n5", "n6", "n7"}
 
-    def rate(source: str, destination: str) -> Moved:
+    def rate(source: str, destination: str) -> PairMeasured:
         if source not in members:
             return moved()
         return moved(inside if destination in members else 0.5)
@@ -179,7 +179,7 @@ def test_one_slow_rail_of_a_node_is_named() -> None:
     members = gang_of(inventory).members
 
     class Rails(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             ways = [way for one, other, _ in pairs for way in ((one, other), (other, one))]
             return {way: moved(0.25 if way[0] == 3 else 1.0) for way in ways}  # the second rank of n1
 
@@ -203,7 +203,7 @@ def test_a_slow_rate_of_somebody_who_had_no_cpu_does_not_count() -> None:
 def test_a_starved_node_is_measured_again_and_then_fine() -> None:
     tries: list[str] = []
 
-    def rate(source: str, destination: str) -> Moved:
+    def rate(source: str, destination: str) -> PairMeasured:
         if source == "n3":
             tries.append(destination)
         starving = source == "n3" and len(tries) <= 5
@@ -228,7 +228,7 @@ def test_a_node_that_never_has_a_cpu_is_unknown_and_nobody_is_accused() -> None:
 def test_a_transient_is_a_warning() -> None:
     seen: list[int] = []
 
-    def rate(source: str, destination: str) -> Moved:
+    def rate(source: str, destination: str) -> PairMeasured:
         if (source, destination) != ("n1", "n2"):
             return moved()
         seen.append(1)
@@ -249,7 +249,7 @@ def test_late_answers_and_half_duplex_are_warnings() -> None:
 
 def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
     class Short(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             if len(self.rounds) == 1:
                 raise Halted("there was no time left to measure the rest")
             return super().meet(pairs)
@@ -268,7 +268,7 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
 
 def test_a_rank_that_died_ends_the_search() -> None:
     class Dying(Measuring):
-        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], Moved]:
+        def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             raise Halted(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
 
     ranks: Any = Dying([], sound)
@@ -295,8 +295,8 @@ def test_every_node_has_one_outcome_and_its_own_links() -> None:
 
 def test_nothing_measured_is_unknown_and_one_node_has_no_link() -> None:
     empty = Search(("n0", "n1"), {}, stopped="no time")
-    assert {each.verdict for each in outcomes(context(world(2)), empty, Told())} == {Verdict.UNKNOWN}
-    assert [each.verdict for each in outcomes(context(world(1)), Search(("n0",), {}), Told())] == [Verdict.PASS]
+    assert {each.verdict for each in outcomes(context(world(2)), empty, LinkFindings())} == {Verdict.UNKNOWN}
+    assert [each.verdict for each in outcomes(context(world(1)), Search(("n0",), {}), LinkFindings())] == [Verdict.PASS]
 
 
 def test_the_table_has_every_measurement_and_the_result_what_counts() -> None:
@@ -332,20 +332,20 @@ def test_a_leaf_is_what_the_inventory_calls_so_or_else_the_rack() -> None:
 
 
 def test_the_floor_is_what_is_promised_or_usual() -> None:
-    eight = Setting("nccl", (8, 8), adapters=((400.0,) * 8,) * 2)
+    eight = BandwidthSetting("nccl", (8, 8), adapters=((400.0,) * 8,) * 2)
     assert link_floor(eight) == pytest.approx(0.8 * 0.82 * 3200)
     assert link_floor(eight, 200.0) == pytest.approx(0.8 * 0.82 * 1600)
-    assert link_floor(Setting("nccl", (1, 1), adapters=((400.0,) * 8,) * 2)) == pytest.approx(0.8 * 0.82 * 400)
-    assert link_floor(Setting("gloo", (1, 1), link_gbps=1.0)) == pytest.approx(0.8 * 0.88)
-    assert link_floor(Setting("gloo", (1, 1), link_gbps=100.0)) is None
-    assert link_floor(Setting("nccl", (8, 8))) is None
-    assert link_floor(Setting("nccl", (8,), adapters=((400.0,) * 8,))) is None
+    assert link_floor(BandwidthSetting("nccl", (1, 1), adapters=((400.0,) * 8,) * 2)) == pytest.approx(0.8 * 0.82 * 400)
+    assert link_floor(BandwidthSetting("gloo", (1, 1), link_gbps=1.0)) == pytest.approx(0.8 * 0.88)
+    assert link_floor(BandwidthSetting("gloo", (1, 1), link_gbps=100.0)) is None
+    assert link_floor(BandwidthSetting("nccl", (8, 8))) is None
+    assert link_floor(BandwidthSetting("nccl", (8,), adapters=((400.0,) * 8,))) is None
 
 
 def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same() -> None:
     tries: list[int] = []
 
-    def rate(source: str, destination: str) -> Moved:
+    def rate(source: str, destination: str) -> PairMeasured:
         if (source, destination) != ("n1", "n4"):
             return moved()
         tries.append(1)
@@ -355,7 +355,7 @@ def test_a_slow_link_whose_first_measurement_did_not_count_is_found_all_the_same
 
 
 def test_a_leaf_that_is_slow_towards_several_others_is_its_own_uplink() -> None:
-    def rate(source: str, destination: str) -> Moved:
+    def rate(source: str, destination: str) -> PairMeasured:
         leaf, other = int(source[1:]) // 4, int(destination[1:]) // 4
         return moved(0.5 if leaf == 1 and other in (0, 2) else 1.0)
 

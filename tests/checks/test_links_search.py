@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.checks.bandwidth.judge import End, Judgement, Link, Measured, Role, normal, verdict
+from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, Measured, Role, normal, verdict
 from runbook.checks.bandwidth.schedule import Schedule, crossing, groups, round_robin
 
 from .links_world import GBYTES, Network, first_links, leaf_size, search
@@ -33,7 +33,7 @@ def slow_nodes(share: float, part: float, roles: tuple[Role, ...]) -> Case:
     def case(count: int, chance: random.Random) -> tuple[Network, set[object]]:
         sound = topology(count)
         guilty = chance.sample(sound.nodes, max(1, round(share * count)))
-        ends = {End(name, role): part for name in guilty for role in roles}
+        ends = {Endpoint(name, role): part for name in guilty for role in roles}
         return Network(count, sound.leaf_size, ends), set(ends)
 
     return case
@@ -46,8 +46,8 @@ def slow_leaf(part: float, roles: tuple[Role, ...], *, inside: bool) -> Case:
         sound = topology(count)
         leaf = chance.choice(sorted(set(sound.leaf_of.values())))
         names = [name for name, of in sound.leaf_of.items() if of == leaf] if inside else [leaf]
-        ends = {End(name, role): part for name in names for role in roles}
-        return Network(count, sound.leaf_size, ends), {End(leaf, role) for role in roles}
+        ends = {Endpoint(name, role): part for name in names for role in roles}
+        return Network(count, sound.leaf_size, ends), {Endpoint(leaf, role) for role in roles}
 
     return case
 
@@ -162,23 +162,23 @@ def test_on_a_noisy_network_nobody_is_accused(noise: float) -> None:
 @pytest.mark.parametrize("count", [3, 5, 7, 9, 11, 17, 33])
 def test_an_odd_number_of_nodes(count: int) -> None:
     for seed in range(20):
-        guilty = End(f"n{seed % count:04}", Role.SENDS)
+        guilty = Endpoint(f"n{seed % count:04}", Role.SENDS)
         assert told(Network(count, None, {guilty: 0.5}), seed)[0] == {guilty}
         assert told(Network(count), seed)[0] == set()
 
 
 def test_of_two_nodes_only_the_link_can_be_named() -> None:
     slow = Link("n0000", "n0001")
-    names, rounds = told(Network(2, ends={End("n0000", Role.SENDS): 0.5}), 1)
+    names, rounds = told(Network(2, ends={Endpoint("n0000", Role.SENDS): 0.5}), 1)
     assert (names, rounds) == ({slow}, 3)
     assert told(Network(2), 1) == (set(), 1)
-    assert told(Network(2, ends={End("n0000", role): 0.5 for role in Role}), 1)[0] == set()  # both ways alike
+    assert told(Network(2, ends={Endpoint("n0000", role): 0.5 for role in Role}), 1)[0] == set()  # both ways alike
 
 
 def test_leaves_of_different_sizes_and_nodes_of_none() -> None:
-    network = Network(23, 6, {End("n0009", Role.RECEIVES): 0.6})
+    network = Network(23, 6, {Endpoint("n0009", Role.RECEIVES): 0.6})
     for seed in range(20):
-        assert told(network, seed)[0] == {End("n0009", Role.RECEIVES)}
+        assert told(network, seed)[0] == {Endpoint("n0009", Role.RECEIVES)}
 
 
 # The schedule.
@@ -214,7 +214,7 @@ def test_every_pair_on_request() -> None:
 
 
 def test_in_the_second_round_neighbours_meet_and_suspects_meet_proven_ones() -> None:
-    network = Network(16, 4, {End("n0005", Role.SENDS): 0.5}, noise=0.0, transients=0.0)
+    network = Network(16, 4, {Endpoint("n0005", Role.SENDS): 0.5}, noise=0.0, transients=0.0)
     schedule = Schedule(network.nodes, network.leaf_of)
     first = schedule.round(0, None, [])
     measured = [Measured(link, network.full(link, network.leaf_of), 0) for each in first for link in each.links]

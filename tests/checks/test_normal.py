@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.normal import Comparison, Expectation, NotKnown, Setting, expect, span_text
+from runbook.checks.normal import BandwidthComparison, BandwidthSetting, Expectation, NotKnown, expect, span_text
 from runbook.checks.normal.expect import table
 from runbook.checks.normal.page import lines
 
@@ -27,7 +27,7 @@ INSIDE = table()["inside"]
 MEASURED = table()["adapters"]["measured"]
 
 
-def known(setting: Setting) -> Expectation:
+def known(setting: BandwidthSetting) -> Expectation:
     expected = expect(setting)
     assert isinstance(expected, Expectation), expected
     return expected
@@ -42,38 +42,38 @@ def numbers(row: Mapping[str, Any]) -> list[float]:
 def test_numbers_inside_a_node(row: Mapping[str, Any], named: bool) -> None:
     """With NCCL_ALGO set and without: then any algorithm's number is a normal one."""
     expected = known(
-        Setting(
+        BandwidthSetting(
             "nccl", (row["gpus"],), (GPUS[row["name"]],) * row["gpus"], algorithm=row["algorithm"] if named else None
         )
     )
     for number in numbers(row):
-        assert not Comparison(expected, number, LARGE).slow
+        assert not BandwidthComparison(expected, number, LARGE).slow
     if named or row["algorithm"] != "nvls":
-        assert Comparison(expected, max(numbers(row)) / 2, LARGE).slow
+        assert BandwidthComparison(expected, max(numbers(row)) / 2, LARGE).slow
     assert row["source"].split(",")[0] in expected.source
 
 
-def between(row: Mapping[str, Any]) -> Setting:
+def between(row: Mapping[str, Any]) -> BandwidthSetting:
     nodes, gpus = row["nodes"], row["gpus"]
     adapters = ((float(row["gbps"]),) * row["adapters"],) * nodes
-    return Setting("nccl", (gpus,) * nodes, (row["gpu"],) * gpus * nodes, adapters, algorithm=row["algorithm"])
+    return BandwidthSetting("nccl", (gpus,) * nodes, (row["gpu"],) * gpus * nodes, adapters, algorithm=row["algorithm"])
 
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: row["what"])
 def test_numbers_between_nodes(row: Mapping[str, Any]) -> None:
     expected = known(between(row))
     for number in numbers(row):
-        assert not Comparison(expected, number, LARGE).slow
-        assert Comparison(expected, number / 2, LARGE).slow
+        assert not BandwidthComparison(expected, number, LARGE).slow
+        assert BandwidthComparison(expected, number / 2, LARGE).slow
 
 
 CURVES = {
     "8 x H200, ml-engineering": (
-        Setting("nccl", (8,), ("NVIDIA H200",) * 8),
+        BandwidthSetting("nccl", (8,), ("NVIDIA H200",) * 8),
         {1: 74.57, 4: 145.14, 16: 255.9, 64: 368.86, 256: 441.87, 1024: 465.91, 16384: 482.25},
     ),
     "4 nodes of 8 x B200, ml-engineering": (
-        Setting("nccl", (8,) * 4, ("NVIDIA B200",) * 32, ((400.0,) * 8,) * 4),
+        BandwidthSetting("nccl", (8,) * 4, ("NVIDIA B200",) * 32, ((400.0,) * 8,) * 4),
         {1: 12.47, 4: 31.63, 16: 71.8, 64: 197.77, 256: 283.23, 1024: 365.99, 16384: 376.71},
     ),
 }
@@ -84,26 +84,26 @@ def test_a_healthy_sweep_is_never_slow_however_small_its_messages(name: str) -> 
     setting, curve = CURVES[name]
     expected = known(setting)
     for mib, busbw in curve.items():
-        assert not Comparison(expected, busbw, mib << 20).slow, mib
-    assert Comparison(expected, curve[16] / 10, 16 << 20).slow
+        assert not BandwidthComparison(expected, busbw, mib << 20).slow, mib
+    assert BandwidthComparison(expected, curve[16] / 10, 16 << 20).slow
 
 
 def test_a_sweep_that_ended_early_is_not_called_slow_and_not_called_normal() -> None:
     expected = known(between(MEASURED[4]))
-    early = Comparison(expected, 60.0, 16 << 20)
+    early = BandwidthComparison(expected, 60.0, 16 << 20)
     assert early.early
     assert not early.slow
     assert "too small to tell" in early.says
-    assert not Comparison(expected, 366.0, LARGE).early
+    assert not BandwidthComparison(expected, 366.0, LARGE).early
     # So slow that the budget ended it there: that is no excuse.
-    assert Comparison(expected, 0.001, 512 << 10).slow
-    assert Comparison(expected, 1.0, 16 << 20).slow
+    assert BandwidthComparison(expected, 0.001, 512 << 10).slow
+    assert BandwidthComparison(expected, 1.0, 16 << 20).slow
 
 
 def test_two_nodes_flatter_and_it_is_said() -> None:
     both = between(MEASURED[3])
     assert "NCCL_ALGO: RING" in known(both).note
-    ring = Setting("nccl", both.ranks, both.gpus, both.adapters, algorithm="ring")
+    ring = BandwidthSetting("nccl", both.ranks, both.gpus, both.adapters, algorithm="ring")
     assert known(ring).note == ""
     assert known(ring).range == "328 to 370 GB/s"  # NVLink carries no more than that with Ring
     four = between(MEASURED[4])
@@ -112,24 +112,24 @@ def test_two_nodes_flatter_and_it_is_said() -> None:
 
 def test_the_node_with_the_fewest_adapters_decides() -> None:
     full, less = (400.0,) * 8, (400.0,) * 4
-    setting = Setting("nccl", (8, 8, 8), ("NVIDIA H100 80GB HBM3",) * 24, (full, less, full))
+    setting = BandwidthSetting("nccl", (8, 8, 8), ("NVIDIA H100 80GB HBM3",) * 24, (full, less, full))
     assert known(setting).high == pytest.approx(0.97 * 200)
 
 
 def test_a_gpu_sends_no_faster_than_its_slot() -> None:
-    setting = Setting("nccl", (1, 1), ("NVIDIA H100 80GB HBM3",) * 2, ((400.0,) * 4,) * 2)
+    setting = BandwidthSetting("nccl", (1, 1), ("NVIDIA H100 80GB HBM3",) * 2, ((400.0,) * 4,) * 2)
     expected = known(setting)
     assert expected.high == pytest.approx(0.97 * 50)
-    assert not Comparison(expected, 41.5, LARGE).slow  # nccl-tests#232, which its author took for a fault
+    assert not BandwidthComparison(expected, 41.5, LARGE).slow  # nccl-tests#232, which its author took for a fault
 
 
 def test_gloo_on_a_link_of_one_gigabit() -> None:
-    expected = known(Setting("gloo", (1, 1), link_gbps=1.0))
+    expected = known(BandwidthSetting("gloo", (1, 1), link_gbps=1.0))
     assert expected.range == "110 to 120 MB/s"
-    assert not Comparison(expected, 0.111, 64 << 20).slow
-    assert Comparison(expected, 0.055, 64 << 20).slow
-    limited = known(Setting("gloo", (1, 1), link_gbps=0.2))
-    assert not Comparison(limited, 0.0235, 16 << 20).slow
+    assert not BandwidthComparison(expected, 0.111, 64 << 20).slow
+    assert BandwidthComparison(expected, 0.055, 64 << 20).slow
+    limited = known(BandwidthSetting("gloo", (1, 1), link_gbps=0.2))
+    assert not BandwidthComparison(limited, 0.0235, 16 << 20).slow
 
 
 H100 = ("NVIDIA H100 80GB HBM3",) * 16
@@ -139,25 +139,25 @@ NICS = ((400.0,) * 8,) * 2
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (Setting("gloo", (1, 1), link_gbps=10.0), "CPUs"),
-        (Setting("gloo", (1, 1)), "virtual interface"),
-        (Setting("gloo", (2,), link_gbps=1.0), "inside one machine"),
-        (Setting("gloo", (1, 1), link_gbps=1.0, one_machine=True), "inside one machine"),
-        (Setting("nccl", (1,), ("NVIDIA H100 80GB HBM3",)), "one rank"),
-        (Setting("nccl", (4,), ("NVIDIA L40S",) * 4), "published"),
-        (Setting("nccl", (4,), ("NVIDIA H100 80GB HBM3",) * 4), "published"),
-        (Setting("nccl", (8,), ("NVIDIA H100 PCIe",) * 8), "published"),
-        (Setting("nccl", (2,), ("NVIDIA H200 NVL",) * 2), "published"),
-        (Setting("nccl", (8, 8), H100, ((), ())), "TCP"),
-        (Setting("nccl", (8, 8), H100, (NICS[0], ())), "TCP"),
-        (Setting("nccl", (8, 8), H100, ((400.0,) * 7 + (0.0,), NICS[0])), "no rate"),
-        (Setting("nccl", (8, 8), (*H100[:15], "NVIDIA A100-SXM4-80GB"), NICS), "differ"),
-        (Setting("nccl", (8, 8), (), NICS), "differ"),
-        (Setting("nccl", (4, 4), ("NVIDIA GB200",) * 8, NICS), "NVLink may join"),
-        (Setting("nccl", (8, 8), ("NVIDIA L40S",) * 16, NICS), "published"),
+        (BandwidthSetting("gloo", (1, 1), link_gbps=10.0), "CPUs"),
+        (BandwidthSetting("gloo", (1, 1)), "virtual interface"),
+        (BandwidthSetting("gloo", (2,), link_gbps=1.0), "inside one machine"),
+        (BandwidthSetting("gloo", (1, 1), link_gbps=1.0, one_machine=True), "inside one machine"),
+        (BandwidthSetting("nccl", (1,), ("NVIDIA H100 80GB HBM3",)), "one rank"),
+        (BandwidthSetting("nccl", (4,), ("NVIDIA L40S",) * 4), "published"),
+        (BandwidthSetting("nccl", (4,), ("NVIDIA H100 80GB HBM3",) * 4), "published"),
+        (BandwidthSetting("nccl", (8,), ("NVIDIA H100 PCIe",) * 8), "published"),
+        (BandwidthSetting("nccl", (2,), ("NVIDIA H200 NVL",) * 2), "published"),
+        (BandwidthSetting("nccl", (8, 8), H100, ((), ())), "TCP"),
+        (BandwidthSetting("nccl", (8, 8), H100, (NICS[0], ())), "TCP"),
+        (BandwidthSetting("nccl", (8, 8), H100, ((400.0,) * 7 + (0.0,), NICS[0])), "no rate"),
+        (BandwidthSetting("nccl", (8, 8), (*H100[:15], "NVIDIA A100-SXM4-80GB"), NICS), "differ"),
+        (BandwidthSetting("nccl", (8, 8), (), NICS), "differ"),
+        (BandwidthSetting("nccl", (4, 4), ("NVIDIA GB200",) * 8, NICS), "NVLink may join"),
+        (BandwidthSetting("nccl", (8, 8), ("NVIDIA L40S",) * 16, NICS), "published"),
     ],
 )
-def test_no_number_is_made_up(setting: Setting, why: str) -> None:
+def test_no_number_is_made_up(setting: BandwidthSetting, why: str) -> None:
     answer = expect(setting)
     assert isinstance(answer, NotKnown), answer
     assert why in answer.why
@@ -165,9 +165,14 @@ def test_no_number_is_made_up(setting: Setting, why: str) -> None:
 
 
 def test_what_is_said_names_the_hardware() -> None:
-    assert known(Setting("nccl", (8, 8), H100, NICS)).what == "nccl, 2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s"
-    assert known(Setting("gloo", (1, 2), link_gbps=1.0)).what == "gloo, 2 nodes of 1-2 ranks over TCP on 1 Gbit/s"
-    said = Comparison(known(Setting("nccl", (8,), H100[:8], algorithm="nvls")), 230.0, LARGE)
+    assert (
+        known(BandwidthSetting("nccl", (8, 8), H100, NICS)).what
+        == "nccl, 2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s"
+    )
+    assert (
+        known(BandwidthSetting("gloo", (1, 2), link_gbps=1.0)).what == "gloo, 2 nodes of 1-2 ranks over TCP on 1 Gbit/s"
+    )
+    said = BandwidthComparison(known(BandwidthSetting("nccl", (8,), H100[:8], algorithm="nvls")), 230.0, LARGE)
     assert said.says == "50% of what is normal"
     assert said.normal.startswith("460 to 480 GB/s is normal for nccl, 8 × H100 80GB HBM3 (nccl-tests#290")
 

@@ -13,7 +13,7 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.loss import loses
 from runbook.checks.network.names import name_findings
 from runbook.checks.network.pairs import Pairs
-from runbook.checks.network.seen import Seen
+from runbook.checks.network.seen import Observations
 from runbook.checks.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -102,7 +102,7 @@ def judged(
     """What becomes of node-a and node-b when node-a saw this of node-b."""
     at = context(inventory or cluster(), facts)
     answers = {"node-a": answer(a_to_b), "node-b": answer(b_to_a or target("node-a", A))}
-    return {outcome.node: outcome for outcome in Judge(Seen(at, answers, dials)).outcomes({})}
+    return {outcome.node: outcome for outcome in Judge(Observations(at, answers, dials)).outcomes({})}
 
 
 OPEN = [
@@ -278,7 +278,7 @@ def test_a_rule_that_breaks_transfers_off_is_a_matter_of_size_only_where_it_asks
     at = context(cluster())
     cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
     answers = {"node-a": answer(target("node-b", B)), "node-b": answer(target("node-a", A))}
-    outcomes = {outcome.node: outcome for outcome in Judge(Seen(at, answers, dials_of("lost"))).outcomes({})}
+    outcomes = {outcome.node: outcome for outcome in Judge(Observations(at, answers, dials_of("lost"))).outcomes({})}
     assert causes(outcomes) == {"node-a": [], "node-b": [cause]}
     (finding,) = outcomes["node-b"].findings
     assert rule in finding.says
@@ -301,7 +301,7 @@ def test_echoes_that_a_rule_takes_at_random(rule: str, found: dict[str, list[str
     at = context(cluster())
     cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
     answers = {"node-a": answer(target("node-b", B, small=echo(100, 66))), "node-b": answer(target("node-a", A))}
-    seen = Seen(at, answers, [])
+    seen = Observations(at, answers, [])
     losing = [pair for pair in seen.pairs if loses(pair)]
     assert [(pair.source, pair.peer) for pair in losing] == [("node-a", "node-b")]
     told = chance_findings(seen, losing)
@@ -348,7 +348,7 @@ def test_different_mtus_are_named() -> None:
 def test_a_silent_node_keeps_its_own_outcome() -> None:
     at = context(cluster())
     silent = Outcome.unknown("node-b", Finding("tool-output-unknown", "said nothing", "look"))
-    outcomes = Judge(Seen(at, {"node-a": answer(target("node-b", B))}, [])).outcomes({"node-b": silent})
+    outcomes = Judge(Observations(at, {"node-a": answer(target("node-b", B))}, [])).outcomes({"node-b": silent})
     assert verdicts(outcomes)["node-b"] == (Verdict.UNKNOWN, ("tool-output-unknown",))
 
 
@@ -375,7 +375,7 @@ def names(inventory: Inventory, who: str, **said: list[str] | None) -> list[str]
     facts = {n.name: machine([A, B, C][i]) for i, n in enumerate(inventory.nodes)}
     answers = {n.name: answer(names=dict(right)) for n in inventory.nodes}
     answers[who] = answer(names={**right, **resolved})
-    return [f.cause for f in name_findings(Seen(context(inventory, facts), answers, []), inventory.node(who))]
+    return [f.cause for f in name_findings(Observations(context(inventory, facts), answers, []), inventory.node(who))]
 
 
 NAMED = cluster(node("node-a", address="host-a"), node("node-b", address="host-b"))
@@ -415,7 +415,7 @@ def test_why_a_name_is_not_found(told: Facts, lines: tuple[str, ...], says: str,
     names = {"host-a": looked_up([A]), "host-b": looked_up(None, 0.0, *lines)}
     answers = {"node-a": answer(names=names, **told), "node-b": answer()}
     facts = {"node-a": machine(A), "node-b": machine(B)}
-    (finding,) = name_findings(Seen(context(NAMED, facts), answers, []), NAMED.nodes[0])
+    (finding,) = name_findings(Observations(context(NAMED, facts), answers, []), NAMED.nodes[0])
     assert finding.cause == "name-unresolvable"
     assert says in finding.says
     assert remedy in finding.remedy
@@ -427,7 +427,7 @@ def test_a_name_that_everyone_takes_for_an_address_behind_nat_is_left_alone() ->
     outside = {"host-a": looked_up(["203.0.113.1"]), "host-b": looked_up(["203.0.113.2"])}
     answers = {n.name: answer(names=outside) for n in inventory.nodes}
     facts = {"node-a": machine(A), "node-b": machine(B)}
-    assert name_findings(Seen(context(inventory, facts), answers, []), inventory.nodes[0]) == []
+    assert name_findings(Observations(context(inventory, facts), answers, []), inventory.nodes[0]) == []
 
 
 def test_gloo_tells_peers_its_own_host_name() -> None:
@@ -436,7 +436,7 @@ def test_gloo_tells_peers_its_own_host_name() -> None:
     def found(inventory: Inventory, means: tuple[str, ...] = ("127.0.1.1",)) -> list[str]:
         at = context(inventory, facts_of(inventory))
         answers = {n.name: answer(own=looked_up(list(means))) for n in inventory.nodes}
-        return [f.cause for f in name_findings(Seen(at, answers, []), inventory.nodes[0])]
+        return [f.cause for f in name_findings(Observations(at, answers, []), inventory.nodes[0])]
 
     assert found(cluster()) == ["name-resolves-to-loopback"]
     assert found(cluster(), ()) == ["name-unresolvable"]
@@ -460,7 +460,7 @@ def triangle(*said: Facts) -> dict[str, list[str]]:
         )
         for name in names
     }
-    outcomes = Judge(Seen(context(inventory), answers, [])).outcomes({})
+    outcomes = Judge(Observations(context(inventory), answers, [])).outcomes({})
     return {name: told for name, told in causes({outcome.node: outcome for outcome in outcomes}).items() if told}
 
 
@@ -513,7 +513,7 @@ def remedy_of_no_route(route: Facts, *prefixes: str, peer: str = "10.0.0.2/24") 
         ),
         "node-b": answer(target("node-a", A), interfaces={"eth0": card(peer)}),
     }
-    outcome = Judge(Seen(at, answers, [])).outcomes({})[0]
+    outcome = Judge(Observations(at, answers, [])).outcomes({})[0]
     return outcome.findings[0].says, outcome.findings[0].remedy
 
 
@@ -567,7 +567,7 @@ def test_two_nodes_with_one_address() -> None:
             n.name: answer(*(target(peer.name, peer.address) for peer in inventory.nodes if peer != n))
             for n in inventory.nodes
         }
-        told = before_packets(Seen(context(inventory, facts), answers, []))
+        told = before_packets(Observations(context(inventory, facts), answers, []))
         return {name: [finding.cause for finding in findings] for name, findings in told.items()}
 
     twice = cluster(node("node-a"), node("node-b", address=A))
@@ -581,7 +581,7 @@ def test_a_name_server_that_answers_late_is_a_warning() -> None:
     at = context(cluster())
     answers = {"node-a": answer(target("node-b", B), names={"host-a": looked_up([A], 5.01)}, nameservers=["10.0.0.53"])}
     answers["node-b"] = answer(target("node-a", A), reverse_late=True)
-    warned = [" ".join(outcome.warnings) for outcome in Judge(Seen(at, answers, OPEN)).outcomes({})]
+    warned = [" ".join(outcome.warnings) for outcome in Judge(Observations(at, answers, OPEN)).outcomes({})]
     assert "host-a takes 5.0 s" in warned[0]
     assert "10.0.0.53" in warned[0]
     assert "ranks start 5 s later" in warned[1]
@@ -596,7 +596,7 @@ def test_a_full_neighbour_table_is_the_senders_own_doing(refused: int | None, sa
         "node-a": answer(target("node-b", B, small=silent, full=None), neighbours_refused=refused),
         "node-b": answer(target("node-a", A)),
     }
-    outcomes = Judge(Seen(at, answers, lost)).outcomes({})
+    outcomes = Judge(Observations(at, answers, lost)).outcomes({})
     assert verdicts(outcomes)["node-a"] == (Verdict.FAIL, ("neighbour-table-full",))
     assert "gc_thresh3" in outcomes[0].findings[0].remedy
     assert verdicts(outcomes)["node-b"][0] == Verdict.PASS

@@ -12,7 +12,7 @@ from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import faithless
 from runbook.checks.ranks.ended import STOPPED, last_place, own_failure
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.checks.ranks.gang import Gang, Halt, RankMember
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.straggler import stragglers
 from runbook.launch.stops import CODES
@@ -146,7 +146,7 @@ def test_a_rank_that_waits_in_an_earlier_call_than_others_is_not_behind_if_it_ca
     assert set(judged(gang).values()) == {(FAIL, ("collective-stall-uniform",))}
 
 
-def aborts(member: Member) -> None:
+def aborts(member: RankMember) -> None:
     member.over, member.code = True, -6
     member.log = ["terminate called\n", "what(): Received data size doesn't match expected size. Is there a mismatch\n"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.refusal import Refusal, Sent, family, refusal, rule_text, within
-from runbook.firewall.truth import Span
+from runbook.checks.network.refusal import RouteRefusal, Sent, family, refusal, rule_text, within
+from runbook.firewall.truth import NumberRange
 
 Rule = dict[str, Any]
 Route = dict[str, Any]
@@ -43,10 +43,10 @@ WAY: Route = {"dst": "10.0.0.0/24", "dev": "eth0", "flags": []}
 BLACKHOLE: Route = {"type": "blackhole", "dst": "10.0.0.2", "table": "main", "flags": []}
 PROHIBIT: Route = {"type": "prohibit", "dst": "10.0.0.0/24", "table": "main", "metric": 50, "flags": []}
 
-SENT = Sent("10.0.0.2", "10.0.0.1", Span(32768, 60999), Span.exactly(29500), uid=1000, marks=frozenset())
+SENT = Sent("10.0.0.2", "10.0.0.1", NumberRange(32768, 60999), NumberRange.exactly(29500), uid=1000, marks=frozenset())
 
 
-def met(rules: list[Rule], routes: list[Route], sent: Sent = SENT) -> Refusal | None:
+def met(rules: list[Rule], routes: list[Route], sent: Sent = SENT) -> RouteRefusal | None:
     return refusal(sent, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
 
 
@@ -56,7 +56,7 @@ def test_a_way_is_no_refusal() -> None:
 
 def test_a_route_that_refuses() -> None:
     found = met([], [BLACKHOLE])
-    assert found == Refusal(
+    assert found == RouteRefusal(
         "route `blackhole 10.0.0.2` refuses it",
         "sudo ip route del blackhole 10.0.0.2",
         certain=True,
@@ -90,7 +90,7 @@ def test_a_policy_rule_that_refuses(rule: Rule, text: str, narrow: bool) -> None
 @pytest.mark.parametrize(
     ("rule", "other"),
     [
-        (PORTS, replace(SENT, port=Span.exactly(29511))),
+        (PORTS, replace(SENT, port=NumberRange.exactly(29511))),
         (USER, replace(SENT, uid=0)),
         (ALL, replace(SENT, address="10.0.1.2")),
         (FORWARDED, SENT),  # what comes in by eth9; ours is sent here

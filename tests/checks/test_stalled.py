@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.jobs.progress import Progress
-from runbook.jobs.stalled import Frame, Standing, accused, frames_of
+from runbook.jobs.progress import StepProgress
+from runbook.jobs.stalled import StackFrame, Standing, accused, frames_of
 from runbook.launch.job import Watch
 from runbook.node.steps import step_in
 
-MAIN = Frame("/srv/train.py", 90, "<module>")
-STEP = Frame("/srv/train.py", 46, "main")
+MAIN = StackFrame("/srv/train.py", 90, "<module>")
+STEP = StackFrame("/srv/train.py", 46, "main")
 REDUCE = (
-    Frame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2806, "all_reduce"),
+    StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2806, "all_reduce"),
     STEP,
     MAIN,
 )
-BARRIER = (REDUCE[0].__class__(REDUCE[0].file, 4159, "barrier"), Frame("/srv/train.py", 80, "save"), MAIN)
-QUEUE = (Frame("/usr/lib/python3.11/threading.py", 327, "wait"), Frame("/srv/data.py", 12, "load"), MAIN)
-ITEM = (Frame("/srv/train.py", 50, "main"), MAIN)
+BARRIER = (REDUCE[0].__class__(REDUCE[0].file, 4159, "barrier"), StackFrame("/srv/train.py", 80, "save"), MAIN)
+QUEUE = (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"), StackFrame("/srv/data.py", 12, "load"), MAIN)
+ITEM = (StackFrame("/srv/train.py", 50, "main"), MAIN)
 
 
 def standing(
-    rank: int, frames: tuple[Frame, ...], state: str = "S", *, gpu: bool = False, cpu: float = 0.0
+    rank: int, frames: tuple[StackFrame, ...], state: str = "S", *, gpu: bool = False, cpu: float = 0.0
 ) -> Standing:
     return Standing(f"node-{rank}", f"rank {rank} on node-{rank}", 100 + rank, state, "futex", cpu, gpu, frames)
 
@@ -61,7 +61,7 @@ def test_all_alike_or_unseen_accuse_nobody() -> None:
     ("state", "frames", "accuses"), [("T", REDUCE, True), ("t", (), True), ("D", (), True), ("D", REDUCE, False)]
 )
 def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
-    state: str, frames: tuple[Frame, ...], accuses: bool
+    state: str, frames: tuple[StackFrame, ...], accuses: bool
 ) -> None:
     assert told(standing(0, REDUCE), standing(1, frames, state)) == ({"node-1": ["rank-stopped"]} if accuses else {})
 
@@ -71,12 +71,12 @@ def test_dumps_of_both_tools_are_read() -> None:
         'Thread 0x00007f1 (most recent call first):\n  File "/a/b.py", line 3 in other\n\n'
         'Current thread 0x00007f2 (most recent call first):\n  File "/srv/x y.py", line 46 in main\n  File "/srv/x y.py", line 90 in <module>\n'
     )
-    assert frames_of(by_us) == (Frame("/srv/x y.py", 46, "main"), Frame("/srv/x y.py", 90, "<module>"))
+    assert frames_of(by_us) == (StackFrame("/srv/x y.py", 46, "main"), StackFrame("/srv/x y.py", 90, "<module>"))
     by_py_spy = (
         'Process 7: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 7 (idle): "MainThread"\n'
         '    wait (threading.py:327)\n    <module> (train.py:90)\nThread 8 (idle): "Thread-1"\n    run (x.py:1)\n'
     )
-    assert frames_of(by_py_spy) == (Frame("threading.py", 327, "wait"), Frame("train.py", 90, "<module>"))
+    assert frames_of(by_py_spy) == (StackFrame("threading.py", 327, "wait"), StackFrame("train.py", 90, "<module>"))
     assert frames_of("Segmentation fault") == ()
 
 
@@ -101,7 +101,7 @@ def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
 def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    progress = Progress(Watch())
+    progress = StepProgress(Watch())
     clock[0] = 100_000.0
     assert progress.stalled_s() is None
     for step in range(5):
@@ -121,7 +121,7 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
 def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    progress = Progress(replace(Watch(), stall_s=30.0))
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
     for rank in (0, 1, 2):
         clock[0] += 20.0
         progress.heard(rank, ["step 1"])

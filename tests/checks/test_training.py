@@ -14,7 +14,7 @@ import pytest
 from runbook.causes.catalogue import CAUSES
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import about, port_of
-from runbook.jobs.crew import Crew, Member, wait_for
+from runbook.jobs.crew import Crew, KeptProcess, wait_for
 from runbook.jobs.ending import drain, end
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
@@ -22,7 +22,7 @@ from runbook.jobs.prepare import AFTER_S, _in_the_way, _programs, _sources
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, ONCE, TRANSIENT, decide
 from runbook.jobs.start import running
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import End, earliest, take, watch
+from runbook.jobs.watch import WatchEnd, earliest, take, watch
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secret import Secret
@@ -289,7 +289,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
 # How watching ends.
 
 
-def watched(made: Crew, *, stopping: bool = False, left_s: float = 60.0) -> End:
+def watched(made: Crew, *, stopping: bool = False, left_s: float = 60.0) -> WatchEnd:
     return watch(made, stopping=lambda: stopping, deadline=time.monotonic() + left_s)
 
 
@@ -346,9 +346,9 @@ def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
 # Causes.
 
 
-def judged(made: Crew, first: Member, frozen: dict[str, Facts] | None = None) -> tuple[Outcome, Finding]:
+def judged(made: Crew, first: KeptProcess, frozen: dict[str, Facts] | None = None) -> tuple[Outcome, Finding]:
     """The guilty outcome and what it says; of every other node nothing is proven, and it says because of whom."""
-    outcomes = judge_attempt(made, End("failed", first), frozen or {})
+    outcomes = judge_attempt(made, WatchEnd("failed", first), frozen or {})
     assert [outcome.node for outcome in outcomes] == list(made.nodes)
     (guilty,) = [outcome for outcome in outcomes if outcome.findings[0].cause != "peer-died"]
     for other in outcomes:

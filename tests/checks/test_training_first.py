@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.crew import Crew, Member
+from runbook.jobs.crew import Crew, KeptProcess
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import End, earliest
+from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
 
 from .training_world import crew, ended, wrote
@@ -22,8 +22,8 @@ LOST_A_PEER = (
 )
 
 
-def guilty(made: Crew, first: Member) -> tuple[str, Finding]:
-    (outcome,) = [one for one in judge_attempt(made, End("failed", first), {}) if one.verdict is Verdict.FAIL]
+def guilty(made: Crew, first: KeptProcess) -> tuple[str, Finding]:
+    (outcome,) = [one for one in judge_attempt(made, WatchEnd("failed", first), {}) if one.verdict is Verdict.FAIL]
     return outcome.node, outcome.findings[0]
 
 

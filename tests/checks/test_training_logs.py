@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.attempt import Place
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.model.redact import Redactor
 
 NAME = "rank-00003.node-b.l1.out"
-PLACE = Place("rank-00003.node-b.l1", "node-b", 1, (3,))
+PLACE = ProcessSpec("rank-00003.node-b.l1", "node-b", 1, (3,))
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from runbook.checks.context import Context, Run
-from runbook.jobs.attempt import Attempt, Place, make_attempt
-from runbook.jobs.crew import Crew, Member
+from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
+from runbook.jobs.crew import Crew, KeptProcess
 from runbook.jobs.logs import RankLogs
-from runbook.launch.job import Job, Program
+from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage
 from runbook.model.redact import Redactor
@@ -25,7 +25,7 @@ PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
 
 
 def job(inventory: Inventory = PAIR, command: Sequence[str] = ("train.py",), **options: Any) -> Job:
-    program = Program(tuple(command), {}, options.pop("workdir", "/srv"))
+    program = JobProgram(tuple(command), {}, options.pop("workdir", "/srv"))
     stage = Stage("train", "launch")
     launcher = options.pop("launcher", "direct")
     return Job(stage, launcher, {one.name: program for one in inventory.nodes}, **options)
@@ -52,24 +52,24 @@ def journal(state: str, **facts: Any) -> dict[str, Any]:
 
 def ended(
     crew: Crew, rank: int, code: int | None, at: float, *, why: str | None = None, began: float = 100.0
-) -> Member:
+) -> KeptProcess:
     """The rank has ended at this time of its node's clock."""
     member = next(member for member in crew.members if rank in member.place.ranks)
     crew.learn(member, journal("ended", code=code, started=began, ended=at, why=why))
     return member
 
 
-def wrote(crew: Crew, member: Member | Place, err: bytes = b"", out: bytes = b"") -> None:
-    voice = member.place if isinstance(member, Member) else member
+def wrote(crew: Crew, member: KeptProcess | ProcessSpec, err: bytes = b"", out: bytes = b"") -> None:
+    voice = member.place if isinstance(member, KeptProcess) else member
     for end, data in (("err", err), ("out", out)):
         if data:
             come(crew.logs, f"{voice.name}.{end}", data, voice)
 
 
-def come(logs: RankLogs, name: str, data: bytes, voice: Place | None = None) -> None:
+def come(logs: RankLogs, name: str, data: bytes, voice: ProcessSpec | None = None) -> None:
     """The next bytes of a file."""
     logs.take(voice or place(0), name, data, logs.at(name))
 
 
-def place(rank: int, name: str = "node-a") -> Place:
-    return Place(f"rank-{rank:05d}.{name}.l{rank}", name, rank, (rank,))
+def place(rank: int, name: str = "node-a") -> ProcessSpec:
+    return ProcessSpec(f"rank-{rank:05d}.{name}.l{rank}", name, rank, (rank,))

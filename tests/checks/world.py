@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from runbook.checks.context import Context, Facts, Run
 from runbook.checks.network.dial import Dial
-from runbook.checks.ranks.gang import Gang, Member
+from runbook.checks.ranks.gang import Gang, RankMember
 from runbook.firewall import Evidence
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
@@ -184,7 +184,7 @@ def gang_of(inventory: Inventory) -> Gang:
     return gang
 
 
-def at(member: Member, size: int, turn: int) -> None:
+def at(member: RankMember, size: int, turn: int) -> None:
     """Put a rank to a place of the sweep, as its beat tells."""
     member.beat = {"event": "beat", "phase": "timing", "size": size, "turn": turn, "turns": 20}
 

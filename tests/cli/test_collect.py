@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from runbook.cli.main import main
-from runbook.collect.entries import Entry, decoded, read_entry
+from runbook.collect.entries import ArchiveFile, decoded, read_entry
 from runbook.model.views import views
 
 INVENTORY = """\
@@ -256,7 +256,7 @@ def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monke
     lines = [f"line {number:04} of the log" for number in range(200)]
     path.write_text("\n".join(lines) + "\n")
     entry = read_entry(path, "run/logs/x.log")
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, ArchiveFile)
     kept = entry.text.splitlines()
     (note,) = [line for line in kept if "left out" in line]
     assert note == f"[... {entry.left_out} bytes left out here ...]"
@@ -264,7 +264,7 @@ def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monke
     assert (kept[0], kept[-1]) == (lines[0], lines[-1])
     path.write_text("a secret without any line break " * 100)
     entry = read_entry(path, "run/logs/x.log")
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, ArchiveFile)
     assert "secret" not in entry.text
 
 

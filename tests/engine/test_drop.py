@@ -17,7 +17,7 @@ from runbook.checks.context import Context
 from runbook.engine import plan as planning
 from runbook.engine.drop import MOST_EXACT, NotDroppedError, fewest, rest_of, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
-from runbook.engine.run import Settings, execute
+from runbook.engine.run import RunSettings, execute
 from runbook.load.inventory import load_inventory
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, NodesDropped, StageStarted
@@ -247,7 +247,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
 
     monkeypatch.setattr(planning, "_plan", planned)
     plan = make_plan(playbook(folder, text), whole, Choice(**choice))
-    code = execute(plan, Settings(RUN_ID, folder), events.append)
+    code = execute(plan, RunSettings(RUN_ID, folder), events.append)
     return Told(code, events)
 
 
@@ -318,7 +318,7 @@ def test_what_a_program_of_the_users_meets_proves_no_node_bad(tmp_path: Path) ->
     text = "stages: [{name: train, launch: {command: [/bin/false]}}]"
     plan = make_plan(playbook(tmp_path, text), nodes, Choice(without_bad=True))
     events: list[Event] = []
-    code = execute(plan, Settings(RUN_ID, tmp_path), events.append)
+    code = execute(plan, RunSettings(RUN_ID, tmp_path), events.append)
     told = Told(code, events)
     assert (told.code, told.end.stopped_at, told.end.bad, told.end.not_dropped) == (1, "train", (), None)
 

@@ -13,7 +13,7 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.run import Settings, execute
+from runbook.engine.run import RunSettings, execute
 from runbook.load.inventory import load_inventory
 from runbook.load.playbook import load_playbook
 from runbook.model.events import Event, OutcomeReached, RunFinished
@@ -107,5 +107,5 @@ def execute_stages(folder: Path, *stages: PlannedStage) -> Told:
     events: list[Event] = []
     whole = stages[0].inventory
     plan = Plan(Playbook("made up", (), source="playbook.yml"), whole, stages)
-    code = execute(plan, Settings(RUN_ID, folder), events.append)
+    code = execute(plan, RunSettings(RUN_ID, folder), events.append)
     return Told(code, events)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runbook.launch.recipe import Process, Recipe
+from runbook.launch.recipe import Recipe, ScriptProcess
 from runbook.launch.script import Script, write
 
 FRAGMENTS = [
@@ -35,8 +35,8 @@ def recipe(**options: Any) -> Recipe:
     return Recipe(**{"ranks": len(made["processes"]), **made})
 
 
-def ranks(count: int, first: int = 0) -> tuple[Process, ...]:
-    return tuple(Process(n, {"RANK": str(first + n), "LOCAL_RANK": str(n)}) for n in range(count))
+def ranks(count: int, first: int = 0) -> tuple[ScriptProcess, ...]:
+    return tuple(ScriptProcess(n, {"RANK": str(first + n), "LOCAL_RANK": str(n)}) for n in range(count))
 
 
 def put(folder: Path, script: Script) -> Path:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from ports import free_port
 
-from runbook.launch.job import Job, Program, make_job
+from runbook.launch.job import Job, JobProgram, make_job
 from runbook.launch.launchers import CannotLaunch, program_words
 from runbook.launch.ranks import seating
-from runbook.launch.recipe import Process, Recipe, Word
+from runbook.launch.recipe import Recipe, ScriptProcess, Word
 from runbook.launch.render import launch_recipe, ranks_recipe
 from runbook.launch.script import write
 from runbook.load.playbook import load_playbook
@@ -115,15 +115,15 @@ def test_many_nodes_with_one_mistake_are_one_problem(tmp_path: Path) -> None:
 
 
 def launched(launcher: str, *command: str, inventory: Inventory = TWO) -> list[Recipe]:
-    programs = {one.name: Program(command, {"MY": "1"}, None) for one in inventory.nodes}
+    programs = {one.name: JobProgram(command, {"MY": "1"}, None) for one in inventory.nodes}
     return recipes(inventory, Job(Stage("train", "launch"), launcher, programs))
 
 
 def test_direct_starts_one_process_a_rank() -> None:
     a, b = launched("direct", "python", "train.py", "-x")
     assert (a.command, b.command) == (("python", "train.py", "-x"),) * 2
-    assert a.processes == (Process(0, {"RANK": "0", "LOCAL_RANK": "0"}),)
-    assert b.processes == tuple(Process(n, {"RANK": str(n + 1), "LOCAL_RANK": str(n)}) for n in range(3))
+    assert a.processes == (ScriptProcess(0, {"RANK": "0", "LOCAL_RANK": "0"}),)
+    assert b.processes == tuple(ScriptProcess(n, {"RANK": str(n + 1), "LOCAL_RANK": str(n)}) for n in range(3))
     assert (b.environment["WORLD_SIZE"], b.environment["MY"]) == ("4", "1")
     assert set(a.unset_prefixes) == {"TORCHELASTIC_", "PET_"}
 
@@ -152,7 +152,7 @@ def test_torch_starts_the_ranks_of_a_node(launcher: str) -> None:
     module = "torch.distributed.run" if launcher == "torchrun" else launcher
     for recipe, own in zip((a, b), options, strict=True):
         assert " ".join(recipe.command or ()) == f"python3 -m {module} {own} {where} train.py -x"
-        assert recipe.processes == (Process(0),)
+        assert recipe.processes == (ScriptProcess(0),)
         assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} & recipe.environment.keys()
         assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} <= set(recipe.unset)
         assert "PET_" in recipe.unset_prefixes

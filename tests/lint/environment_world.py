@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runbook.lint.engine import lint
-from runbook.lint.finding import Finding
+from runbook.lint.finding import LintFinding
 
 TWO_GPU_NODES = """\
 defaults: {gpus: 8}
@@ -15,7 +15,7 @@ nodes:
 """
 
 
-def findings(folder: Path, text: str, *, playbook: str | None = None) -> list[Finding]:
+def findings(folder: Path, text: str, *, playbook: str | None = None) -> list[LintFinding]:
     """Those of `env.*`, of an inventory, or of a playbook that names it as `inventory.yml`."""
     (folder / "inventory.yml").write_text(text, encoding="utf-8")
     paths = [str(folder / "inventory.yml")]
@@ -25,7 +25,7 @@ def findings(folder: Path, text: str, *, playbook: str | None = None) -> list[Fi
     return [finding for finding in lint(paths).findings if finding.rule.id.startswith("env.")]
 
 
-def ids(found: list[Finding]) -> list[str]:
+def ids(found: list[LintFinding]) -> list[str]:
     return [finding.rule.id.removeprefix("env.") for finding in found]
 
 

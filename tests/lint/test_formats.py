@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runbook.cli.arguments import parser
 from runbook.cli.main import main
 from runbook.lint.catalogue import rules
-from runbook.lint.finding import Finding, Report
+from runbook.lint.finding import LintFinding, Report
 from runbook.lint.formats import FORMATS
 from runbook.model.errors import Span
 
@@ -271,7 +271,7 @@ WILD = st.text(alphabet="a:,%\r\n`=é\u2028", max_size=12)
 @given(WILD, WILD, WILD)
 def test_nothing_escapes_a_workflow_command(file: str, message: str, help: str) -> None:
     rule = rules()["yaml.syntax"]
-    report = Report((Finding(rule, Span(file, 1, 1), message, help),), (file,), (), lambda _: [])
+    report = Report((LintFinding(rule, Span(file, 1, 1), message, help),), (file,), (), lambda _: [])
     first, *rest = FORMATS["github"](report).split("\n")
     assert rest == ["1 error", ""]
     match = COMMAND.fullmatch(first)

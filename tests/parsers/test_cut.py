@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.diagnose.paste import LONGEST, Found, read_paste
+from runbook.diagnose.paste import LONGEST, ToolOutput, read_paste
 from runbook.parsers.reading import Reading
 from runbook.parsers.table import TABLE
 
@@ -19,7 +19,7 @@ FAULTY = {name: output for name, output in OUTPUTS.items() if output.from_}
 CHARACTERS = "\n\t :|-+/()[]<>.,'\"0129aAxX%\x1b\0ü"
 
 
-def read(output: Output, text: str) -> tuple[Found, ...]:
+def read(output: Output, text: str) -> tuple[ToolOutput, ...]:
     prompt = "" if output.command.startswith(("PS ", "C:")) else "$ "
     return read_paste(f"{prompt}{output.command}\n{text}").found
 

@@ -17,7 +17,7 @@ from runbook.cli.run import leave_report
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.verdict import Verdict
-from runbook.report.groups import Block
+from runbook.report.groups import FindingBlock
 from runbook.report.html.remedy import fixes
 from runbook.report.html.render import fragment, part, render, render_comparison
 
@@ -352,5 +352,5 @@ def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
     ],
 )
 def test_only_what_is_a_command_is_shown_as_one(remedy: str, commands: list[str]) -> None:
-    block = Block("launch", Verdict.FAIL, "rank-killed", (), ())
+    block = FindingBlock("launch", Verdict.FAIL, "rank-killed", (), ())
     assert [one for fix in fixes([(("node-a",), remedy)], block, ["node-a"]) for one in fix.commands] == commands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.groups import Block, blocks
+from runbook.report.groups import FindingBlock, blocks
 from runbook.report.record import record
 from runbook.report.remedies import commands, placed
 
@@ -51,7 +51,7 @@ def test_only_what_is_surely_typed_on_a_node_is_a_command(remedy: str, typed: li
     assert list(commands(remedy, "node-b", BOTH)) == typed
 
 
-def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[Block], str]:
+def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[FindingBlock], str]:
     story = Story(PAIR, "reach")
     outcomes = (Outcome(node, verdict, None, (one,)) for node, one in zip(BOTH, findings, strict=True))
     story.step("reach", 1.0, *outcomes)

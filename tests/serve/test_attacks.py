@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 from runbook.serve.guards import HEADERS, Guarded
 from runbook.serve.page import READS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
-from runbook.serve.rate import Rate
+from runbook.serve.rate import TokenBucket
 from serve.world import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
 FOREIGN_HOSTS = [
@@ -110,7 +110,7 @@ def attack(folder: Path, tried: Callable[[Attacked], Awaitable[None]]) -> None:
                 guarded = getattr(route, "app", None)
                 assert isinstance(guarded, Guarded), f"{route} is not behind the guards"
                 guarded.page = dataclasses.replace(guarded.page, handler=handler)
-            world.app.state.changes = Rate(1_000_000, 0.0)
+            world.app.state.changes = TokenBucket(1_000_000, 0.0)
             await tried(Attacked(world, reached, world.app.state.pages))
 
     asyncio.run(run())
@@ -134,7 +134,7 @@ def test_whoever_changes_things_too_fast_waits_and_nobody_else(tmp_path: Path) -
         for page, method in attacked.cases():
             if method in READS or page.kind == "socket":
                 continue
-            attacked.world.app.state.changes = Rate(1, 60.0)
+            attacked.world.app.state.changes = TokenBucket(1, 60.0)
             headers, path = attacked.proper(page), path_of(page)
             forged = [(name, "http://evil.test" if name == "origin" else value) for name, value in headers]
             for _ in range(3 if page.role != "agent" else 0):

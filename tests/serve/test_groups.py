@@ -17,7 +17,7 @@ from runbook.serve.agents import Fleet
 from runbook.serve.changed import Changed
 from runbook.serve.groups import actions
 from runbook.serve.groups.files import ChangedMeanwhile, NameTaken, NoGroup
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
 from serve.world import World, world_of
@@ -37,7 +37,7 @@ nodes:
 def workspace(tmp_path: Path) -> Any:
     store = Store(tmp_path / "serve.db")
     told: list[str] = []
-    made = Workspace(tmp_path, store, told.append, Fleet(store, Settings(tmp_path), Changed()))
+    made = Workspace(tmp_path, store, told.append, Fleet(store, ServeSettings(tmp_path), Changed()))
     yield made
     store.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from runbook.model.errors import FilesWrong
 from runbook.serve.people import LINK_S, SESSION_S, People, Person
-from runbook.serve.rate import Rate
+from runbook.serve.rate import TokenBucket
 from runbook.serve.store import Store
 
 PASSWORD = "correct horse battery"
@@ -152,7 +152,7 @@ def test_nothing_in_the_database_lets_its_reader_in(people: People, store: Store
 def test_a_rate_is_of_each_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    rate = Rate(3, 10.0)
+    rate = TokenBucket(3, 10.0)
     assert [rate.wait_s("a") for _ in range(3)] == [0, 0, 0]
     assert rate.wait_s("a") == pytest.approx(10)
     assert rate.wait_s("b") == 0

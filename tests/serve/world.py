@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from runbook.serve.app import create_app
 from runbook.serve.page import Page, Role
 from runbook.serve.people import Person, csrf_of
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 
 HOST = "127.0.0.1:8400"
 ORIGIN = f"http://{HOST}"
@@ -127,7 +127,7 @@ def _answer(sent: list[dict[str, Any]]) -> Answer:
 
 @asynccontextmanager
 async def world_of(folder: Path, **settings: Any) -> AsyncIterator[World]:
-    app = create_app(Settings(folder, **settings))
+    app = create_app(ServeSettings(folder, **settings))
     async with app.router.lifespan_context(app):
         yield World(app)
 

@@ -23,11 +23,11 @@ from runbook.causes.catalogue import CAUSES
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport.ssh import Logins
-from runbook.transport.ssh_config import Target, host_port, resolve
+from runbook.transport.ssh_config import LoginTarget, host_port, resolve
 from runbook.transport.ssh_dial import ProxyCommand
 from runbook.transport.ssh_errors import UnknownKey, why
 
-TARGET = Target(
+TARGET = LoginTarget(
     host="10.0.0.1",
     port=22,
     user="ana",

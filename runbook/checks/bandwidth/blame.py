@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.run import Isolation, Layer
-from runbook.checks.bandwidth.wires import Reason, Wires, inner_reasons, reasons, wire_text
+from runbook.checks.bandwidth.run import Isolation, LaneLayer
+from runbook.checks.bandwidth.wires import SlowReason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
-from runbook.checks.ranks.gang import Member
+from runbook.checks.ranks.gang import RankMember
 from runbook.model.commands import word
 from runbook.model.units import bandwidth_text
 
@@ -45,7 +45,7 @@ class Blame:
     measured: tuple[str, ...] = ()
 
 
-def blame(members: Sequence[Member], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
+def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
     """Who is to blame. The innermost layer that singles somebody out decides: a rank that is slow by itself is slow on
     every lane as well."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
@@ -74,7 +74,7 @@ def blame(members: Sequence[Member], found: Isolation, wires: Mapping[str, Wires
     return Blame(charges, cleared=_cleared(nodes, charges, found), measured=measured)
 
 
-def _starved(members: Sequence[Member], found: Isolation) -> dict[str, Charge]:
+def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charge]:
     """Ranks that are slow with nobody else involved, and whose lanes are slow too: CPU, GPU or memory of their node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
     least = min((waited for _, waited in found.alone.values()), default=0.0)
@@ -107,7 +107,7 @@ def _starved(members: Sequence[Member], found: Isolation) -> dict[str, Charge]:
     return charges
 
 
-def _inside(layer: Layer, home: Mapping[str, str], wires: Mapping[str, Wires]) -> dict[str, Charge]:
+def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires]) -> dict[str, Charge]:
     """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
     charges: dict[str, Charge] = {}
     verdict = layer.verdict
@@ -128,7 +128,7 @@ def _inside(layer: Layer, home: Mapping[str, str], wires: Mapping[str, Wires]) -
 
 
 def _between(
-    layer: Layer, own: Mapping[str, list[Reason]], members: Sequence[Member], wires: Mapping[str, Wires]
+    layer: LaneLayer, own: Mapping[str, list[SlowReason]], members: Sequence[RankMember], wires: Mapping[str, Wires]
 ) -> dict[str, Charge]:
     charges: dict[str, Charge] = {}
     verdict, rates = layer.verdict, layer.rates
@@ -165,7 +165,7 @@ def _between(
     return charges
 
 
-def charge_of(node: str, says: str, own: Sequence[Reason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
+def charge_of(node: str, says: str, own: Sequence[SlowReason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
     """With the reason that the node's own adapters give, if they do: then the remedy is a command."""
     if not own:
         return Charge(says, remedy, evidence)
@@ -189,14 +189,14 @@ def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
     )
 
 
-def _limited(node: str, reason: Reason, layer: Layer) -> Charge:
+def _limited(node: str, reason: SlowReason, layer: LaneLayer) -> Charge:
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
         says += f" (measured between nodes: {layer.span})"
     return Charge(says, f"on {node}: `{reason.command}`", (reason.evidence,))
 
 
-def rails_of(layer: Layer, lanes: Sequence[Link], members: Sequence[Member]) -> tuple[str, ...]:
+def rails_of(layer: LaneLayer, lanes: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
     """Where single pairs of ranks make a lane slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
-from runbook.checks.bandwidth.judge import End, Judgement, Link, Role, Verdict
+from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.bandwidth.run import between
-from runbook.checks.bandwidth.search import Found, Search
-from runbook.checks.bandwidth.wires import Reason, Wires, reasons, wire_text
+from runbook.checks.bandwidth.search import MeasuredLink, Search
+from runbook.checks.bandwidth.wires import SlowReason, Wires, reasons, wire_text
 from runbook.checks.network.busy import too_busy_finding
-from runbook.checks.ranks.gang import Member
+from runbook.checks.ranks.gang import RankMember
 from runbook.model.units import link_text, significant
 from runbook.model.verdict import Finding
 
@@ -34,7 +34,7 @@ VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", 
 
 
 @dataclass(frozen=True)
-class Told:
+class LinkFindings:
     """Findings and warnings by node; `unsettled`: why nothing is known of a node."""
 
     findings: Mapping[str, list[Finding]] = field(default_factory=dict)
@@ -42,23 +42,23 @@ class Told:
     warnings: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def tell(done: Search, members: Sequence[Member], wires: Mapping[str, Wires], floor: float | None) -> Told:
+def tell(done: Search, members: Sequence[RankMember], wires: Mapping[str, Wires], floor: float | None) -> LinkFindings:
     """`floor`: Gbit/s that every node should have at least, where that is known."""
     return _Teller(done, members, wires, floor).told()
 
 
 class _Teller:
     def __init__(
-        self, done: Search, members: Sequence[Member], wires: Mapping[str, Wires], floor: float | None
+        self, done: Search, members: Sequence[RankMember], wires: Mapping[str, Wires], floor: float | None
     ) -> None:
         self.done, self.members, self.wires, self.floor = done, members, wires, floor
-        self.verdict: Verdict = done.verdict
+        self.verdict: LinksVerdict = done.verdict
         self.judged: Judgement = done.judge()
         self.median = self.verdict.normal.median
         self.rates = done.best
         self.found: dict[str, list[Finding]] = {}
 
-    def told(self) -> Told:
+    def told(self) -> LinkFindings:
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:
@@ -72,7 +72,7 @@ class _Teller:
                 self._node(name)
             for link in self.verdict.links:
                 self._link(link)
-        return Told(self.found, {} if self.verdict.common else self._unsettled(), self._warnings())
+        return LinkFindings(self.found, {} if self.verdict.common else self._unsettled(), self._warnings())
 
     # Numbers as text.
 
@@ -120,7 +120,7 @@ class _Teller:
             f"do ({self._span(self.rates)}): more than single nodes explain, and nobody is named"
         )
 
-    def _reasons(self, node: str) -> list[Reason]:
+    def _reasons(self, node: str) -> list[SlowReason]:
         """What its own adapters say that explains a rate below the usual one."""
         if node not in self.wires:
             return []
@@ -160,7 +160,7 @@ class _Teller:
             charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
             self._add(node, Finding("link-slow", charge.says, charge.remedy, charge.evidence, (other,)))
 
-    def _leaf(self, leaf: End) -> None:
+    def _leaf(self, leaf: Endpoint) -> None:
         nodes = [node for node in self.done.nodes if self.done.leaf_of.get(node) == leaf.name]
         links = [
             link
@@ -241,10 +241,10 @@ class _Teller:
             found[node] = Finding("insufficient-evidence", says + stopped, remedy, self._evidence(slow))
         return found
 
-    def _of(self, node: str, roles: Sequence[Role]) -> list[Found]:
+    def _of(self, node: str, roles: Sequence[Role]) -> list[MeasuredLink]:
         return [each for each in self.done.found if any(each.link.end(role).name == node for role in roles)]
 
-    def _evidence_of(self, found: Sequence[Found]) -> tuple[str, ...]:
+    def _evidence_of(self, found: Sequence[MeasuredLink]) -> tuple[str, ...]:
         return tuple(
             f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for {each.moved.waited:.2f} of "
             f"{each.moved.seconds:.2f} s: does not count"
@@ -314,7 +314,7 @@ def gbps(gbytes: float) -> str:
     return link_text(gbytes * 8)
 
 
-def as_metrics(found: Iterable[Found]) -> list[dict[str, object]]:
+def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
     """Measured links as the result has them, in Gbit/s and microseconds; what does not count is left out."""
     return [
         {

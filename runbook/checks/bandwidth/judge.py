@@ -62,12 +62,12 @@ class Link:
     def __str__(self) -> str:
         return f"{self.source} → {self.destination}"
 
-    def end(self, role: Role) -> End:
-        return End(self.source if role is Role.SENDS else self.destination, role)
+    def end(self, role: Role) -> Endpoint:
+        return Endpoint(self.source if role is Role.SENDS else self.destination, role)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Endpoint:
     """A node, or a leaf, in one of its roles."""
 
     name: str
@@ -126,7 +126,7 @@ def normal(rates: Iterable[float]) -> Normal:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RelativeRate:
     """One measured rate beside what is usual for its kind and round: 1 is usual."""
 
     ratio: float
@@ -143,7 +143,7 @@ class Rate:
         return self.ratio < self.normal.confirmed
 
 
-def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[Rate]]:
+def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
     """Every rate beside those of its kind: inside a leaf or between leaves, and of the same round where it has enough."""
     kinds: dict[bool, list[float]] = defaultdict(list)
     company: dict[tuple[bool, int], list[float]] = defaultdict(list)
@@ -156,13 +156,13 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
     usual = {crosses: normal(rates if len(rates) >= OWN_REFERENCE else every) for crosses, rates in kinds.items()}
     own = {place: normal(rates) for place, rates in company.items() if len(rates) >= OWN_REFERENCE}
     noise = normal(every).sigma if every else 0.0  # what a few rates show of it may be far too little
-    found: dict[Link, list[Rate]] = defaultdict(list)
+    found: dict[Link, list[RelativeRate]] = defaultdict(list)
     for each in measured:
         crosses = _crosses(each.link, leaf_of)
         norm = own.get((crosses, each.round), usual[crosses])
         norm = Normal(norm.median, max(norm.sigma, noise))
         ratio = each.gbytes / norm.median if norm.median else 1.0
-        found[each.link].append(Rate(ratio, norm, each.asked, each.long))
+        found[each.link].append(RelativeRate(ratio, norm, each.asked, each.long))
     return found
 
 
@@ -180,28 +180,28 @@ class Judgement:
         self.normal = normal(each.gbytes for each in measured)
         self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
         """What it reached once it can do."""
-        self._links: dict[End, list[Link]] = defaultdict(list)
+        self._links: dict[Endpoint, list[Link]] = defaultdict(list)
         for link in self.rates:
             for role in Role:
                 self._links[link.end(role)].append(link)
         self._proven = {link.end(role) for link, rate in self.best.items() if not rate.suspect for role in Role}
 
-    def links_of(self, end: End) -> list[Link]:
+    def links_of(self, end: Endpoint) -> list[Link]:
         return self._links.get(end, [])
 
     # Nodes.
 
     def proven(self, node: str, role: Role) -> bool:
         """Whether it was fast in this role, with anybody."""
-        return End(node, role) in self._proven
+        return Endpoint(node, role) in self._proven
 
     def untested(self, nodes: Iterable[str]) -> list[str]:
-        return [node for node in nodes if not all(self._links.get(End(node, role)) for role in Role)]
+        return [node for node in nodes if not all(self._links.get(Endpoint(node, role)) for role in Role)]
 
     @cached_property
-    def _slow_ends(self) -> dict[End, list[Rate]]:
+    def _slow_ends(self) -> dict[Endpoint, list[RelativeRate]]:
         """Ends that were never fast and somebody asked about, with their rates to different partners that are proven."""
-        found: dict[End, list[Rate]] = {}
+        found: dict[Endpoint, list[RelativeRate]] = {}
         for end, links in self._links.items():
             if end in self._proven or not any(rate.asked for link in links for rate in self.rates[link]):
                 continue
@@ -213,7 +213,7 @@ class Judgement:
             ]
         return found
 
-    def _enough(self, end: End) -> bool:
+    def _enough(self, end: Endpoint) -> bool:
         """Whether enough proven partners were met, and with all of them it was slow."""
         against = self._slow_ends[end]
         least = min(CONFIRMATIONS, len(self.nodes) - 1)
@@ -223,11 +223,11 @@ class Judgement:
             and statistics.fmean(rate.ratio for rate in against) < against[0].normal.mean
         )
 
-    def _tried_long(self, end: End) -> bool:
+    def _tried_long(self, end: Endpoint) -> bool:
         return any(rate.long for link in self._links[end] for rate in self.rates[link])
 
     @cached_property
-    def accused(self) -> list[End]:
+    def accused(self) -> list[Endpoint]:
         """Nodes that are slow in a role, whoever the partner, and in the longer transfer as well; those of a slow leaf are
         told as that."""
         return [
@@ -235,7 +235,7 @@ class Judgement:
         ]
 
     @property
-    def nodes_to_confirm(self) -> list[End]:
+    def nodes_to_confirm(self) -> list[Endpoint]:
         return [
             end
             for end in self._slow_ends
@@ -359,14 +359,14 @@ class Judgement:
         ]
 
     @cached_property
-    def _slow_leaves(self) -> dict[End, list[Link]]:
+    def _slow_leaves(self) -> dict[Endpoint, list[Link]]:
         """Leaves from which (or to which) nothing is fast, whichever the other leaf and the nodes, with these links."""
-        found: dict[End, list[Link]] = {}
+        found: dict[Endpoint, list[Link]] = {}
         good = {leaves.end(role) for leaves in self._between if leaves not in self._slow_between for role in Role}
         least = min(CONFIRMATIONS, len(self._sizes) - 1)
         for leaf, size in self._sizes.items():
             for role in Role:
-                end = End(leaf, role)
+                end = Endpoint(leaf, role)
                 pairs = [leaves for leaves in self._between if leaves.end(role) == end]
                 proven = [leaves for leaves in pairs if leaves.end(role.opposite) in good]
                 links = [link for leaves in pairs for link in self._between[leaves]]
@@ -376,20 +376,20 @@ class Judgement:
         return found
 
     @cached_property
-    def _explaining(self) -> set[End]:
+    def _explaining(self) -> set[Endpoint]:
         """The nodes of slow leaves in that role: what they do is explained by the leaf."""
         return {
-            End(node, leaf.role)
+            Endpoint(node, leaf.role)
             for leaf in self._slow_leaves
             for node in self.nodes
             if self.leaf_of.get(node) == leaf.name
         }
 
-    def _explained(self, end: End) -> bool:
+    def _explained(self, end: Endpoint) -> bool:
         return end in self._explaining
 
     @cached_property
-    def accused_leaves(self) -> list[End]:
+    def accused_leaves(self) -> list[Endpoint]:
         return [leaf for leaf, links in self._slow_leaves.items() if self._crossed(links)]
 
     def _crossed(self, links: Iterable[Link]) -> bool:
@@ -400,11 +400,11 @@ class Judgement:
         )
 
     @property
-    def leaves_to_look_inside(self) -> list[End]:
+    def leaves_to_look_inside(self) -> list[Endpoint]:
         return [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is None]
 
     @property
-    def leaves_to_cross(self) -> list[End]:
+    def leaves_to_cross(self) -> list[Endpoint]:
         return [
             leaf
             for leaf, links in self._slow_leaves.items()
@@ -454,13 +454,13 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LinksVerdict:
     """What is told in the end; all empty where nobody stands out."""
 
     normal: Normal
-    nodes: tuple[End, ...] = ()
+    nodes: tuple[Endpoint, ...] = ()
     links: tuple[Link, ...] = ()
-    leaves: tuple[End, ...] = ()
+    leaves: tuple[Endpoint, ...] = ()
     leaf_pairs: tuple[Link, ...] = ()
     common: bool = False
     open: tuple[Link, ...] = ()
@@ -471,10 +471,10 @@ class Verdict:
         return not (self.nodes or self.links or self.leaves or self.leaf_pairs or self.common)
 
 
-def verdict(judged: Judgement) -> Verdict:
+def verdict(judged: Judgement) -> LinksVerdict:
     """With a common cause nobody is named."""
     if judged.common:
-        return Verdict(judged.normal, common=True)
+        return LinksVerdict(judged.normal, common=True)
     pairs = judged.slow_leaf_pairs
     several = in_several(pairs)
     leaves = tuple(dict.fromkeys([*judged.accused_leaves, *several]))
@@ -484,7 +484,7 @@ def verdict(judged: Judgement) -> Verdict:
         between = judged.leaves_of(link)
         return between is not None and any(between.end(role) in leaves for role in Role)
 
-    return Verdict(
+    return LinksVerdict(
         judged.normal,
         tuple(dict.fromkeys([*judged.accused, *ends])),
         tuple(
@@ -499,16 +499,16 @@ def verdict(judged: Judgement) -> Verdict:
     )
 
 
-def in_several(pairs: Sequence[Link]) -> list[End]:
+def in_several(pairs: Sequence[Link]) -> list[Endpoint]:
     """Leaves from which the ways to several others are slow (or to which): it is their own uplink."""
     ends = [pair.end(role) for pair in pairs for role in Role]
     return [end for end in dict.fromkeys(ends) if ends.count(end) > 1]
 
 
-def with_several(judged: Judgement, links: Sequence[Link]) -> list[End]:
+def with_several(judged: Judgement, links: Sequence[Link]) -> list[Endpoint]:
     """Ends that several slow links have in common, half of all that were measured there or more: one fast link, which may be
     chance, does not make each of the others a fault of its own."""
-    shared: dict[End, int] = defaultdict(int)
+    shared: dict[Endpoint, int] = defaultdict(int)
     for link in links:
         for role in Role:
             shared[link.end(role)] += 1

@@ -20,7 +20,7 @@ proven to be possible; else 0.5, what is between healthy links of one cluster at
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LanesVerdict:
     """What the lanes prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`: lanes
     that are slow where nothing tells the two ends apart, or where both are fine with others."""
 
@@ -108,7 +108,7 @@ def circles(lanes: Iterable[Link]) -> dict[str, str]:
     return found
 
 
-def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> Verdict:
+def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> LanesVerdict:
     """Who is to blame, by the ring and by the second look. A lane that was slow only once is nobody's fault."""
     suspects = slow_lanes(first, gate)
     # Both looks on one scale. The better of two counts for a lane: what it reached once it can do.
@@ -132,7 +132,7 @@ def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float
             receiving.append(lane.destination)
         if lane in slow and not sends_slowly and not receives_slowly:
             paths.append(lane)
-    return Verdict(_once(sending), _once(receiving), tuple(paths))
+    return LanesVerdict(_once(sending), _once(receiving), tuple(paths))
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.checks.context import Context
-from runbook.checks.ranks.gang import Gang, Halt, Member
+from runbook.checks.ranks.gang import Gang, Halt, RankMember
 from runbook.launch.ranks import Rank
 
 ALONE_S = 0.4
@@ -23,7 +23,7 @@ Pair = tuple[int, int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class PairMeasured:
     """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was kept
     from running; GB/s while the other way was busy as well; microseconds for a few bytes."""
 
@@ -42,7 +42,7 @@ class Halted(Exception):
         self.halt = halt
 
 
-class Ranks:
+class MeasuringRanks:
     """Until a deadline on the monotonic clock, of the stage and for all measurements together. Raises Halted.
 
     `go_on` is asked about a halt: whether it proves nothing, so that waiting goes on.
@@ -69,7 +69,7 @@ class Ranks:
         said = self._run({"alone": ALONE_S}, "alone")
         return {int(each["rank"]): (float(each["gbytes"]), float(each["waited"])) for each in said}
 
-    def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], Moved]:
+    def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], PairMeasured]:
         """What every pair moved, by source and destination: all pairs at once, and no rank in two of them."""
         mine = {rank: pair for pair in pairs for rank in pair[:2]}
 
@@ -91,7 +91,7 @@ class Ranks:
             raise Halted("there was no time left to measure the rest")
         said: list[Mapping[str, Any]] = []
 
-        def hear(_member: Member, message: Mapping[str, Any]) -> None:
+        def hear(_member: RankMember, message: Mapping[str, Any]) -> None:
             if message.get("event") == event:
                 said.append(message)
 
@@ -102,7 +102,7 @@ class Ranks:
             self._gang.go_on(halt)
         return said
 
-    def _halts(self, hear: Callable[[Member, Mapping[str, Any]], None]) -> Iterator[Halt]:
+    def _halts(self, hear: Callable[[RankMember, Mapping[str, Any]], None]) -> Iterator[Halt]:
         while True:
             left = max(0.1, self._ends - time.monotonic())
             halt = self._gang.until("done", timeout_s=left, stall_s=lambda: STALL_S, on_message=hear)
@@ -111,8 +111,10 @@ class Ranks:
             yield halt
 
 
-def _moved(said: Mapping[str, Any]) -> Moved:
-    return Moved(float(said["gbytes"]), float(said["seconds"]), float(said["waited"]), said.get("both"), said.get("us"))
+def _moved(said: Mapping[str, Any]) -> PairMeasured:
+    return PairMeasured(
+        float(said["gbytes"]), float(said["seconds"]), float(said["waited"]), said.get("both"), said.get("us")
+    )
 
 
 def uneven(alone: Mapping[int, tuple[float, float]]) -> bool:

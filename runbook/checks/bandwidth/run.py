@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.checks.bandwidth.judge import Link, Role
-from runbook.checks.bandwidth.lanes import SLOWER_THAN_GATE, Verdict, judge, ring, rounds, second_look
-from runbook.checks.bandwidth.ranks import Halted, Ranks, uneven
+from runbook.checks.bandwidth.lanes import SLOWER_THAN_GATE, LanesVerdict, judge, ring, rounds, second_look
+from runbook.checks.bandwidth.ranks import Halted, MeasuringRanks, uneven
 from runbook.checks.bandwidth.search import Search, leaves, look
 from runbook.checks.context import Context
 from runbook.checks.normal import span_text
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, Member
+from runbook.checks.ranks.gang import Gang, RankMember
 from runbook.model.errors import Unreachable
 
 DEADLINE_S = 20.0
@@ -23,13 +23,13 @@ MOST_ROUNDS = 4
 
 
 @dataclass
-class Layer:
+class LaneLayer:
     """Lanes of one kind: GB/s of each in the ring and in the second look, and the pairs of ranks it was made of."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
     pairs: dict[Link, dict[tuple[int, int], float]] = field(default_factory=dict)
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: LanesVerdict = field(default_factory=LanesVerdict)
 
     @property
     def rates(self) -> dict[Link, float]:
@@ -50,21 +50,21 @@ class Isolation:
 
     alone: dict[int, tuple[float, float]] = field(default_factory=dict)
     busy: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    inside: Layer = field(default_factory=Layer)
-    between: Layer = field(default_factory=Layer)
+    inside: LaneLayer = field(default_factory=LaneLayer)
+    between: LaneLayer = field(default_factory=LaneLayer)
     stopped: str | None = None
 
 
 def isolate(gang: Gang, at: Context, gate: float) -> Isolation:
     """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
     found = Isolation()
-    by_node: dict[str, list[Member]] = {}
+    by_node: dict[str, list[RankMember]] = {}
     for member in gang.members:
         by_node.setdefault(member.rank.node, []).append(member)
     numbers = {member.label: member.rank.rank for member in gang.members}
     inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
     try:
-        ranks = Ranks(gang, at, DEADLINE_S)
+        ranks = MeasuringRanks(gang, at, DEADLINE_S)
         at.say("too slow: measuring every rank alone")
         found.alone = ranks.alone()
         if uneven(found.alone):
@@ -82,7 +82,7 @@ def isolate(gang: Gang, at: Context, gate: float) -> Isolation:
     return found
 
 
-def between(done: Search) -> Layer:
+def between(done: Search) -> LaneLayer:
     """A layer out of a search: those who are far below the others. What is only a little slower is not why all are."""
     told, best = done.verdict, done.best
     limit = SLOWER_THAN_GATE * told.normal.median
@@ -101,8 +101,8 @@ def between(done: Search) -> Layer:
     rails: dict[Link, dict[tuple[int, int], float]] = {}
     for each in done.found:
         rails.setdefault(each.link, {}).update(each.rails)
-    verdict = Verdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
-    return Layer(best, {}, rails, verdict)
+    verdict = LanesVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
+    return LaneLayer(best, {}, rails, verdict)
 
 
 def _busy(seen: Mapping[str, Any]) -> tuple[str, ...]:
@@ -113,7 +113,9 @@ def _busy(seen: Mapping[str, Any]) -> tuple[str, ...]:
     )[:4]
 
 
-def _look_inside(ranks: Ranks, layer: Layer, links: Sequence[Link], numbers: Mapping[str, int], gate: float) -> None:
+def _look_inside(
+    ranks: MeasuringRanks, layer: LaneLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
+) -> None:
     """Every pair of a ring once, then those that were slow and their ends a second time; what is known when time is up stays."""
 
     def measure(group: Sequence[Link]) -> dict[Link, float]:

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.judge import Judgement, Link, Measured, Normal, Verdict, normal, verdict
-from runbook.checks.bandwidth.ranks import Halted, Moved, Pair, Ranks
+from runbook.checks.bandwidth.judge import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
+from runbook.checks.bandwidth.ranks import Halted, MeasuringRanks, Pair, PairMeasured
 from runbook.checks.bandwidth.schedule import Meeting, Schedule
-from runbook.checks.ranks.gang import Member
+from runbook.checks.ranks.gang import RankMember
 from runbook.model.inventory import Node
 
 LONGER = 3.0
@@ -24,14 +24,14 @@ EXPLAINED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MeasuredLink:
     """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side as an
     AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be measured."""
 
     link: Link
     round: int
     meeting: Meeting
-    moved: Moved
+    moved: PairMeasured
     rails: Mapping[tuple[int, int], float] = field(default_factory=dict)
     counts: bool = True
 
@@ -43,7 +43,7 @@ class Search:
     nodes: tuple[str, ...]
     leaf_of: Mapping[str, str]
     enough: float = math.inf
-    found: list[Found] = field(default_factory=list)
+    found: list[MeasuredLink] = field(default_factory=list)
     rounds: int = 0
     stopped: str | None = None
 
@@ -60,9 +60,9 @@ class Search:
         return Judgement(self.nodes, self.measured, self.leaf_of)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LinksVerdict:
         """Nobody is accused where nothing was measured."""
-        return verdict(self.judge()) if self.measured else Verdict(Normal(0.0, 0.0))
+        return verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
 
     @property
     def best(self) -> dict[Link, float]:
@@ -76,7 +76,7 @@ class Search:
     @property
     def again(self) -> list[tuple[str, str]]:
         """Pairs with a link of which nothing counts yet, as long as another try may help."""
-        tried: dict[Link, list[Found]] = {}
+        tried: dict[Link, list[MeasuredLink]] = {}
         for each in self.found:
             if each.meeting.asked:
                 tried.setdefault(each.link, []).append(each)
@@ -91,8 +91,8 @@ class Search:
 
 
 def look(
-    ranks: Ranks,
-    members: Sequence[Member],
+    ranks: MeasuringRanks,
+    members: Sequence[RankMember],
     *,
     seconds: float,
     leaf_of: Mapping[str, str] | None = None,
@@ -103,7 +103,7 @@ def look(
     say: Callable[[str], object] = lambda _: None,
 ) -> Search:
     """Ask the ranks until it is settled. `seconds` is for one way of a short transfer."""
-    by_node: dict[str, list[Member]] = {}
+    by_node: dict[str, list[RankMember]] = {}
     for member in members:
         by_node.setdefault(member.rank.node, []).append(member)
     done = Search(tuple(by_node), dict(leaf_of or {}), enough)
@@ -126,7 +126,7 @@ def look(
     return done
 
 
-def _rails(by_node: Mapping[str, Sequence[Member]], meeting: Meeting, seconds: float) -> list[Pair]:
+def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[Pair]:
     """Every rank of one node and the rank with the same place on the other: with GPUs, each through its own adapter."""
     here, there = by_node[meeting.one], by_node[meeting.other]
     lasts = seconds * (LONGER if meeting.long else 1.0)
@@ -134,33 +134,33 @@ def _rails(by_node: Mapping[str, Sequence[Member]], meeting: Meeting, seconds: f
 
 
 def _found(
-    link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], Moved]
-) -> Found:
+    link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], PairMeasured]
+) -> MeasuredLink:
     """A link is as fast as its slowest pair lets it be: AllReduce gives all pairs the same work."""
     ways = [(one, other) if link.source == meeting.one else (other, one) for one, other, _ in pairs]
     said = [moved[way] for way in ways]
     both = [each.both for each in said if each.both is not None]
     us = [each.us for each in said if each.us is not None]
-    together = Moved(
+    together = PairMeasured(
         len(said) * min(each.gbytes for each in said),
         max(each.seconds for each in said),
         max(each.waited for each in said),
         len(both) * min(both) if both else None,
         statistics.median(us) if us else None,
     )
-    return Found(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
+    return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 
 
-def counted(before: Sequence[Found], new: Sequence[Found]) -> list[Found]:
+def counted(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
     """The new ones, each with whether it counts: slow, and an end that had no CPU meanwhile, proves nothing of the link."""
     usual = normal(each.moved.gbytes for each in (*before, *new))
     return [
-        Found(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
+        MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
         for each in new
     ]
 
 
-def starved(moved: Moved, usual: Normal) -> bool:
+def starved(moved: PairMeasured, usual: Normal) -> bool:
     """Whether it is slow and most of the time that was lost is explained by an end that did not run."""
     ratio = moved.gbytes / usual.median if usual.median else 1.0
     return ratio < usual.suspect and moved.waited >= EXPLAINED * (1 - ratio) * moved.seconds

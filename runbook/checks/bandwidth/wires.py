@@ -36,7 +36,7 @@ class Wires:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class SlowReason:
     """Why a node is slow, by its own account. `gbytes`: what it is limited to in GB/s; None: not a matter of a rate."""
 
     says: str
@@ -79,19 +79,19 @@ def adapters_of(at: Context, node: Node, answer: Facts) -> list[Port]:
     return [port for port in chosen if port.state == "active"]
 
 
-def reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
+def reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
     """What slows this node's own adapters down, the slowest first; `others` are its peers'."""
     found = port_reasons(wires, others) if wires.ports else tcp_reasons(wires, others)
     return sorted(found, key=lambda reason: (reason.gbytes is None, reason.gbytes or 0.0))
 
 
-def inner_reasons(wires: Wires) -> list[Reason]:
+def inner_reasons(wires: Wires) -> list[SlowReason]:
     """What slows down TCP inside the node."""
     return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts.get("tc") or {})]
 
 
-def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
-    found: list[Reason] = []
+def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
+    found: list[SlowReason] = []
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
         tc: Mapping[str, str] = facts.get("tc") or {}
@@ -100,20 +100,22 @@ def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
         metal = "/".join(facts["hardware"]) or name
         if "half" in facts["duplex"]:
             says = f"{metal} runs at half duplex"
-            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", f"/sys/class/net/{metal}/duplex: half", None))
+            found.append(
+                SlowReason(says, f"sudo ethtool -r {word(metal)}", f"/sys/class/net/{metal}/duplex: half", None)
+            )
         if mbit and usual and mbit / 1000 < usual:
             says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
             evidence = f"/sys/class/net/{metal}/speed: {mbit}"
-            found.append(Reason(says, f"sudo ethtool -r {word(metal)}", evidence, mbit / 8000))
+            found.append(SlowReason(says, f"sudo ethtool -r {word(metal)}", evidence, mbit / 8000))
     return found
 
 
-def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
+def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
     """HCA ports that came up slower than the fastest one around."""
     rates = [port.rate_gbps for each in (wires, *others) for port in each.ports if port.rate_gbps]
     usual = max(rates, default=0.0)
     return [
-        Reason(
+        SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
             f"sudo ibportstate -D 0 {port.number} reset",
             f"{port.name}: Rate {port.rate_gbps:g}",
@@ -124,28 +126,28 @@ def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[Reason]:
     ]
 
 
-def shapers(name: str, tc: Mapping[str, str]) -> list[Reason]:
+def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
-    found: list[Reason] = []
+    found: list[SlowReason] = []
     command = f"sudo tc qdisc del dev {word(name)} root"
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
         rate = rate_after(wanted, line) if wanted else None
         if rate is not None:
-            found.append(Reason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
+            found.append(SlowReason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
         elif kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
-            found.append(Reason(f"{name} is disturbed by `tc`: {line.strip()}", command, line.strip(), None))
+            found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", command, line.strip(), None))
     for line in tc.get("class", "").splitlines():
         rate = rate_after("ceil", line) or rate_after("ul m1 0bit d 0us m2", line)
         if rate is not None and re.search(r"class (htb|hfsc) ", line):
-            found.append(Reason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
+            found.append(SlowReason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
     rate = rate_after("rate", tc.get("ingress", "")) if "police" in tc.get("ingress", "") else None
     if rate is not None:
         way = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         evidence = next(line.strip() for line in tc["ingress"].splitlines() if "rate" in line)
         says = f"what arrives at {name} is limited to {mbit_text(rate)} by `tc`"
-        found.append(Reason(says, f"sudo tc qdisc del dev {word(name)} {way}", evidence, rate / 8))
+        found.append(SlowReason(says, f"sudo tc qdisc del dev {word(name)} {way}", evidence, rate / 8))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from runbook.checks.network.common import listed
-from runbook.checks.network.seen import Pair, Seen, version
+from runbook.checks.network.seen import Observations, Pair, version
 from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
@@ -13,14 +13,14 @@ from runbook.model.verdict import Finding
 Found = dict[str, list[Finding]]
 
 
-def address_findings(seen: Seen) -> Found:
+def address_findings(seen: Observations) -> Found:
     """What is wrong with the addresses before a single packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
     return _shared(seen) or _families(seen)
 
 
-def _shared(seen: Seen) -> Found:
+def _shared(seen: Observations) -> Found:
     """Two nodes with one address: in the inventory, or on their interfaces."""
     at = seen.at
     found: Found = defaultdict(list)
@@ -42,7 +42,7 @@ def _shared(seen: Seen) -> Found:
     return found
 
 
-def _written_twice(seen: Seen, first: str, second: str, address: str, *, apart: bool) -> Finding:
+def _written_twice(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
     own = [a for a in seen.at.own_addresses(second) if a != address] if apart else []
     right = own[0] if own else "ITS ADDRESS"
     where = "which are two machines" if apart else "and both lead to one machine"
@@ -55,7 +55,7 @@ def _written_twice(seen: Seen, first: str, second: str, address: str, *, apart: 
     )
 
 
-def _carried_twice(seen: Seen, guilty: str, first: str, second: str, address: str) -> Finding:
+def _carried_twice(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
     places = {name: _place(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
     mine = seen.numeric(guilty) == address
@@ -71,7 +71,7 @@ def _carried_twice(seen: Seen, guilty: str, first: str, second: str, address: st
     )
 
 
-def _place(seen: Seen, node: str, address: str) -> tuple[str, str]:
+def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
     """The interface that carries an address, and the address with its length."""
     for interface, prefix in seen.prefixes(node):
         if prefix.partition("/")[0] == address:
@@ -79,7 +79,7 @@ def _place(seen: Seen, node: str, address: str) -> tuple[str, str]:
     return "IFACE", address
 
 
-def _families(seen: Seen) -> Found:
+def _families(seen: Observations) -> Found:
     """The job speaks one family of addresses: a node whose interface has none of it cannot be reached."""
     reach = {node.name: _versions(seen, node.name) for node in seen.nodes}
     if len(reach) < 2 or not all(reach.values()) or set.intersection(*reach.values()):
@@ -106,19 +106,19 @@ def _families(seen: Seen) -> Found:
     return found
 
 
-def _versions(seen: Seen, node: str) -> set[int]:
+def _versions(seen: Observations, node: str) -> set[int]:
     """The families of addresses on the interface that the job uses there."""
     address, interface = seen.numeric(node), seen.data_interface(node)
     held = {version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
     return held | ({version(address)} if is_ip(address) else set())
 
 
-def _example(seen: Seen, node: str) -> str:
+def _example(seen: Observations, node: str) -> str:
     interface, prefix = _place(seen, node, seen.numeric(node))
     return f"{node} has {prefix} on {interface}"
 
 
-def wrong_interface(seen: Seen, pairs: list[Pair]) -> Found:
+def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
     """Nodes whose chosen interface nobody reaches, while their address in the inventory, on another one, answers."""
     found: Found = {}
     for peer in dict.fromkeys(pair.peer for pair in pairs):
@@ -145,7 +145,7 @@ def wrong_interface(seen: Seen, pairs: list[Pair]) -> Found:
     return found
 
 
-def strangers(seen: Seen) -> Found:
+def strangers(seen: Observations) -> Found:
     """Nodes for whose address another machine answers on the segment, by its hardware address; told once somebody's TCP
     to that address came to nothing."""
     found: Found = {}
@@ -161,7 +161,7 @@ def strangers(seen: Seen) -> Found:
     return found
 
 
-def _answers_for(seen: Seen, pair: Pair) -> str | None:
+def _answers_for(seen: Observations, pair: Pair) -> str | None:
     """The hardware address that the peer's address leads to, when that is not one of the peer's."""
     mac = _neighbour(pair)
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
@@ -176,7 +176,7 @@ def _neighbour(pair: Pair) -> str | None:
     return str(mac) if mac else None
 
 
-def _fixed_entry(seen: Seen, pair: Pair, mac: str) -> Finding:
+def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
     """An entry of the ARP table that somebody wrote by hand, and that is no longer true."""
     interface = seen.data_interface(pair.peer) or "IFACE"
     mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
@@ -193,7 +193,7 @@ def _fixed_entry(seen: Seen, pair: Pair, mac: str) -> Finding:
     )
 
 
-def _stranger(seen: Seen, pair: Pair, mac: str) -> Finding:
+def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
     owner = seen.owner_of(mac)
     interface = seen.data_interface(pair.peer) or "IFACE"
     mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")

@@ -47,7 +47,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class RankConnection:
     """One established connection of two ranks: the client dialled the server. `resent` is the worse of both ends'."""
 
     client: str
@@ -131,12 +131,12 @@ def flows(at: Context) -> dict[str, Facts]:
     return {name: answer for name, answer in at.each(one).items() if isinstance(answer, dict)}
 
 
-def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[Stream]:
+def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[RankConnection]:
     """Both ends' views of each connection as one."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
     owner.update({number(at, node.name): node.name for node in at.nodes})
     listening = {name: set(answer["listening"]) for name, answer in seen.items()}
-    found: dict[tuple[str, int, str, int], Stream] = {}
+    found: dict[tuple[str, int, str, int], RankConnection] = {}
     for name, answer in seen.items():
         for one in answer["connections"]:
             peer = owner.get(one["remote"])
@@ -154,11 +154,11 @@ def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[Stream]:
                 way = f"{name} → {one['remote']}:{one['remote_port']} from port {one['local_port']}"
                 waiting = f"{bytes_text(one['unacked'])} not acknowledged, sent again {one['resent']} times"
                 said += (f"{way} (process {one['pid']}): {waiting}",)
-            found[key] = Stream(client[0], server[0], client[1], server[1], client[2], server[2], said)
+            found[key] = RankConnection(client[0], server[0], client[1], server[1], client[2], server[2], said)
     return sorted(found.values(), key=lambda stream: not stream.still)
 
 
-def stopped(at: Context, stream: Stream, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
+def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
     """The rule that stops an established connection, and its node; one that stands still needs no certain rule."""
     low, high = EPHEMERAL
     ports = [(low, high), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]

@@ -8,14 +8,14 @@ from itertools import permutations
 
 from runbook.checks.network.common import ends
 from runbook.checks.network.rules import rules_of
-from runbook.checks.network.seen import Pair, Seen, version
+from runbook.checks.network.seen import Observations, Pair, version
 from runbook.firewall import Explanation, Flow, explain_blocked
 from runbook.model.verdict import Finding
 
 ANY_PORT = [(1, 65535)]
 
 
-def chance_findings(seen: Seen, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
+def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
     """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
     losing = list(losing)
     names = sorted({name for pair in losing for name in pair.ends})

@@ -20,7 +20,7 @@ from runbook.checks.network.rules import peers_of, rules_of
 from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import Seen
 from runbook.firewall.flow import EPHEMERAL
-from runbook.firewall.truth import Span
+from runbook.firewall.truth import NumberRange
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
@@ -46,7 +46,7 @@ OPENED = ("reset", "silent", "lost")
 """Dials that got as far as an established connection."""
 
 
-class Wanted(TypedDict):
+class WantedPorts(TypedDict):
     ports: list[tuple[int, int]]
     sources: list[str]
     destinations: list[str]
@@ -196,7 +196,7 @@ class Trouble:
         ends = dial.source, dial.destination
         return self.evidence.get(ends[0]), self.evidence.get(ends[1]), *ends
 
-    def _wanted(self, dials: Sequence[Dial]) -> Wanted:
+    def _wanted(self, dials: Sequence[Dial]) -> WantedPorts:
         """All that one command is to open."""
         first = dials[0]
         return {
@@ -328,7 +328,7 @@ class Trouble:
         if dial.outcome not in ("dropped", "rejected"):
             return None
         near, far = self.source_of(dial), self.destination_of(dial)
-        port, any_port = Span.exactly(dial.port), Span(*EPHEMERAL)
+        port, any_port = NumberRange.exactly(dial.port), NumberRange(*EPHEMERAL)
         ways = (
             (dial.source, Sent(far, near, any_port, port), f"TCP {dial.port} to {dial.destination} ({far})"),
             (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runbook.checks.context import Context
-from runbook.checks.network.refusal import Refusal, Sent, refusal
+from runbook.checks.network.refusal import RouteRefusal, Sent, refusal
 from runbook.checks.readiness.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.model.commands import word
@@ -64,7 +64,7 @@ def _route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     refused = evidence.no_route_to(peer)
     if refused is None:
         return None
-    found = refusal(Sent(peer), refused) or Refusal(
+    found = refusal(Sent(peer), refused) or RouteRefusal(
         "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
     )
     return Finding(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runbook.checks.context import Facts
 from runbook.checks.network.common import culprits, ends
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.seen import Pair, Seen
+from runbook.checks.network.seen import Observations, Pair
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
@@ -35,7 +35,7 @@ class Loss:
         return self.lost / self.sent
 
 
-def losses(seen: Seen, pairs: Iterable[Pair]) -> list[Loss]:
+def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
     """Those pairs of which some echoes came back and others did not, in both rounds together. A single one that is missing
     says nothing: a busy host answers late."""
     found = []
@@ -56,7 +56,7 @@ def loses(pair: Pair) -> bool:
     return pair.echoes_lost and lost > sent * LOSS_TOLERATED
 
 
-def loss_findings(seen: Seen, found: Iterable[Loss]) -> dict[str, list[Finding]]:
+def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
     """By node: the one that all losing pairs have in common, or both ends where none is."""
     bad = [loss for loss in found if not loss.harmless]
     return {
@@ -77,7 +77,7 @@ def warning(loss: Loss) -> str:
     return f"{share} between {pair.source} and {pair.peer} are lost: too few to fail the run"
 
 
-def _finding(seen: Seen, name: str, peers: list[str], found: list[Loss]) -> Finding:
+def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss]) -> Finding:
     sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
     interface = seen.data_interface(name) or "IFACE"
     says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
@@ -118,7 +118,7 @@ def _felt(dial: Dial) -> str:
     return f"{dial.source} → {dial.destination}: TCP {dial.says} after {dial.seconds:.2f} s{again}"
 
 
-def _direction(seen: Seen, name: str, peers: list[str]) -> str:
+def _direction(seen: Observations, name: str, peers: list[str]) -> str:
     """The way that loses, where only one does: who sends is told what he had to send again."""
     sends = sum(_sent_again(seen.pair(name, peer)) or 0 for peer in peers)
     arrives = sum(_sent_again(seen.pair(peer, name)) or 0 for peer in peers)
@@ -135,7 +135,7 @@ def _sent_again(pair: Pair | None) -> int | None:
     return pair.round_trips.retransmitted if pair and pair.round_trips else None
 
 
-def _tcp_between(seen: Seen, one: str, other: str) -> list[Dial]:
+def _tcp_between(seen: Observations, one: str, other: str) -> list[Dial]:
     """Full-size transfers and round trips between two nodes, both ways."""
     found: list[Dial] = []
     for pair in (seen.pair(one, other), seen.pair(other, one)):
@@ -144,7 +144,7 @@ def _tcp_between(seen: Seen, one: str, other: str) -> list[Dial]:
     return found
 
 
-def _flows(seen: Seen, pair: Pair) -> bool:
+def _flows(seen: Observations, pair: Pair) -> bool:
     """Whether TCP got through both ways without losing anything."""
     dials = _tcp_between(seen, pair.source, pair.peer)
     if not dials or any(dial.outcome != "open" for dial in dials):

@@ -56,7 +56,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DialTarget:
     """What one node is told to dial."""
 
     peer: str
@@ -139,15 +139,15 @@ class Mesh:
         """
         up = {node.name: node for node in self._at.nodes if node.name in self.listening}
         pairs = pairs or Pairs.every(list(up))
-        orders: dict[str, list[Target]] = {}
+        orders: dict[str, list[DialTarget]] = {}
         for source in up:
-            wanted: list[Target] = []
+            wanted: list[DialTarget] = []
             for name in (*([source] if itself else []), *pairs.peers.get(source, ())):
                 if name not in up:
                     continue
                 for port, kind in self.listening[name]:
-                    wanted += [Target(name, self._address(up[name], kind), port, kind, mode) for mode in modes]
-                wanted += [Target(name, *where, "knock") for where in (extra(up[name]) if extra else ())]
+                    wanted += [DialTarget(name, self._address(up[name], kind), port, kind, mode) for mode in modes]
+                wanted += [DialTarget(name, *where, "knock") for where in (extra(up[name]) if extra else ())]
             if wanted:
                 orders[source] = wanted
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
@@ -161,11 +161,11 @@ class Mesh:
             failed = [dial for dial in self._once_more(failed) if dial.outcome == UNMEASURED]
 
     def _once_more(self, failed: Sequence[Dial]) -> list[Dial]:
-        orders: dict[str, list[Target]] = {}
+        orders: dict[str, list[DialTarget]] = {}
         self.busy = {}
         for dial in failed:
             orders.setdefault(dial.source, []).append(
-                Target(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
+                DialTarget(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
             )
         replaced = set(failed)
         self.dials = [dial for dial in self.dials if dial not in replaced]
@@ -173,7 +173,7 @@ class Mesh:
         self.dials += found
         return found
 
-    def _dialled(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
+    def _dialled(self, orders: Mapping[str, Sequence[DialTarget]], open_s: float, at_once: int) -> list[Dial]:
         """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence proves
         nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
         found = self._sent(orders, open_s, at_once)
@@ -194,7 +194,7 @@ class Mesh:
             for dial in found
         ]
 
-    def _sent(self, orders: Mapping[str, Sequence[Target]], open_s: float, at_once: int) -> list[Dial]:
+    def _sent(self, orders: Mapping[str, Sequence[DialTarget]], open_s: float, at_once: int) -> list[Dial]:
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:

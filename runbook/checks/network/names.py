@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runbook.checks.network.common import listed
-from runbook.checks.network.seen import Seen, is_link_local, version
+from runbook.checks.network.seen import Observations, is_link_local, version
 from runbook.launch.environment import socket_interface
 from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word
@@ -23,7 +23,7 @@ def names_used(seen_nodes: tuple[Node, ...], rendezvous: str) -> list[str]:
     return sorted({address for address in (rendezvous, *(node.address for node in seen_nodes)) if not is_ip(address)})
 
 
-def name_findings(seen: Seen, node: Node) -> list[Finding]:
+def name_findings(seen: Observations, node: Node) -> list[Finding]:
     """What this node makes of the names: nothing, loopback, another machine, another family of addresses."""
     at, answer = seen.at, seen.answers[node.name]
     if at.inventory.one_machine or len(at.nodes) == 1:
@@ -36,7 +36,7 @@ def name_findings(seen: Seen, node: Node) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-def name_warnings(seen: Seen, node: Node) -> Iterator[str]:
+def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
     """Name servers that hold the job up without stopping it."""
     told: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
     slow = {name: said["seconds"] for name, said in told.items() if said["addresses"] and said["seconds"] >= SLOW_S}
@@ -50,7 +50,7 @@ def name_warnings(seen: Seen, node: Node) -> Iterator[str]:
         )
 
 
-def _name_finding(seen: Seen, node: Node, name: str, target: str, told: Mapping[str, Any]) -> Finding | None:
+def _name_finding(seen: Observations, node: Node, name: str, target: str, told: Mapping[str, Any]) -> Finding | None:
     addresses: list[str] = told["addresses"] or []
     truth = seen.at.own_addresses(target)
     right = next((a for a in truth if ":" not in a), truth[0] if truth else "ADDRESS")
@@ -112,7 +112,7 @@ def _wrong_one_first(
 
 
 def _unresolvable(
-    seen: Seen, node: Node, name: str, told: Mapping[str, Any], fix: str, peers: tuple[str, ...]
+    seen: Observations, node: Node, name: str, told: Mapping[str, Any], fix: str, peers: tuple[str, ...]
 ) -> Finding:
     servers = _servers(seen, node)
     late = told["seconds"] >= SLOW_S
@@ -142,7 +142,7 @@ def _unresolvable(
     return Finding("name-unresolvable", says, fix, evidence, peers)
 
 
-def own_name_finding(seen: Seen, node: Node, *, interface_helps: bool = True) -> Finding | None:
+def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = True) -> Finding | None:
     """Without an interface to use, gloo tells its peers what the node's own host name means there.
 
     Torch's can be told one by the inventory, JAX's cannot.
@@ -204,7 +204,7 @@ def own_name_finding(seen: Seen, node: Node, *, interface_helps: bool = True) ->
     )
 
 
-def gloo_announces(seen: Seen, node: Node) -> str:
+def gloo_announces(seen: Observations, node: Node) -> str:
     """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes loopback."""
     told = seen.answers[node.name]["own"] or {}
     truth = seen.at.own_addresses(node.name)
@@ -221,11 +221,11 @@ def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
     return f"sudo sed -i -E {word(where)} /etc/hosts && {append}"
 
 
-def _owners(seen: Seen, addresses: list[str]) -> list[str]:
+def _owners(seen: Observations, addresses: list[str]) -> list[str]:
     """Nodes that have one of these addresses on an interface."""
     return [node.name for node in seen.at.nodes if set(addresses) & set(seen.at.own_addresses(node.name))]
 
 
-def _servers(seen: Seen, node: Node) -> str:
+def _servers(seen: Observations, node: Node) -> str:
     servers = seen.answers[node.name]["nameservers"]
     return ", ".join(f"nameserver {server}" for server in servers) or "no nameserver"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from runbook.firewall.truth import Span, Truth, both, flip
+from runbook.firewall.truth import NumberRange, Truth, both, flip
 from runbook.model.commands import word
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
@@ -27,14 +27,14 @@ class Sent:
 
     address: str
     source: str | None = None
-    source_port: Span | None = None
-    port: Span | None = None
+    source_port: NumberRange | None = None
+    port: NumberRange | None = None
     uid: int | None = None
     marks: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RouteRefusal:
     """`certain`: this is what the kernel meets. Else a selector cannot be decided, and `of` is the rule that has it."""
 
     why: str
@@ -44,13 +44,13 @@ class Refusal:
     narrow: bool = False  # it is about some ports, users or marks only
 
 
-def refusal(sent: Sent, way: Mapping[str, Any]) -> Refusal | None:
+def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
     """The refusal that the kernel meets first, in the order of the rules; failing a certain one, the first that may be.
 
     `way` has the `rules` and the `routes` that match the address.
     """
     target = ipaddress.ip_address(sent.address)
-    perhaps: Refusal | None = None
+    perhaps: RouteRefusal | None = None
     for rule in sorted(way.get("rules") or [], key=_priority):
         try:
             matches = _matches(rule, sent)
@@ -60,8 +60,8 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> Refusal | None:
         if matches is False:
             continue
         if matches is None:
-            perhaps = perhaps or (found if isinstance(found, Refusal) else None)
-        elif isinstance(found, Refusal):
+            perhaps = perhaps or (found if isinstance(found, RouteRefusal) else None)
+        elif isinstance(found, RouteRefusal):
             return found
         elif found:
             break
@@ -90,7 +90,9 @@ def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
         return None if sent.port is None else str(rule[key]) in ("tcp", "6")
     if name in ("sport", "dport"):
         port = sent.source_port if name == "sport" else sent.port
-        return None if port is None else port.within(Span(int(rule[key]), int(rule.get(f"{name}_end", rule[key]))))
+        return (
+            None if port is None else port.within(NumberRange(int(rule[key]), int(rule.get(f"{name}_end", rule[key]))))
+        )
     if name == "uid":
         return None if sent.uid is None else int(rule[key]) <= sent.uid <= int(rule["uid_end"])
     if key == "iif":
@@ -109,12 +111,12 @@ def _leads(
     target: ipaddress.IPv4Address | ipaddress.IPv6Address,
     *,
     certain: bool,
-) -> Refusal | bool:
+) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
     remove = f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}"
     if rule.get("action") in REFUSALS:
-        return Refusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
+        return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
     routes = [
         route for route in routes if str(route.get("table", "main")) == table and within(target, str(route.get("dst")))
@@ -129,7 +131,7 @@ def _leads(
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for a few packets was written for what it does to them; another's table may well serve others.
     fix = remove if narrow else f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}"
-    return Refusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
+    return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 
 def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from runbook.checks.network.common import culprits, listed
 from runbook.checks.network.refusal import Sent, family, refusal
-from runbook.checks.network.seen import Pair, Seen
+from runbook.checks.network.seen import Observations, Pair
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 
-def route_findings(seen: Seen, pairs: list[Pair]) -> dict[str, list[Finding]]:
+def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Finding]]:
     """For pairs without a route: by the node that is to be mended."""
     found: dict[str, list[Finding]] = defaultdict(list)
     grouped: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
@@ -48,7 +48,7 @@ def _refused(pair: Pair) -> tuple[str, str] | None:
     return found.why if found.certain else f"most likely {found.why}", found.fix
 
 
-def _connected(seen: Seen, pair: Pair) -> tuple[str, str] | None:
+def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The peer is in the network of one of our own addresses, and yet there is no route to that network."""
     for interface, prefix in _own_first(seen, pair.source):
         network = ipaddress.ip_interface(prefix).network
@@ -60,7 +60,7 @@ def _connected(seen: Seen, pair: Pair) -> tuple[str, str] | None:
     return None
 
 
-def _netmask(seen: Seen, pair: Pair) -> tuple[str, str] | None:
+def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The peer's network holds our address, ours does not hold the peer's: our prefix is too long."""
     for interface, prefix in _own_first(seen, pair.source):
         mine = ipaddress.ip_interface(prefix)
@@ -73,7 +73,7 @@ def _netmask(seen: Seen, pair: Pair) -> tuple[str, str] | None:
     return None
 
 
-def _missing(seen: Seen, pair: Pair) -> str:
+def _missing(seen: Observations, pair: Pair) -> str:
     """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
@@ -84,7 +84,7 @@ def _missing(seen: Seen, pair: Pair) -> str:
     )
 
 
-def _apart(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
     """Nodes in different networks, and nothing leads from one to the other."""
     mine = _networks(seen, [name])
     theirs = _networks(seen, peers)
@@ -106,7 +106,7 @@ def _apart(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Findin
     )
 
 
-def _networks(seen: Seen, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _networks(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """By node: the interface that the job uses, and its address with length."""
     found = {}
     for name in names:
@@ -117,7 +117,7 @@ def _networks(seen: Seen, names: Iterable[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _own_first(seen: Seen, node: str) -> list[tuple[str, str]]:
+def _own_first(seen: Observations, node: str) -> list[tuple[str, str]]:
     """A node's addresses, those on the interface that the job uses before the others."""
     chosen = seen.data_interface(node)
     return sorted(seen.prefixes(node), key=lambda place: place[0] != chosen)

@@ -101,7 +101,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """`answers` are those of the nodes that answered, by name."""
 
     at: Context

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from runbook.checks.network.common import culprits, listed
 from runbook.checks.network.rules import rules_of
-from runbook.checks.network.seen import Pair, Seen
+from runbook.checks.network.seen import Observations, Pair
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
 from runbook.load.address import is_ip
 from runbook.model.commands import word
@@ -24,7 +24,7 @@ NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unre
 Found = dict[str, list[Finding]]
 
 
-def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
+def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
     """By guilty node."""
     found: Found = defaultdict(list)
     if not pairs:
@@ -57,7 +57,7 @@ def silence_findings(seen: Seen, pairs: list[Pair]) -> Found:
     return dict(found)
 
 
-def _no_room_for_neighbours(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The kernel of either end keeps so many neighbours, and sends nothing to one more."""
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
@@ -80,7 +80,7 @@ def _no_room_for_neighbours(seen: Seen, pair: Pair) -> tuple[str, Finding] | Non
     return None
 
 
-def _not_its_own(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     own = seen.at.own_addresses(pair.peer)
     if not is_ip(pair.address) or not own or pair.address in own:
         return None
@@ -94,7 +94,7 @@ def _not_its_own(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     )
 
 
-def _reverse_path(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The peer would send its answers by another interface than our packets come in by, and drops these for that."""
     arrives = seen.data_interface(pair.peer)
     back = seen.pair(pair.peer, pair.source)
@@ -123,7 +123,7 @@ def _reverse_path(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     )
 
 
-def _same_hardware(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
     macs = {name: seen.interfaces(name).get(place, {}).get("mac") for name, place in places.items()}
@@ -146,7 +146,7 @@ def _same_hardware(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     )
 
 
-def _no_arp(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
     """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp` family."""
     if pair.route.get("via") or ":" in pair.numeric:
         return None
@@ -182,7 +182,7 @@ def _no_arp(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tup
     return perhaps
 
 
-def _rule(seen: Seen, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
     blocked = explain_blocked(
         "dropped",
@@ -244,7 +244,7 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
     return None
 
 
-def _gateway(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
+def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The peer is sought behind a gateway that is dead, or needless: the peer is in a network of our own."""
     via, told = pair.route.get("via"), pair.target.get("gateway")
     if not via or not told:
@@ -274,7 +274,7 @@ def _gateway(seen: Seen, pair: Pair) -> tuple[str, Finding] | None:
     return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))
 
 
-def _nobody(seen: Seen, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
     """Nothing explains it. `name` is what these pairs have in common, or one end of the only one."""
     toward = [pair for pair in pairs if pair.peer == name]
     first = (toward or pairs)[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runbook.checks.network.common import culprits, ends, listed
 from runbook.checks.network.rules import rules_of
-from runbook.checks.network.seen import Pair, Seen, version
+from runbook.checks.network.seen import Observations, Pair, version
 from runbook.firewall import Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
@@ -37,7 +37,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Reason:
+class SizeReason:
     """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it. `any_size`:
     it is a rule that does not ask for the size, and struck the large ones because there are more bytes in them, or later."""
 
@@ -61,7 +61,7 @@ def smaller_path(pair: Pair) -> str | None:
     return raw.partition("mtu")[2].strip(" =:)").split("\n")[0].split(")")[0].strip() or "less"
 
 
-def only_icmp_limited(seen: Seen, pair: Pair) -> bool:
+def only_icmp_limited(seen: Observations, pair: Pair) -> bool:
     """Full-size ICMP is lost, full-size TCP passes both ways, and the MTUs are the same. With different ones TCP still
     agrees on the smaller, and RDMA does not."""
     back = seen.pair(pair.peer, pair.source)
@@ -69,7 +69,7 @@ def only_icmp_limited(seen: Seen, pair: Pair) -> bool:
     return bool(both) and all(dial.outcome == "open" for dial in both) and _mtu(pair) == _mtu(back)
 
 
-def ways(seen: Seen, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[Way]:
+def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[Way]:
     """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs, such as
     those that lose small packets as well, nothing follows from a transfer that broke off."""
     transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -96,14 +96,14 @@ def ways(seen: Seen, icmp: list[Pair], explained: Collection[frozenset[str]]) ->
     return found
 
 
-def size_findings(seen: Seen, found: list[Way]) -> dict[str, list[Finding]]:
+def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Finding]]:
     """By node: one finding for each rule, MTU or unknown hop."""
     if not found:
         return {}
     names = sorted({name for way in found for name in way.ends})
     address = {name: seen.numeric(name) for name in names}
     evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
-    grouped: dict[tuple[str, str], list[tuple[Way, Reason]]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[tuple[Way, SizeReason]]] = defaultdict(list)
     left: list[Way] = []
     for way in found:
         reason = _rule(seen, way, found, evidence) or _different(seen, way)
@@ -121,7 +121,7 @@ def size_findings(seen: Seen, found: list[Way]) -> dict[str, list[Finding]]:
     return findings
 
 
-def _explained(node: str, ways: list[Way], reasons: list[Reason]) -> Finding:
+def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding:
     fix = " && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands))
     lines = [line for reason in reasons for line in reason.shown]
     if not any(reason.any_size for reason in reasons):
@@ -159,7 +159,7 @@ def _directions(node: str, those: list[Way]) -> str:
     return f"from {node} to {listed(leaves)}" if leaves else f"from {listed(arrives)} to {node}"
 
 
-def _rule(seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> Reason | None:
+def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> SizeReason | None:
     """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes of
     that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
@@ -201,10 +201,10 @@ def _rule(seen: Seen, way: Way, found: list[Way], evidence: Mapping[str, Evidenc
         any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *sides))
         lines += blocked.evidence
         commands.append(blocked.remedy)
-    return Reason(node, why, tuple(commands), tuple(lines), any_size) if node else None
+    return SizeReason(node, why, tuple(commands), tuple(lines), any_size) if node else None
 
 
-def _different(seen: Seen, way: Way) -> Reason | None:
+def _different(seen: Observations, way: Way) -> SizeReason | None:
     """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as the
     other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
     values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
@@ -226,10 +226,10 @@ def _different(seen: Seen, way: Way) -> Reason | None:
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
     fix = f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}"
-    return Reason(odd, says, (fix,), tuple(shown))
+    return SizeReason(odd, says, (fix,), tuple(shown))
 
 
-def _hop(seen: Seen, node: str, those: list[Way]) -> Finding:
+def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
     way = next((one for one in those if node == one.source), those[0])
     mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
     interface = seen.data_interface(node) or "IFACE"
@@ -260,6 +260,6 @@ def _mtu(pair: Pair | None) -> int | None:
     return pair.route.get("mtu") if pair else None
 
 
-def _interface_mtu(seen: Seen, node: str) -> int | None:
+def _interface_mtu(seen: Observations, node: str) -> int | None:
     found = [pair.route.get("mtu") for pair in seen.pairs if pair.source == node]
     return next((mtu for mtu in found if mtu), None)

@@ -21,7 +21,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BandwidthSetting:
     """What decides how fast an AllReduce can be.
 
     `gpus`: the GPU of each rank as torch names it, none on CPUs. `ranks`: how many each node has. `adapters`: for each
@@ -80,7 +80,7 @@ class NotKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BandwidthComparison:
     """A measured bandwidth in GB/s, at messages of `size` bytes, beside what is normal."""
 
     expected: Expectation
@@ -124,7 +124,7 @@ def table() -> Mapping[str, Any]:
     return data
 
 
-def expect(setting: Setting) -> Expectation | NotKnown:
+def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
     what = described(setting)
     if sum(setting.ranks) < 2:
         return NotKnown(what, "one rank sends nothing")
@@ -141,7 +141,7 @@ def expect(setting: Setting) -> Expectation | NotKnown:
     return _between(setting, what, rows)
 
 
-def described(setting: Setting) -> str:
+def described(setting: BandwidthSetting) -> str:
     """`2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s`."""
     counts = sorted(set(setting.ranks))
     many = "-".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1])))
@@ -162,7 +162,7 @@ def described(setting: Setting) -> str:
     return f"{setting.backend}, {text} over {over}"
 
 
-def _inside_rows(setting: Setting) -> list[Mapping[str, Any]]:
+def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
     rows = [
         row
         for row in table()["inside"]
@@ -172,7 +172,7 @@ def _inside_rows(setting: Setting) -> list[Mapping[str, Any]]:
     return named or rows
 
 
-def _between(setting: Setting, what: str, rows: list[Mapping[str, Any]]) -> Expectation | NotKnown:
+def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]) -> Expectation | NotKnown:
     if not setting.adapters or not all(setting.adapters):
         return NotKnown(what, "without HCAs NCCL runs over TCP, where CPUs and sockets decide")
     if re.search(r"\bG[HB][23]00\b", setting.gpus[0]):
@@ -201,7 +201,7 @@ def _between(setting: Setting, what: str, rows: list[Mapping[str, Any]]) -> Expe
     return Expectation(what, low, high, _half(setting, "between_half_bytes"), source, note)
 
 
-def _gloo(setting: Setting, what: str) -> Expectation | NotKnown:
+def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
     rule = table()["gloo"]
     if setting.one_machine or setting.nodes == 1:
         return NotKnown(what, "inside one machine memory and CPUs decide")
@@ -230,11 +230,11 @@ def _algorithms(rows: list[Mapping[str, Any]]) -> str:
     )
 
 
-def _half(setting: Setting, key: str) -> float:
+def _half(setting: BandwidthSetting, key: str) -> float:
     return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
 
 
-def link_floor(setting: Setting, promised_gbps: float | None = None) -> float | None:
+def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
     """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None where
     nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
     part = float(table()["gate"]["of_low"])

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runbook.checks.ranks.sequence import Call, Comparison, compare_all, odd_ones
+from runbook.checks.ranks.sequence import Call, CallComparison, compare_all, odd_ones
 from runbook.checks.ranks.words import progress, stack_lines
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
 """What gloo and torch's own debugging say when the sizes of two ranks do not fit, in lower case."""
 
 
-def comparison(gang: Gang) -> Comparison | None:
+def comparison(gang: Gang) -> CallComparison | None:
     """How the ranks stand to each other by torch's own record of their collectives; None where there is none."""
     dumps = {m.rank.rank: m.record["flight"] for m in gang.members if m.record.get("flight")}
     found = [result for result in compare_all(dumps) if result.kind != "idle"]
@@ -48,12 +48,12 @@ def skipping(gang: Gang, behind: Sequence[int]) -> tuple[int, ...]:
     return tuple(m.rank.rank for m in members if m.stack and not busy_by_itself(m.stack) and asked(m) > enqueued(m))
 
 
-def asked(member: Member) -> int:
+def asked(member: RankMember) -> int:
     """How many collectives the program has asked torch for, counted as Flight Recorder does."""
     return int(member.record.get("calls", 0)) + int(member.record.get("recorded") or 0)
 
 
-def enqueued(member: Member) -> int:
+def enqueued(member: RankMember) -> int:
     status = (member.record.get("flight") or {}).get("pg_status") or {}
     return max([int(one.get("last_enqueued_collective", 0)) for one in status.values()] or [0])
 
@@ -169,7 +169,7 @@ def busy_by_itself(stack: Sequence[str]) -> bool:
     return "/torch/" not in stack[0] and ours != "dial" and not for_orders
 
 
-def made_last(member: Member) -> Call | None:
+def made_last(member: RankMember) -> Call | None:
     """The last collective that torch has recorded for a rank."""
     entries = (member.record.get("flight") or {}).get("entries") or []
     if not entries:
@@ -180,11 +180,11 @@ def made_last(member: Member) -> Call | None:
     return Call(name, sizes, tuple(last.get("input_dtypes") or ()))
 
 
-def _made(member: Member) -> str:
+def _made(member: RankMember) -> str:
     return str(made_last(member) or "a call that nobody recorded")
 
 
-def _meant(member: Member) -> str:
+def _meant(member: RankMember) -> str:
     calling = member.record.get("calling") or {}
     return (
         f", where runbook asked for {calling['operation']} of {calling['count']} {calling['dtype']}"
@@ -197,14 +197,14 @@ def _tells(line: str) -> bool:
     return any(phrase in line.lower() for phrase in MISMATCH)
 
 
-def _people(members: Sequence[Member]) -> str:
+def _people(members: Sequence[RankMember]) -> str:
     return f"{members[0].label} waits" if len(members) == 1 else f"{len(members)} other ranks wait"
 
 
-def _place(member: Member) -> str:
+def _place(member: RankMember) -> str:
     return member.stack[0].removeprefix("File ")
 
 
-def _pid(member: Member) -> object:
+def _pid(member: RankMember) -> object:
     started = member.steps.get("started", {})
     return member.processes[0]["pid"] if member.processes else started.get("pid", "PID")

@@ -17,7 +17,7 @@ from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 FATAL_OF_ITS_OWN = {
     signal.SIGSEGV,
@@ -110,7 +110,7 @@ ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no suc
 """A line that says what is wrong, where a program ends without a traceback."""
 
 
-def own_failure(gang: Gang, member: Member, doing: str) -> Finding | None:
+def own_failure(gang: Gang, member: RankMember, doing: str) -> Finding | None:
     """What this rank did wrong by itself, or None when it merely suffers."""
     if member.aftermath:
         return None
@@ -126,7 +126,7 @@ def own_failure(gang: Gang, member: Member, doing: str) -> Finding | None:
     return exited(gang, member, code, doing)
 
 
-def exited(gang: Gang, member: Member, code: int | None, doing: str) -> Finding:
+def exited(gang: Gang, member: RankMember, code: int | None, doing: str) -> Finding:
     """It ended with an exit code, and its program did not come to say why."""
     node, tail = gang.inventory.node(member.rank.node), gang.lines(member)
     evidence = tail or (f"exit code {code}, nothing printed",)
@@ -151,7 +151,7 @@ def exited(gang: Gang, member: Member, code: int | None, doing: str) -> Finding:
     )
 
 
-def ended_by_signal(gang: Gang, member: Member, number: int, doing: str) -> Finding:
+def ended_by_signal(gang: Gang, member: RankMember, number: int, doing: str) -> Finding:
     node, tail, text = member.rank.node, gang.lines(member), signal_name(number)
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
@@ -204,7 +204,7 @@ def ended_by_signal(gang: Gang, member: Member, number: int, doing: str) -> Find
     )
 
 
-def killed_for_memory(gang: Gang, member: Member) -> tuple[str, ...]:
+def killed_for_memory(gang: Gang, member: RankMember) -> tuple[str, ...]:
     """What proves that the kernel killed it for want of memory; nothing where nothing proves it."""
     seen = gang.seen.get(member.rank.node)
     before = member.steps.get("started", {}).get("kernel_kills")
@@ -218,7 +218,7 @@ def killed_for_memory(gang: Gang, member: Member) -> tuple[str, ...]:
     return (told, *lines[-1:])
 
 
-def reported(gang: Gang, member: Member, said: Mapping[str, object], doing: str) -> Finding:
+def reported(gang: Gang, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
     node = gang.inventory.node(member.rank.node)
     tail = gang.lines(member)
     event = str(said["event"])

@@ -17,7 +17,7 @@ from runbook.model.folder import BadName, write_below
 from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 WATCH_S = 0.4
 """How long a node watches its ranks: whether they use a CPU, and whether their connections carry anything."""
@@ -49,7 +49,7 @@ def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
         return
     gang.seen[name] = facts
     _keep(gang, f"{name}.json", json.dumps(gang.run.redactor.anything(facts), indent=1))
-    asked: list[Member] = []
+    asked: list[RankMember] = []
     for member in alive:
         seen = facts["ranks"].get(str(member.rank.rank), {})
         member.processes = seen.get("processes", [])
@@ -67,7 +67,7 @@ def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
             _read(gang, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
-def _read(gang: Gang, session: Session, member: Member, native: str | None) -> None:
+def _read(gang: Gang, session: Session, member: RankMember, native: str | None) -> None:
     """What the rank wrote down by itself: its stacks, and its last collectives."""
     number = member.rank.rank
     place = f"rank-{number:05d}.{member.rank.node}"

@@ -25,7 +25,7 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.regex import bounded
 from runbook.transport import Message, Remote, Session, answers
 
-SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.Stopped)}, among_foreign_output=True)
+SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.ScriptStopped)}, among_foreign_output=True)
 """What may come of a rank: from the launch script that starts it, and from the program itself."""
 
 OF_RANK_0 = ("row", "world", "located")
@@ -51,7 +51,7 @@ AFTERMATH = bounded(
 
 
 @dataclass
-class Member:
+class RankMember:
     """One rank: where it is, what it said last, how it ended."""
 
     rank: Rank
@@ -121,8 +121,8 @@ class Gang:
         self.run = run
         self.script = script
         self.seating = seating(inventory)
-        self.members = [Member(rank) for rank in self.seating.ranks]
-        self._on_node: dict[str, list[Member]] = {}
+        self.members = [RankMember(rank) for rank in self.seating.ranks]
+        self._on_node: dict[str, list[RankMember]] = {}
         for member in self.members:
             self._on_node.setdefault(member.rank.node, []).append(member)
         self.joined = False
@@ -131,11 +131,11 @@ class Gang:
         self.seen: dict[str, Message] = {}
         self.looked = 0.0  # when, on the monotonic clock
         self._suspected = True
-        self._news: queue.SimpleQueue[tuple[Member, Message | None]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[RankMember, Message | None]] = queue.SimpleQueue()
         self._logs: list[OutputFile] = []
-        self._on_message: Callable[[Member, Message], None] = lambda member, message: None
+        self._on_message: Callable[[RankMember, Message], None] = lambda member, message: None
 
-    def on(self, node: str) -> list[Member]:
+    def on(self, node: str) -> list[RankMember]:
         """The ranks of one node."""
         return self._on_node.get(node, [])
 
@@ -159,7 +159,7 @@ class Gang:
         for member in self.on(node.name):
             self._start_rank(session, member, script.name)
 
-    def _start_rank(self, session: Session, member: Member, script: str) -> None:
+    def _start_rank(self, session: Session, member: RankMember, script: str) -> None:
         name = f"rank-{member.rank.rank:05d}.{member.rank.node}.log"
         log = OutputFile(self.run.run_dir, name, self.run.redactor)
         self._logs.append(log)
@@ -209,7 +209,7 @@ class Gang:
         *,
         timeout_s: float,
         stall_s: Callable[[], float],
-        on_message: Callable[[Member, Message], None] | None = None,
+        on_message: Callable[[RankMember, Message], None] | None = None,
         suspicions: bool = False,
         silence_s: float = SILENT_S,
     ) -> Halt | None:
@@ -304,7 +304,7 @@ class Gang:
         except queue.Empty:
             return
 
-    def _learn(self, member: Member, message: Message | None) -> None:
+    def _learn(self, member: RankMember, message: Message | None) -> None:
         now = time.monotonic()
         member.heard = now
         if message is None:
@@ -338,7 +338,7 @@ class Gang:
                 member.steps.pop("looking-up", None)
         self._on_message(member, message)
 
-    def _may_say(self, member: Member, message: Message) -> bool:
+    def _may_say(self, member: RankMember, message: Message) -> bool:
         """Whether this rank is who can know that; of the others of a world it may not speak."""
         event, own, ranks = message.get("event"), member.rank.rank, len(self.members)
         if event in OF_RANK_0 and own != 0:
@@ -353,7 +353,7 @@ class Gang:
 
     # Looking.
 
-    def lines(self, member: Member, count: int = 8) -> tuple[str, ...]:
+    def lines(self, member: RankMember, count: int = 8) -> tuple[str, ...]:
         """The end of what a rank printed besides its messages."""
         text = "".join(member.log)
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-count:]

@@ -56,7 +56,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CallComparison:
     """How the ranks of a group stand to each other at call `number`.
 
     `differs`: `ranks` made another call than the rest; all of them when there is no majority. `behind`: `ranks` never
@@ -76,7 +76,7 @@ class Comparison:
         return 0 < len(self.ranks) < len(self.made)
 
 
-def compare(traces: Iterable[Trace], group: str = "") -> Comparison | None:
+def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
     """The first thing that is wrong between these ranks of one process group; None where fewer than two are known."""
     by_rank = {trace.rank: trace for trace in traces}
     if len(by_rank) < 2:
@@ -85,19 +85,19 @@ def compare(traces: Iterable[Trace], group: str = "") -> Comparison | None:
     for number in numbers:
         made = {rank: trace.calls[number] for rank, trace in by_rank.items() if number in trace.calls}
         if len({call.alike for call in made.values()}) > 1:
-            return Comparison("differs", number, _odd(made), made, group)
+            return CallComparison("differs", number, _odd(made), made, group)
     stuck = min(trace.completed for trace in by_rank.values()) + 1
     made = {rank: trace.calls[stuck] for rank, trace in by_rank.items() if stuck in trace.calls}
     behind = tuple(sorted(rank for rank, trace in by_rank.items() if trace.enqueued < stuck))
     if len(behind) == len(by_rank):
-        return Comparison("idle", stuck - 1, (), made, group)
+        return CallComparison("idle", stuck - 1, (), made, group)
     if behind:
-        return Comparison("behind", stuck, behind, made, group)
+        return CallComparison("behind", stuck, behind, made, group)
     waiting = tuple(sorted(rank for rank, trace in by_rank.items() if trace.completed < stuck))
-    return Comparison("uniform", stuck, waiting, made, group)
+    return CallComparison("uniform", stuck, waiting, made, group)
 
 
-def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[Comparison]:
+def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
     """Every process group in these Flight Recorder dumps (by rank), what is wrong first."""
     groups: dict[str, list[Trace]] = defaultdict(list)
     for rank, dump in dumps.items():

@@ -10,7 +10,7 @@ from runbook.model.verdict import Finding, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 SHARE = 0.5
 """Of the timed AllReduces, a rank that holds the others up for less than this is only noise."""
@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-def lag(member: Member) -> tuple[float, str]:
+def lag(member: RankMember) -> tuple[float, str]:
     """Seconds for which this rank held the others up in the timed AllReduces, and of which kind they are."""
     told = member.steps.get("done", {}).get("lag") or {}
     timed = float(told.get("timed", 0.0))  # threads that wait side by side wait longer than the clock goes
@@ -49,7 +49,9 @@ def stragglers(gang: Gang, doing: str) -> list[Outcome] | None:
     return outcomes(gang, worst, others, f"{seconds:.1f} of {timed:.1f} s", kind, doing)
 
 
-def outcomes(gang: Gang, worst: Member, others: Sequence[Member], share: str, kind: str, doing: str) -> list[Outcome]:
+def outcomes(
+    gang: Gang, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
+) -> list[Outcome]:
     node = worst.rank.node
     busy = [
         f"pid {one['pid']} of {one['user']} uses {one['cpu'] * 100:.0f} % of a CPU: {one['command']}"

@@ -17,7 +17,7 @@ from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Halt, Member
+    from runbook.checks.ranks.gang import Gang, Halt, RankMember
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024
@@ -115,7 +115,7 @@ def asleep(gang: Gang, doing: str) -> Found:
     return found
 
 
-def stopped(member: Member, process: dict[str, object], doing: str) -> Finding:
+def stopped(member: RankMember, process: dict[str, object], doing: str) -> Finding:
     when = f"{doing}, {progress(member)}"
     return rank_stopped(
         member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when
@@ -178,7 +178,7 @@ def slow(gang: Gang, doing: str, rate: float, promised: float | None) -> Found:
     return {name: [finding] for name in nodes}
 
 
-def connection_lost(gang: Gang, broken: Sequence[Member], doing: str, seen: Between) -> Found:
+def connection_lost(gang: Gang, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
     """Ranks report a broken connection and yet no rank had died: the network broke it, between the two that it joined."""
     first = min(broken, key=lambda member: member.heard)
     nodes = [first.rank.node, *ends(gang, first)]
@@ -198,7 +198,7 @@ def connection_lost(gang: Gang, broken: Sequence[Member], doing: str, seen: Betw
     return {node: [finding] for node in dict.fromkeys(nodes)}
 
 
-def ends(gang: Gang, member: Member) -> list[str]:
+def ends(gang: Gang, member: RankMember) -> list[str]:
     """The nodes whose address is in what a rank says of a connection that it lost."""
     text = str((member.failure or {}).get("text"))
     facts = gang.run.facts

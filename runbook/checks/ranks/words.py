@@ -11,7 +11,7 @@ from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 
 PASSES_ON = bounded(
@@ -21,7 +21,7 @@ PASSES_ON = bounded(
 """A frame in which torch only logs, decorates or dispatches somebody's call."""
 
 
-def progress(member: Member) -> str:
+def progress(member: RankMember) -> str:
     """How far a rank came, for people."""
     size, turn = member.place
     if size:
@@ -49,7 +49,7 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
     )
 
 
-def stack_lines(members: Sequence[Member]) -> tuple[str, ...]:
+def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
     lines: list[str] = []
     for member in members:
         if member.stack:
@@ -63,7 +63,7 @@ def telling(stack: Sequence[str]) -> list[str]:
     return [frame for frame in stack if not PASSES_ON.search(frame)] or list(stack)
 
 
-def log_name(gang: Gang, member: Member) -> str:
+def log_name(gang: Gang, member: RankMember) -> str:
     return str(gang.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
 
 

@@ -8,7 +8,7 @@ import time
 from runbook.checks.context import no_answer
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, Member
+from runbook.checks.ranks.gang import Gang, RankMember
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -59,7 +59,7 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
     ]
 
 
-def never_began(node: Node, member: Member) -> Finding:
+def never_began(node: Node, member: RankMember) -> Finding:
     """The launch script is through, Python was started, and not one line of the rank has run."""
     process = member.processes[0]
     return Finding(

@@ -48,12 +48,12 @@ _BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, ValueError,
 class Opened(Protocol):
     """An archive whose members are read in their order; it is open from the first of them until it is closed."""
 
-    def read(self, member: Member, most: int) -> Iterator[bytes]: ...
+    def read(self, member: ArchiveMember, most: int) -> Iterator[bytes]: ...
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """One plain file of an archive. `at` is where its bytes begin in the unpacked stream, or its number in a zip."""
 
     archive: Opened
@@ -72,7 +72,7 @@ class Member:
 class Contents:
     """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive itself)."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[ArchiveMember] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -115,7 +115,7 @@ def contents(path: Path) -> Contents:
     return found
 
 
-def _of_ours(member: Member) -> Member | None:
+def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
     """A log or a tool's output in an archive of ours, with its node; None for what tells nothing of the run."""
     if log := OURS.fullmatch(member.name):
         return replace(member, node=log["node"])
@@ -124,7 +124,7 @@ def _of_ours(member: Member) -> Member | None:
     return None
 
 
-def _left_out(manifest: Member) -> list[tuple[str, str]]:
+def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
     """What `runbook collect` notes of logs that it did not bring, or not whole, and of nodes that did not answer."""
     try:
         data = b""
@@ -227,7 +227,7 @@ class _Tar:
             self._file.close()
         self._file = self._stream = None
 
-    def read(self, member: Member, most: int) -> Iterator[bytes]:
+    def read(self, member: ArchiveMember, most: int) -> Iterator[bytes]:
         stream = self._stream
         if stream is None or stream.tell() > member.at:
             stream = self.stream()
@@ -296,7 +296,7 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
             elif info.isreg():
                 plain.add(info.name)
                 if info.size:
-                    found.members.append(Member(tar, name, info.offset_data, info.size))
+                    found.members.append(ArchiveMember(tar, name, info.offset_data, info.size))
             elif info.issym() or info.islnk():
                 links.append((info.name, info.linkname[:NAME]))
     except _BROKEN_TAR as error:
@@ -364,7 +364,7 @@ class _Zip:
             self._file.close()
         self._zip = self._file = None
 
-    def read(self, member: Member, most: int) -> Iterator[bytes]:
+    def read(self, member: ArchiveMember, most: int) -> Iterator[bytes]:
         try:
             archive = self.opened()
             with archive.open(archive.infolist()[member.at]) as stream:
@@ -405,7 +405,7 @@ def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, fou
             continue
         end = info.header_offset + 30 + info.compress_size
         if info.file_size or info.compress_size:
-            found.members.append(Member(archive, name, at, info.file_size))
+            found.members.append(ArchiveMember(archive, name, at, info.file_size))
 
 
 def _closed(info: zipfile.ZipInfo, end: int) -> str:

@@ -177,7 +177,7 @@ def is_foreign(data: bytes) -> bool:
 
 def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     """What a page of HTML shows."""
-    page, seen = _Page(), _Seen()
+    page, seen = _Page(), _VisibleText()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for chunk in chunks:
         text = seen.of(decoder.decode(chunk))
@@ -199,7 +199,7 @@ def _stripped(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
         account.note("it is a page of HTML; its text was read")
 
 
-class _Seen:
+class _VisibleText:
     """Takes out scripts, styles and comments, however long they are."""
 
     BEGINS = re.compile(r"<(?:(script|style)\b|!--)", re.IGNORECASE)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from runbook.diagnose.sources.archives import ZIP, Member, contents, is_archive
+from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_archive
 from runbook.diagnose.sources.decoding import Account, decoded
 from runbook.diagnose.sources.own_runs import is_run
 from runbook.diagnose.sources.packed import Unpacked, UnreadError, packing_of
@@ -45,7 +45,7 @@ class LogFile:
     path: Path | None  # None: standard input
     rank: int | None = None
     node: str | None = None
-    member: Member | None = None  # of the archive at `path`
+    member: ArchiveMember | None = None  # of the archive at `path`
 
     @property
     def tool(self) -> bool:
@@ -72,7 +72,7 @@ class LogFile:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundLogs:
     """The logs; what cannot be read, by name and reason; and what by its name is no log and was left aside."""
 
     logs: list[LogFile] = field(default_factory=list)
@@ -84,12 +84,12 @@ class Found:
         return bool(self.logs or self.unread)
 
 
-def find_logs(named: Sequence[str]) -> Found:
+def find_logs(named: Sequence[str]) -> FoundLogs:
     """Every log of the files, folders and `-` that were named; FilesWrong when one does not exist or holds none."""
     problems: list[Problem] = []
-    found = Found()
+    found = FoundLogs()
     for name in dict.fromkeys(named):
-        inside = Found()
+        inside = FoundLogs()
         try:
             problem = _named(name, inside)
         except OSError as error:  # a name that is too long, a folder on the way that may not be entered
@@ -105,7 +105,7 @@ def find_logs(named: Sequence[str]) -> Found:
     return found
 
 
-def _named(name: str, inside: Found) -> Problem | None:
+def _named(name: str, inside: FoundLogs) -> Problem | None:
     """What was named, or why nothing can be read there."""
     path = Path(name)
     if name == "-":
@@ -251,7 +251,7 @@ def _after_hole(file: BinaryIO, at: int) -> int:
             return at
 
 
-def _file(path: Path, found: Found) -> None:
+def _file(path: Path, found: FoundLogs) -> None:
     """A file, or the logs of an archive."""
     name = str(path)
     if not path.is_file() or not is_archive(path):
@@ -266,7 +266,7 @@ def _file(path: Path, found: Found) -> None:
     found.unread += [(f"{name}!{member}" if member else name, why) for member, why in inside.unread]
 
 
-def _in_folder(folder: Path, found: Found) -> None:
+def _in_folder(folder: Path, found: FoundLogs) -> None:
     """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
     if is_run(folder):
         folder = folder / "logs"
@@ -288,7 +288,7 @@ def _in_folder(folder: Path, found: Found) -> None:
         _in_a_folder(path, found)
 
 
-def _in_a_folder(path: Path, found: Found) -> None:
+def _in_a_folder(path: Path, found: FoundLogs) -> None:
     name = str(path)
     if path.name.startswith(".") or _is_no_log(path.name):
         found.aside.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.lint.finding import Finding, Report
+from runbook.lint.finding import LintFinding, Report
 from runbook.lint.formats.text import summary
 
 
@@ -11,7 +11,7 @@ def github(report: Report) -> str:
     return "".join(f"{_command(finding)}\n" for finding in report.findings) + summary(report) + "\n"
 
 
-def _command(finding: Finding) -> str:
+def _command(finding: LintFinding) -> str:
     span = finding.span
     properties = {
         "file": span.file,

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 import runbook
-from runbook.lint.catalogue import Rule, rules
-from runbook.lint.finding import Finding, Report
+from runbook.lint.catalogue import LintRule, rules
+from runbook.lint.finding import LintFinding, Report
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -35,7 +35,7 @@ def sarif(report: Report) -> str:
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _descriptor(rule: Rule) -> dict[str, Any]:
+def _descriptor(rule: LintRule) -> dict[str, Any]:
     page = rule.text.partition("\n")[2].strip()
     return {
         "id": rule.id,
@@ -46,7 +46,7 @@ def _descriptor(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule_index: int, fingerprint: str) -> dict[str, Any]:
+def _result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str, Any]:
     span = finding.span
     region = {
         "startLine": span.line,
@@ -83,7 +83,7 @@ class _Fingerprints:
         self._lines = {file: report.lines_of(file) for file in {finding.span.file for finding in report.findings}}
         self._seen: Counter[str] = Counter()
 
-    def __call__(self, finding: Finding) -> str:
+    def __call__(self, finding: LintFinding) -> str:
         span = finding.span
         lines = self._lines[span.file]
         text = lines[span.line - 1].strip() if span.line <= len(lines) else ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_fault import VariableFault
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import value_faults
-from runbook.lint.rules.environment_written import Setting, of_inventory, of_playbook
+from runbook.lint.rules.environment_written import WrittenVariable, of_inventory, of_playbook
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.lint.variables.table import known
 from runbook.load.document import Document, Keys
@@ -28,15 +28,15 @@ def written_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
     yield from _judged(file.document, of_playbook(file.document), file.wrong)
 
 
-def problem_at(document: Document, fault: Fault, keys: Keys) -> Problem:
+def problem_at(document: Document, fault: VariableFault, keys: Keys) -> Problem:
     span = document.key_span(*keys) if fault.of_name else document.span(*keys)
     return Problem(f"env.{fault.id}", fault.message, span, fault.help)
 
 
-def _judged(document: Document, settings: Iterable[Setting], wrong: Collection[Keys]) -> Iterator[Problem]:
+def _judged(document: Document, settings: Iterable[WrittenVariable], wrong: Collection[Keys]) -> Iterator[Problem]:
     """Each name and each value is judged once, however often it is written."""
-    of_names: dict[str, tuple[Fault, ...]] = {}
-    of_values: dict[tuple[str, str], tuple[Fault, ...]] = {}
+    of_names: dict[str, tuple[VariableFault, ...]] = {}
+    of_values: dict[tuple[str, str], tuple[VariableFault, ...]] = {}
     unknown = 0
     for setting in settings:
         name, text = setting.name, setting.text
@@ -54,7 +54,7 @@ def _judged(document: Document, settings: Iterable[Setting], wrong: Collection[K
                 yield problem_at(document, fault, setting.keys)
 
 
-def _empty(file: InventoryFile, settings: Iterable[Setting]) -> Iterator[Problem]:
+def _empty(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator[Problem]:
     """An empty value takes a weaker level's away; where there is none it does nothing, and something was forgotten."""
     network, infiniband = file.inventory.network, file.inventory.infiniband
     given = {setting.name for setting in settings if setting.text != ""}
@@ -67,4 +67,6 @@ def _empty(file: InventoryFile, settings: Iterable[Setting]) -> Iterator[Problem
         if variable.never or any(fault.id == "bad-choice" for fault in value_faults(setting.name, "")):
             continue
         message = f"`{setting.name}` is empty, which is the same as not set"
-        yield problem_at(file.document, Fault("empty-value", message, "write its value, or leave it out"), setting.keys)
+        yield problem_at(
+            file.document, VariableFault("empty-value", message, "write its value, or leave it out"), setting.keys
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_fault import VariableFault
 from runbook.lint.rules.environment_numbers import shown
 from runbook.lint.variables.table import Variable
 from runbook.load.didyoumean import nearest
@@ -14,16 +14,16 @@ _LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # what 0 to 4 mean; larger
 _FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "AllToAll", "SendRecv", "Send", "Recv")
 
 
-def choice_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def choice_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     bare = text.strip()
     if _is_one_of(variable, bare):
         return
     if variable.open_choice and bare.lower() not in variable.mistaken:
         return
-    yield Fault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+    yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
 
 
-def level_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """How far apart two devices may be. NCCL compares letter by letter and takes what begins with a digit as a number."""
     bare = text.strip()
     if bare in variable.choices:
@@ -34,28 +34,30 @@ def level_faults(variable: Variable, text: str) -> Iterator[Fault]:
         message = (
             f"numbers for `{variable.name}` are the old style, and have meant different things: this one is `{name}`"
         )
-        yield Fault("legacy-level", message, f"write `{name}`")
+        yield VariableFault("legacy-level", message, f"write `{name}`")
     else:
-        yield Fault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+        yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
 
 
-def set_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """A list of words; `^` in front takes all but these."""
     for word in text.strip().removeprefix("^").split(variable.separator):
         bare = word.strip()
         if bare and not _is_one_of(variable, bare):
-            yield Fault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+            yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
             return
 
 
-def per_function_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """`Ring,Tree`, `^PAT`, or since NCCL 2.24 `allreduce:Tree;broadcast:^Ring`."""
     for part in text.split(";"):
         function, colon, words = part.rpartition(":")
         if colon and not _any_case(function.strip(), _FUNCTIONS):
             near = nearest(function.strip(), _FUNCTIONS)
             message = f"{shown(function.strip())} is no function of NCCL"
-            yield Fault("bad-choice", message, f"did you mean `{near}`?" if near else f"it has {_listed(_FUNCTIONS)}")
+            yield VariableFault(
+                "bad-choice", message, f"did you mean `{near}`?" if near else f"it has {_listed(_FUNCTIONS)}"
+            )
             return
         yield from list(set_faults(variable, words))[:1]
 

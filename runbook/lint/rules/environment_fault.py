@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Fault(NamedTuple):
+class VariableFault(NamedTuple):
     """`id` without the family: `unknown-variable`. With `of_name` the name is to be shown, not the value."""
 
     id: str

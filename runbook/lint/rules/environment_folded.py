@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from runbook.lint.rules.environment_contradictions import Contradiction, Ranks, contradictions
-from runbook.lint.rules.environment_written import Setting, of_inventory, of_playbook
+from runbook.lint.rules.environment_contradictions import Contradiction, NodeRanks, contradictions
+from runbook.lint.rules.environment_written import WrittenVariable, of_inventory, of_playbook
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import EnvValue, Node
@@ -33,7 +33,7 @@ def contradictions_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
     """What a launch's own `env` brings in, where it does so on every node: a stage may be for some of them."""
     if file.inventory is None or not isinstance(file.document.data, dict):
         return
-    stages: dict[tuple[object, ...], list[Setting]] = {}
+    stages: dict[tuple[object, ...], list[WrittenVariable]] = {}
     for setting in of_playbook(file.document):
         stages.setdefault(setting.block, []).append(setting)
     for settings in stages.values():
@@ -56,13 +56,13 @@ def _brought_in(inventory: InventoryFile, texts: Mapping[str, str | None]) -> li
     return [one for one in first if all(one in other for other in others)]
 
 
-def _ranks(file: InventoryFile, node: Node, env: Mapping[str, EnvValue | None]) -> Ranks:
+def _ranks(file: InventoryFile, node: Node, env: Mapping[str, EnvValue | None]) -> NodeRanks:
     inventory = file.inventory
     hca = inventory.infiniband.hca if inventory.infiniband is not None else None
     texts = {name: value for name, value in env.items() if isinstance(value, str)}
     if hca and "NCCL_IB_HCA" not in env:
         texts["NCCL_IB_HCA"] = hca
-    return Ranks(
+    return NodeRanks(
         env=texts,
         interface=texts.get("NCCL_SOCKET_IFNAME", inventory.network.interface),
         infiniband=inventory.infiniband is not None,

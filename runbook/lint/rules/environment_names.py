@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_fault import VariableFault
 from runbook.lint.rules.environment_spelling import closest, is_slip_of
 from runbook.lint.variables.table import Variable, known
 
@@ -39,7 +39,7 @@ OLDEST_NCCL = (2, 14, 3)
 """What PyTorch 2.0 brought, the oldest that runbook works with: what was gone by then works for nobody."""
 
 
-def name_faults(name: str, *, suggest: bool = True) -> Iterator[Fault]:
+def name_faults(name: str, *, suggest: bool = True) -> Iterator[VariableFault]:
     """Without `suggest` no similar name is looked for: that takes milliseconds a name."""
     variable = known().get(name)
     if variable is not None:
@@ -53,36 +53,36 @@ def name_faults(name: str, *, suggest: bool = True) -> Iterator[Fault]:
         message = f"`{name}` is read by nothing: names of variables are upper case"
         meant = known().get(name.upper())
         help = next((fault.help for fault in _of_known(meant) if fault.help), None) if meant else None
-        yield Fault("wrong-case", message, help or f"write `{name.upper()}`", of_name=True)
+        yield VariableFault("wrong-case", message, help or f"write `{name.upper()}`", of_name=True)
     else:
         yield from _of_unknown(name, suggest=suggest)
 
 
-def _of_known(variable: Variable) -> Iterator[Fault]:
+def _of_known(variable: Variable) -> Iterator[VariableFault]:
     name = variable.name
     if variable.set_by_runbook:
         place = f"say it with {variable.use}, and leave this out" if variable.use else "leave it out"
         yield _by_hand(f"`{name}` is set by runbook for every rank, and this would give all of them one value", place)
     elif variable.never:
         message = f"there is no `{name}`: no release of {variable.reader} ever read it"
-        yield Fault("never-existed", message, variable.use, of_name=True)
+        yield VariableFault("never-existed", message, variable.use, of_name=True)
     elif variable.removed or variable.last:
         yield _gone(variable)
     elif variable.deprecated and variable.use and variable.use in known() and variable.reader != "NCCL":
         message = f"`{name}` is an old name: {variable.reader} renamed it in {variable.deprecated}"
-        yield Fault("renamed-variable", message, f"write `{variable.use}`", of_name=True)
+        yield VariableFault("renamed-variable", message, f"write `{variable.use}`", of_name=True)
     elif variable.deprecated:
         message = f"`{name}` is deprecated since {variable.reader} {variable.deprecated}"
-        yield Fault("deprecated-variable", message, _instead(variable), of_name=True)
+        yield VariableFault("deprecated-variable", message, _instead(variable), of_name=True)
 
 
-def _gone(variable: Variable) -> Fault:
+def _gone(variable: Variable) -> VariableFault:
     if variable.removed:
         version, when = variable.removed, f"since {variable.reader} {variable.removed}"
     else:
         version, when = variable.last or "", f"after {variable.reader} {variable.last}"
     message = f"`{variable.name}` is read by nothing {when}"
-    return Fault(
+    return VariableFault(
         "removed-variable" if _release(version) <= OLDEST_NCCL else "deprecated-variable",
         message,
         _instead(variable),
@@ -102,21 +102,21 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall("[0-9]+", version))
 
 
-def _by_hand(message: str, help: str) -> Fault:
-    return Fault("set-by-runbook", message, help, of_name=True)
+def _by_hand(message: str, help: str) -> VariableFault:
+    return VariableFault("set-by-runbook", message, help, of_name=True)
 
 
-def _of_unknown(name: str, *, suggest: bool) -> Iterator[Fault]:
+def _of_unknown(name: str, *, suggest: bool) -> Iterator[VariableFault]:
     ours = name.startswith((*_CLOSED, *_OPEN)) or is_slip_of("NCCL", name.partition("_")[0])
     if not ours:
         return
     near, slip = closest(name) if suggest else (None, False)
     if near is not None and slip:
         message = f"there is no variable `{name}`"
-        yield Fault("misspelt-variable", message, f"did you mean `{near}`?", of_name=True)
+        yield VariableFault("misspelt-variable", message, f"did you mean `{near}`?", of_name=True)
     elif name.startswith(_CLOSED) and not _PLUGINS.match(name):
         message = f"`{name}` is in no list of what {_readers(name)} reads"
-        yield Fault("unknown-variable", message, f"did you mean `{near}`?" if near else None, of_name=True)
+        yield VariableFault("unknown-variable", message, f"did you mean `{near}`?" if near else None, of_name=True)
 
 
 def _readers(name: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runbook.lint.rules.environment import problem_at
-from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_fault import VariableFault
 from runbook.lint.rules.environment_numbers import shown
 from runbook.lint.rules.environment_selections import adapter_faults, gloo_faults, interface_faults, virtual
-from runbook.lint.rules.environment_written import Setting, for_all_nodes, of_inventory, of_playbook
+from runbook.lint.rules.environment_written import WrittenVariable, for_all_nodes, of_inventory, of_playbook
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, Keys
 from runbook.model.errors import Problem
@@ -40,7 +40,7 @@ def network_of_playbook(file: PlaybookFile) -> Iterator[Problem]:
         yield from _of_settings(file.document, file.inventory.inventory, settings)
 
 
-def _interface_faults(inventory: Inventory, interface: str) -> Iterator[Fault]:
+def _interface_faults(inventory: Inventory, interface: str) -> Iterator[VariableFault]:
     if all(node.env.get("GLOO_SOCKET_IFNAME", inventory.env.get("GLOO_SOCKET_IFNAME")) for node in inventory.nodes):
         yield from interface_faults("network.interface", interface)  # gloo never sees it
         return
@@ -51,7 +51,7 @@ def _interface_faults(inventory: Inventory, interface: str) -> Iterator[Fault]:
         yield _of_virtual(name)
 
 
-def _of_settings(document: Document, inventory: Inventory, settings: list[Setting]) -> Iterator[Problem]:
+def _of_settings(document: Document, inventory: Inventory, settings: list[WrittenVariable]) -> Iterator[Problem]:
     many = _many_machines(inventory)
     for setting in settings:
         text = setting.text or ""
@@ -63,12 +63,12 @@ def _of_settings(document: Document, inventory: Inventory, settings: list[Settin
             yield from _two(document, setting, text, settings)
 
 
-def _against(document: Document, setting: Setting, text: str, interface: str) -> Iterator[Problem]:
+def _against(document: Document, setting: WrittenVariable, text: str, interface: str) -> Iterator[Problem]:
     """One for all nodes, so that `network.interface` says something that never happens."""
     if not selection(text.strip()).takes(interface) and not interface.startswith(("^", "=")):
         message = f"`network.interface` says {shown(interface)}, and {_READERS[setting.name]} would use {shown(text)}"
         help = "write the one that is right in `network.interface`, or give single nodes or groups their own"
-        yield problem_at(document, Fault("interface-conflict", message, help), setting.keys)
+        yield problem_at(document, VariableFault("interface-conflict", message, help), setting.keys)
 
 
 def _against_hca(file: InventoryFile, hca: str) -> Iterator[Problem]:
@@ -78,10 +78,10 @@ def _against_hca(file: InventoryFile, hca: str) -> Iterator[Problem]:
         if selection(setting.text.strip()) != selection(hca.strip()):
             message = f"`infiniband:` says {shown(hca)}, and NCCL would use {shown(setting.text)}"
             help = "write the one that is right in `infiniband: {hca: …}`, or give single nodes or groups their own"
-            yield problem_at(file.document, Fault("interface-conflict", message, help), setting.keys)
+            yield problem_at(file.document, VariableFault("interface-conflict", message, help), setting.keys)
 
 
-def _two(document: Document, setting: Setting, text: str, settings: list[Setting]) -> Iterator[Problem]:
+def _two(document: Document, setting: WrittenVariable, text: str, settings: list[WrittenVariable]) -> Iterator[Problem]:
     """NCCL over IPoIB and gloo over Ethernet is a choice; two Ethernet interfaces side by side are a slip."""
     beside = next((one for one in settings if one.block == setting.block and one.name == "NCCL_SOCKET_IFNAME"), None)
     if beside is None or beside.text is None:
@@ -95,13 +95,13 @@ def _two(document: Document, setting: Setting, text: str, settings: list[Setting
         return
     message = f"NCCL would use {shown(beside.text)} and gloo {shown(text)} on the same node"
     yield problem_at(
-        document, Fault("interface-conflict", message, "write one `network.interface` for both"), setting.keys
+        document, VariableFault("interface-conflict", message, "write one `network.interface` for both"), setting.keys
     )
 
 
-def _of_virtual(name: str) -> Fault:
+def _of_virtual(name: str) -> VariableFault:
     message = f"{shown(name)} leads to no other machine, and this job has several"
-    return Fault(
+    return VariableFault(
         "virtual-interface",
         message,
         "name the interface that carries the route to the other nodes: `ip route get ADDRESS`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.lint.rules.environment_fault import Fault
+from runbook.lint.rules.environment_fault import VariableFault
 from runbook.lint.variables.table import Variable
 
 ON = frozenset(("1", "t", "true", "y", "yes"))
@@ -44,7 +44,7 @@ def is_on(variable: Variable, text: str) -> bool:
     return text == "1" if variable.reader == "PyTorch" else number_read(variable, text) == 1
 
 
-def integer_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def integer_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     value = number_read(variable, text)
     reads = _reads(variable, text, value)
     bare = text.strip()
@@ -54,20 +54,20 @@ def integer_faults(variable: Variable, text: str) -> Iterator[Fault]:
     elif re.fullmatch(r"[+-]?0[xX][0-9a-fA-F]{1,16}", bare, re.ASCII) and variable.reader == "NCCL":
         yield from _range_faults(variable, value or 0, text)
     elif unit is not None and unit[2].lower() not in ("x", "e"):
-        yield Fault(
+        yield VariableFault(
             "unit-in-number", f"`{variable.name}` is a plain number{_in(variable)}: {reads}", _without(variable, unit)
         )
     elif re.fullmatch(r"[+-]?0[0-9]+", bare, re.ASCII):
         help = f"write `{bare.lstrip('+-0') or '0'}`, without zeros in front"
         if variable.reader == "NCCL" and value != int(bare[:400]):
-            yield Fault("not-a-number", f"a zero in front makes a number octal: {reads}", help)
+            yield VariableFault("not-a-number", f"a zero in front makes a number octal: {reads}", help)
     else:
         word = bare.lower()
         help = f"write `{1 if word in _WORDS_ON else 0}`" if word in _WORDS_ON | _WORDS_OFF else _takes(variable)
-        yield Fault("not-a-number", f"`{variable.name}` is a whole number: {reads}", help)
+        yield VariableFault("not-a-number", f"`{variable.name}` is a whole number: {reads}", help)
 
 
-def switch_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     """0 or 1. A word for off does what it says, for it is read as 0 too."""
     bare = text.strip()
     if bare in ("0", "1") or bare.lower() in _WORDS_OFF:
@@ -79,41 +79,43 @@ def switch_faults(variable: Variable, text: str) -> Iterator[Fault]:
     else:
         reads = f"{variable.reader} takes `1` for on and everything else for off"
     help = "write `1`" if bare.lower() in _WORDS_ON else "write `1` or `0`"
-    yield Fault("not-a-switch", f"`{variable.name}` is 0 or 1: {reads}", help)
+    yield VariableFault("not-a-switch", f"`{variable.name}` is 0 or 1: {reads}", help)
 
 
-def boolean_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def boolean_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     word = text.lower()
     more = ("on", "off") if variable.reader == "JAX" else ()
     if word not in ON | OFF and word not in more:
         message = f"`{variable.name}` is true or false: {variable.reader} stops with an error at {shown(text)}"
         help = "write `1`" if word in _WORDS_ON else "write `0`" if word in _WORDS_OFF else "write `1` or `0`"
-        yield Fault("not-a-switch", message, help)
+        yield VariableFault("not-a-switch", message, help)
 
 
-def number_faults(variable: Variable, text: str) -> Iterator[Fault]:
+def number_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     try:
         value = float(text)
     except ValueError:
-        yield Fault("not-a-number", f"`{variable.name}` is a number, and {shown(text)} is none", _takes(variable))
+        yield VariableFault(
+            "not-a-number", f"`{variable.name}` is a number, and {shown(text)} is none", _takes(variable)
+        )
         return
     yield from _range_faults(variable, value, text)
 
 
-def _range_faults(variable: Variable, value: float, text: str) -> Iterator[Fault]:
+def _range_faults(variable: Variable, value: float, text: str) -> Iterator[VariableFault]:
     low, high = variable.lowest, variable.highest
     if variable.name == "NCCL_IB_TIMEOUT" and (value == 0 or value >= 32):
         message = f"{shown(text)} means that NCCL waits for ever: a lost packet becomes a job that hangs"
-        yield Fault(
+        yield VariableFault(
             "endless-timeout", message, "the wait is 4 µs · 2^N for each of the retries: 20 is NCCL's own, 22 is long"
         )
     elif (low is not None and value < low) or (high is not None and value > high) or not -_INT64 <= value < _INT64:
-        yield Fault("out-of-range", f"`{variable.name}` cannot be {shown(text)}", _takes(variable))
+        yield VariableFault("out-of-range", f"`{variable.name}` cannot be {shown(text)}", _takes(variable))
     elif variable.name == "NCCL_IB_TIMEOUT" and value >= 25:
         seconds = 4.096e-6 * 2**value * 7
         message = f"with {shown(text)} NCCL notices a dead link after {seconds / 60:.0f} minutes at the earliest"
         help = "PyTorch gives up after 10 minutes, so nobody will be told which link it was: 22 is two minutes"
-        yield Fault("slow-timeout", message, help)
+        yield VariableFault("slow-timeout", message, help)
 
 
 def _reads(variable: Variable, text: str, value: int | None) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from runbook.load.address import address_fault
 from runbook.load.foreign.ansible_ini import read_ini
-from runbook.load.foreign.ansible_tree import TOP, Given, Tree
-from runbook.load.foreign.ansible_vars import Meaning
+from runbook.load.foreign.ansible_tree import TOP, GivenVariable, Tree
+from runbook.load.foreign.ansible_vars import VariableMeanings
 from runbook.load.foreign.ansible_yaml import read_yaml
-from runbook.load.foreign.found import ANSIBLE, LOGIN, Found, Host, Remark
+from runbook.load.foreign.found import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark
 from runbook.load.write import Settings
 
 
-def read_ansible(text: str, file: str, *, yaml: bool) -> Found:
+def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     """Raises FilesWrong for what Ansible would refuse too, and for addresses and ports that cannot be."""
     tree = read_yaml(text, file) if yaml else read_ini(text, file)
     if not tree.hosts:
@@ -22,7 +22,7 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> Found:
     for name in order:
         for host in members.get(name, ()):
             groups_of[host].append(name)
-    meaning = Meaning(tree.lines)
+    meaning = VariableMeanings(tree.lines)
     hosts = tuple(
         _host(tree, name, meaning.settings([*_of_groups(tree, groups_of[name]), *entry.given]))
         for name, entry in tree.hosts.items()
@@ -35,7 +35,7 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> Found:
             remarks.append(
                 Remark(f"the group {name} has no hosts" + (f"; it set {held}" if held else ""), tree.groups[name].line)
             )
-    return Found(
+    return ForeignInventory(
         ANSIBLE,
         file,
         hosts,
@@ -49,12 +49,12 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> Found:
     )
 
 
-def _of_groups(tree: Tree, groups: list[str]) -> list[Given]:
+def _of_groups(tree: Tree, groups: list[str]) -> list[GivenVariable]:
     """What `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
     return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
 
 
-def _host(tree: Tree, name: str, settings: Settings) -> Host:
+def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
     """A host without `ansible_host` is dialled by its name, which must then be one that can be dialled."""
     line = tree.hosts[name].line
     if ("address",) not in settings:
@@ -66,4 +66,4 @@ def _host(tree: Tree, name: str, settings: Settings) -> Host:
             raise tree.lines.wrong(line, name, "bad-host", message, help)
         if at:
             settings = {("ssh", "user"): user, **settings, ("address",): address}
-    return Host(name, tree.lines.span(line, name), settings)
+    return ForeignHost(name, tree.lines.span(line, name), settings)

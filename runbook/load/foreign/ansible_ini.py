@@ -8,8 +8,8 @@ import shlex
 import warnings
 
 from runbook.load.didyoumean import did_you_mean
-from runbook.load.foreign.ansible_tree import Given, Tree
-from runbook.load.foreign.found import Lines
+from runbook.load.foreign.ansible_tree import GivenVariable, Tree
+from runbook.load.foreign.found import NumberedLines
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _GROUP = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
@@ -18,7 +18,7 @@ _KINDS = ("hosts", "children", "vars")
 
 def read_ini(text: str, file: str) -> Tree:
     """Raises FilesWrong at the first line that Ansible would refuse."""
-    lines = Lines(text, file)
+    lines = NumberedLines(text, file)
     tree = Tree(lines)
     group, kind = "ungrouped", "hosts"
     declared = {"all", "ungrouped"}
@@ -48,7 +48,7 @@ def read_ini(text: str, file: str) -> Tree:
             if not equals:
                 help = "a line of [group:vars] is `name=value`"
                 raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is no `name=value`", help)
-            tree.group(group, number).given.append(Given(key.strip(), _value(value.strip()), number))
+            tree.group(group, number).given.append(GivenVariable(key.strip(), _value(value.strip()), number))
         else:
             child = _GROUP.fullmatch(line)
             if child is None:
@@ -85,7 +85,7 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
         if not equals:
             help = "a line is a host and then `name=value` pairs; a value with spaces needs quotes"
             raise lines.wrong(number, word, "ansible-syntax", f"`{_first(word)}` is no `name=value`", help)
-        given.append(Given(key, _value(value), number))
+        given.append(GivenVariable(key, _value(value), number))
     if not pattern or pattern.endswith(":") or pattern == "---":
         help_yaml = "a file of YAML needs the suffix .yml or .yaml to be taken for one"
         raise lines.wrong(number, pattern, "ansible-syntax", f"`{pattern}` is no host", help_yaml if pattern else None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runbook.load.address import is_ip, strip_brackets
-from runbook.load.foreign.found import Lines
+from runbook.load.foreign.found import NumberedLines
 from runbook.load.ranges import LARGEST
 
 TOP = ("all", "ungrouped")
@@ -17,7 +17,7 @@ _PORT = re.compile(r"\A(?:(?P<host>(?:[^:\[\]]|\[[^\]]*\])*):(?P<port>[0-9]+)|\[
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenVariable:
     """A variable as it was given to a group or to hosts. `vault`: its value is encrypted, and not here."""
 
     key: str
@@ -27,39 +27,39 @@ class Given:
 
 
 @dataclass(slots=True)
-class Group:
+class AnsibleGroup:
     line: int
     hosts: dict[str, None] = field(default_factory=dict)
     children: dict[str, None] = field(default_factory=dict)
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenVariable] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Entry:
+class AnsibleHost:
     line: int
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenVariable] = field(default_factory=list)
 
 
 class Tree:
     """Built line by line; `members` and `weakest_first` answer once all is in."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: NumberedLines) -> None:
         self.lines = lines
-        self.groups: dict[str, Group] = {name: Group(1) for name in TOP}
-        self.hosts: dict[str, Entry] = {}
+        self.groups: dict[str, AnsibleGroup] = {name: AnsibleGroup(1) for name in TOP}
+        self.hosts: dict[str, AnsibleHost] = {}
 
-    def group(self, name: str, line: int) -> Group:
-        return self.groups.setdefault(name, Group(line))
+    def group(self, name: str, line: int) -> AnsibleGroup:
+        return self.groups.setdefault(name, AnsibleGroup(line))
 
-    def add_hosts(self, group: str, pattern: str, line: int) -> list[Entry]:
+    def add_hosts(self, group: str, pattern: str, line: int) -> list[AnsibleHost]:
         """The hosts of a pattern such as `gn[01:04]:2222`. Raises FilesWrong."""
         names, port = host_pattern(self.lines, pattern, line)
         entries = []
         for name in names:
             if name not in self.hosts:
                 # As in ansible-core, a port behind the name counts where the host is first named, and nowhere else.
-                first = [] if port is None else [Given("ansible_port", port, line)]
-                self.hosts[name] = Entry(line, first)
+                first = [] if port is None else [GivenVariable("ansible_port", port, line)]
+                self.hosts[name] = AnsibleHost(line, first)
             entry = self.hosts[name]
             self.group(group, line).hosts[name] = None
             entries.append(entry)
@@ -115,7 +115,7 @@ class Tree:
         return int(str(values[-1])) if values and re.fullmatch(r"-?[0-9]{1,9}", str(values[-1])) else 1
 
 
-def host_pattern(lines: Lines, pattern: str, line: int) -> tuple[list[str], int | None]:
+def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[str], int | None]:
     """The names and the port of `web[01:10:2].example:2222`."""
     port = None
     match = _PORT.fullmatch(pattern)

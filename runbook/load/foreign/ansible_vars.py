@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from runbook.load.address import address_fault, strip_brackets
 from runbook.load.env import UNCARRIABLE
-from runbook.load.foreign.ansible_tree import Given
-from runbook.load.foreign.found import LOGIN, Lines, Remark, is_secret
+from runbook.load.foreign.ansible_tree import GivenVariable
+from runbook.load.foreign.found import LOGIN, NumberedLines, Remark, is_secret
 from runbook.load.foreign.ssh_arguments import read_arguments
 from runbook.load.scalars import flow
 from runbook.load.write import Setting
@@ -38,15 +38,15 @@ _LATER = {
 Settings = dict[Setting, object]
 
 
-class Meaning:
+class VariableMeanings:
     """What variables mean for us; every one is looked at once, however many hosts share it."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: NumberedLines) -> None:
         self.remarks: list[Remark] = []
         self._lines = lines
-        self._known: dict[int, tuple[Given, Settings]] = {}
+        self._known: dict[int, tuple[GivenVariable, Settings]] = {}
 
-    def settings(self, given: Iterable[Given]) -> Settings:
+    def settings(self, given: Iterable[GivenVariable]) -> Settings:
         """Our settings from variables of one level or of several, later ones winning. Raises FilesWrong."""
         last = {one.key: one for one in given}
         found: Settings = {}
@@ -56,7 +56,7 @@ class Meaning:
             found.update(self._known[id(one)][1])
         return found
 
-    def _one(self, given: Given) -> Settings:
+    def _one(self, given: GivenVariable) -> Settings:
         name, value = given.key, given.value
         if given.vault or is_secret(name, value):
             own = name.startswith("ansible_")
@@ -76,7 +76,7 @@ class Meaning:
             self._left(given, "an Ansible setting that has no place in our inventory")
         return {}
 
-    def _variable(self, given: Given) -> Settings:
+    def _variable(self, given: GivenVariable) -> Settings:
         if given.key in GPUS and _is_gpus(given.value):
             return {("gpus",): given.value}
         if not _NAME.fullmatch(given.key):
@@ -89,38 +89,38 @@ class Meaning:
             return {}
         return {("vars", given.key): given.value}
 
-    def _left(self, given: Given, why: str, *, shown: bool = True) -> None:
+    def _left(self, given: GivenVariable, why: str, *, shown: bool = True) -> None:
         what = f"{given.key}={_short(given.value)}" if shown else given.key
         self.remarks.append(Remark(f"{what}: {why}", given.line))
 
     # One of Ansible's own variables each.
 
-    def host(self, given: Given) -> Settings:
+    def host(self, given: GivenVariable) -> Settings:
         address = strip_brackets(str(given.value))
         fault = address_fault(address)
         if fault is not None:
             raise self._lines.wrong(given.line, str(given.value), "bad-host", *fault)
         return {("address",): address}
 
-    def user(self, given: Given) -> Settings:
+    def user(self, given: GivenVariable) -> Settings:
         return self._text(given, ("ssh", "user"), LOGIN, "a login name is one word and begins with no `-`")
 
-    def key(self, given: Given) -> Settings:
+    def key(self, given: GivenVariable) -> Settings:
         return self._text(given, ("ssh", "key"), _ONE_LINE, "the path of a key is one line of text")
 
-    def port(self, given: Given) -> Settings:
+    def port(self, given: GivenVariable) -> Settings:
         text = str(given.value)
         if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
             raise self._lines.wrong(given.line, text, "bad-port", f"`{text}` is no port: ports run from 1 to 65535")
         return {("ssh", "port"): int(text)}
 
-    def timeout(self, given: Given) -> Settings:
+    def timeout(self, given: GivenVariable) -> Settings:
         if re.fullmatch(r"[1-9][0-9]{0,5}", str(given.value)):
             return {("ssh", "connect_timeout"): f"{given.value}s"}
         self._left(given, "not a number of seconds")
         return {}
 
-    def arguments(self, given: Given) -> Settings:
+    def arguments(self, given: GivenVariable) -> Settings:
         try:
             settings, left = read_arguments(str(given.value))
         except ValueError:
@@ -129,7 +129,7 @@ class Meaning:
         self.remarks += [Remark(f"{given.key}: {one}", given.line) for one in left]
         return settings
 
-    def connection(self, given: Given) -> Settings:
+    def connection(self, given: GivenVariable) -> Settings:
         kind = str(given.value)
         if kind in ("local", "ansible.builtin.local"):
             return {("connection",): "local"}
@@ -140,24 +140,24 @@ class Meaning:
             self._left(given, "runbook logs in by SSH only; the node is written as one that answers to it")
         return {}
 
-    def shell(self, given: Given) -> Settings:
+    def shell(self, given: GivenVariable) -> Settings:
         if given.value not in SHELLS:
             self._left(given, "a shell is sh, cmd or powershell")
             return {}
         shell = SHELLS[str(given.value)]
         return {("shell",): shell} if shell else {}
 
-    def python(self, given: Given) -> Settings:
+    def python(self, given: GivenVariable) -> Settings:
         if str(given.value).startswith("auto"):
             return {}
         return self._text(given, ("python",), _ONE_LINE, "the path of a Python is one line of text")
 
-    def host_keys(self, given: Given) -> Settings:
+    def host_keys(self, given: GivenVariable) -> Settings:
         if given.value is not True and str(given.value).lower() not in ("true", "yes", "1"):
             self._left(given, "host keys are always verified here; `host_keys: accept-new` trusts a host's first one")
         return {}
 
-    def _text(self, given: Given, key: Setting, pattern: re.Pattern[str], why: str) -> Settings:
+    def _text(self, given: GivenVariable, key: Setting, pattern: re.Pattern[str], why: str) -> Settings:
         text = str(given.value)
         if pattern.fullmatch(text) and not UNCARRIABLE.search(text):
             return {key: text}
@@ -165,17 +165,19 @@ class Meaning:
         return {}
 
 
-_MEANINGS: Mapping[str, Callable[[Meaning, Given], Settings]] = {
-    **dict.fromkeys(("ansible_host", "ansible_ssh_host"), Meaning.host),
-    **dict.fromkeys(("ansible_user", "ansible_ssh_user"), Meaning.user),
-    **dict.fromkeys(("ansible_port", "ansible_ssh_port"), Meaning.port),
-    **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), Meaning.key),
-    **dict.fromkeys(("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), Meaning.arguments),
-    **dict.fromkeys(("ansible_timeout", "ansible_ssh_timeout"), Meaning.timeout),
-    **dict.fromkeys(("ansible_host_key_checking", "ansible_ssh_host_key_checking"), Meaning.host_keys),
-    "ansible_connection": Meaning.connection,
-    "ansible_shell_type": Meaning.shell,
-    "ansible_python_interpreter": Meaning.python,
+_MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], Settings]] = {
+    **dict.fromkeys(("ansible_host", "ansible_ssh_host"), VariableMeanings.host),
+    **dict.fromkeys(("ansible_user", "ansible_ssh_user"), VariableMeanings.user),
+    **dict.fromkeys(("ansible_port", "ansible_ssh_port"), VariableMeanings.port),
+    **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), VariableMeanings.key),
+    **dict.fromkeys(
+        ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), VariableMeanings.arguments
+    ),
+    **dict.fromkeys(("ansible_timeout", "ansible_ssh_timeout"), VariableMeanings.timeout),
+    **dict.fromkeys(("ansible_host_key_checking", "ansible_ssh_host_key_checking"), VariableMeanings.host_keys),
+    "ansible_connection": VariableMeanings.connection,
+    "ansible_shell_type": VariableMeanings.shell,
+    "ansible_python_interpreter": VariableMeanings.python,
 }
 
 

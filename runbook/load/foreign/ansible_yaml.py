@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from runbook.load.document import Document, Keys, parse_document
-from runbook.load.foreign.ansible_tree import Entry, Given, Tree
-from runbook.load.foreign.found import Lines
+from runbook.load.foreign.ansible_tree import AnsibleHost, GivenVariable, Tree
+from runbook.load.foreign.found import NumberedLines
 from runbook.model.errors import FilesWrong, Problem
 
 _TRUTHS = {
@@ -28,18 +28,18 @@ def read_yaml(text: str, file: str) -> Tree:
     others = [problem for problem in document.problems if problem.id != "yaml.tag"]
     if others:
         raise FilesWrong(others)
-    return _Reader(document, tagged).tree()
+    return _AnsibleReader(document, tagged).tree()
 
 
 def _joined(pair: re.Match[str]) -> str:
     return (bytes.fromhex(pair[1]) + bytes.fromhex(pair[2])).decode("utf-16-be")
 
 
-class _Reader:
+class _AnsibleReader:
     def __init__(self, document: Document, tagged: list[Problem]) -> None:
         self._document = document
         self._lines = document.lines
-        self._tree = Tree(Lines(document.text, document.path))
+        self._tree = Tree(NumberedLines(document.text, document.path))
         # `!vault |` is the one tag that changes what we do: its value must not be copied, not even encrypted.
         self._vaults = {problem.span for problem in tagged if "vault" in problem.message}
 
@@ -91,18 +91,18 @@ class _Reader:
                         self._tree.group(str(item), self._line((name,)))
                         group.children[str(item)] = None
                     elif section == "hosts":
-                        self._tree.hosts.setdefault(str(item), Entry(self._line((name, section))))
+                        self._tree.hosts.setdefault(str(item), AnsibleHost(self._line((name, section))))
                         group.hosts[str(item)] = None
         for host, values in self._mapping(hostvars, ("_meta", "hostvars"), "`hostvars`").items():
             keys: Keys = ("_meta", "hostvars", host)
-            self._tree.hosts.setdefault(host, Entry(self._line(keys))).given += self._given(values, keys)
+            self._tree.hosts.setdefault(host, AnsibleHost(self._line(keys))).given += self._given(values, keys)
 
-    def _given(self, values: object, keys: Keys) -> list[Given]:
+    def _given(self, values: object, keys: Keys) -> list[GivenVariable]:
         found = []
         for name, value in self._mapping(values, keys, "the variables").items():
             here = (*keys, name)
             vault = self._vaulted(value, here)
-            found.append(Given(name, None if vault else self._value(value, here), self._line(here), vault))
+            found.append(GivenVariable(name, None if vault else self._value(value, here), self._line(here), vault))
         return found
 
     def _vaulted(self, value: object, keys: Keys) -> bool:

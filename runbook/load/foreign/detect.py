@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from runbook.load.document import parse_document
-from runbook.load.foreign.found import Found, Lines
+from runbook.load.foreign.found import ForeignInventory, NumberedLines
 from runbook.load.shape import ANSIBLE_PLAYBOOK, ANSIBLE_TASKS, PLAYBOOK, shape_of
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
@@ -23,7 +23,7 @@ _YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
 _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
-def read_foreign(text: str, file: str, kind: str | None = None) -> Found:
+def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
     """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
     from runbook.load.foreign.ansible import read_ansible
     from runbook.load.foreign.hostfile import read_hostfile
@@ -52,10 +52,10 @@ def _refuse(text: str, file: str) -> None:
     if text.startswith("#!"):
         message = "this is a program, and an import runs nothing"
         help = f"run it yourself: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
-        raise Lines(text, file).wrong(1, "", "program", message, help)
+        raise NumberedLines(text, file).wrong(1, "", "program", message, help)
     if text.startswith("$ANSIBLE_VAULT"):
         help = f"ansible-vault view {file} | runbook inventory import -"
-        raise Lines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
+        raise NumberedLines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
     if not _content(text):
         raise FilesWrong([Problem("import.empty", f"{file} holds no host")])
 
@@ -121,6 +121,6 @@ def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
 
 
 def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
-    return Lines(text, file).wrong(
+    return NumberedLines(text, file).wrong(
         number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible or slurm"
     )

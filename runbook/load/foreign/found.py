@@ -22,7 +22,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ForeignHost:
     """One machine, where it was first named, and its settings in our keys."""
 
     name: str
@@ -31,18 +31,18 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ForeignInventory:
     """All of one file. Hosts stand in the order in which they were first named: that of their ranks."""
 
     kind: str
     source: str
-    hosts: tuple[Host, ...]
+    hosts: tuple[ForeignHost, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_settings: Mapping[str, Settings] = field(default_factory=dict)
     remarks: tuple[Remark, ...] = ()
 
 
-class Lines:
+class NumberedLines:
     """The lines of a file, numbered; makes the error that shows one of them."""
 
     def __init__(self, text: str, file: str) -> None:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.load.address import address_fault, is_ip, strip_brackets
-from runbook.load.foreign.found import HOSTFILE, LOGIN, Found, Host, Lines, Remark, is_secret
+from runbook.load.foreign.found import HOSTFILE, LOGIN, ForeignHost, ForeignInventory, NumberedLines, Remark, is_secret
 from runbook.load.ranges import expand
 from runbook.load.write import Setting
 
@@ -24,17 +24,17 @@ _COUNTED = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
 
 
 @dataclass
-class _Seen:
+class _HostLine:
     line: int
     slots: int = 0
     counted: bool = False
     user: str | None = None
 
 
-def read_hostfile(text: str, file: str) -> Found:
+def read_hostfile(text: str, file: str) -> ForeignInventory:
     """Raises FilesWrong at the first line that is none of a hostfile's."""
-    lines = Lines(text, file)
-    seen: dict[str, _Seen] = {}
+    lines = NumberedLines(text, file)
+    seen: dict[str, _HostLine] = {}
     remarks: list[Remark] = []
     one_a_line = False  # a host stands there once for each of its slots, as mpirun counts them
     for number, raw in enumerate(lines.lines, 1):
@@ -62,7 +62,7 @@ def read_hostfile(text: str, file: str) -> Found:
         except ValueError as error:
             raise lines.wrong(number, name, "range", str(error)) from None
         for one in names:
-            host = seen.setdefault(one, _Seen(number))
+            host = seen.setdefault(one, _HostLine(number))
             host.slots += 1 if slots is None else slots
             again = slots is None and host.line != number
             host.counted |= slots is not None or again
@@ -75,10 +75,10 @@ def read_hostfile(text: str, file: str) -> Found:
     if not seen:
         raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
     hosts = tuple(_node(lines, name, host) for name, host in seen.items())
-    return Found(HOSTFILE, file, hosts, remarks=tuple(remarks))
+    return ForeignInventory(HOSTFILE, file, hosts, remarks=tuple(remarks))
 
 
-def _host(lines: Lines, number: int, word: str) -> tuple[str | None, str, int | None]:
+def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str, int | None]:
     """User, host and slots of `user@host:8`."""
     user, at, name = word.rpartition("@")
     slots = None
@@ -91,22 +91,22 @@ def _host(lines: Lines, number: int, word: str) -> tuple[str | None, str, int | 
     return _user(lines, number, user) if at else None, name, slots
 
 
-def _user(lines: Lines, number: int, text: str) -> str:
+def _user(lines: NumberedLines, number: int, text: str) -> str:
     if LOGIN.fullmatch(text):
         return text
     raise lines.wrong(number, text, "bad-user", f"`{text}` is no login name", "it is one word and begins with no `-`")
 
 
-def _count(lines: Lines, number: int, word: str, value: str) -> int:
+def _count(lines: NumberedLines, number: int, word: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_SLOTS:
         raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is no number of slots from 0 to {MOST_SLOTS}")
     return int(value)
 
 
-def _node(lines: Lines, name: str, host: _Seen) -> Host:
+def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
     settings: dict[Setting, object] = {}
     if host.counted:
         settings["gpus",] = host.slots
     if host.user:
         settings["ssh", "user"] = host.user
-    return Host(name, lines.span(host.line, name), settings)
+    return ForeignHost(name, lines.span(host.line, name), settings)

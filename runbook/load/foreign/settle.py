@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from runbook.load.address import is_loopback
-from runbook.load.foreign.found import HOSTFILE, Found, Host
+from runbook.load.foreign.found import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import FilesWrong, Problem
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHOWN = 3  # lines that a repeated remark names
 
 
-def draft_of(found: Found, name: str) -> Draft:
+def draft_of(found: ForeignInventory, name: str) -> Draft:
     """`name` is the inventory's. What cannot stand in ours is left out, and a comment says so.
 
     Raises FilesWrong where nothing would be left.
@@ -58,7 +58,7 @@ def draft_of(found: Found, name: str) -> Draft:
     )
 
 
-def _names(hosts: Iterable[Host]) -> dict[str, str]:
+def _names(hosts: Iterable[ForeignHost]) -> dict[str, str]:
     """A node's name for each host: its own, or one that our inventory can hold."""
     taken = {host.name for host in hosts if _NAME.fullmatch(host.name) and host.name != "all"}
     return {host.name: host.name if host.name in taken else _free(host.name, taken) for host in hosts}
@@ -74,12 +74,12 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _is_here(host: Host) -> bool:
+def _is_here(host: ForeignHost) -> bool:
     """The machine that runs Ansible, which many inventories list beside those that work."""
     return host.settings.get(("connection",)) == "local"
 
 
-def _node(host: Host, name: str, *, many: bool) -> NodeDraft:
+def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
     settings: dict[Setting, object] = dict(host.settings)
     address = str(settings.get(("address",), host.name))
     if ("address",) not in settings and name != host.name:
@@ -110,7 +110,7 @@ def _login(node: NodeDraft) -> tuple[object, ...]:
     return (address, host, node.settings.get(("ssh", "port"), 22), node.settings.get(("ssh", "jump")))
 
 
-def _gpus(found: Found) -> dict[str, tuple[str, ...]]:
+def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
     """A word about GPUs: what was taken for them, or that nothing was said."""
     if not any(("gpus",) in host.settings for host in found.hosts):
         return {"defaults": (f"gpus: 8    # this {found.kind} does not say how many GPUs a node has",)}
@@ -120,7 +120,7 @@ def _gpus(found: Found) -> dict[str, tuple[str, ...]]:
 
 
 def _groups(
-    found: Found, renamed: Mapping[str, str], kept: set[str]
+    found: ForeignInventory, renamed: Mapping[str, str], kept: set[str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """Groups that still have nodes, under names that are no node's; and each group's new name."""
     groups: dict[str, tuple[str, ...]] = {}
@@ -141,7 +141,7 @@ def _changed(names: Mapping[str, str], what: str) -> list[str]:
     return [f"the {what} {old} is called {new} here" for old, new in names.items() if old != new]
 
 
-def _remarks(found: Found) -> list[str]:
+def _remarks(found: ForeignInventory) -> list[str]:
     """Each remark once, with the lines where it holds."""
     lines: dict[str, list[int]] = {}
     for remark in found.remarks:

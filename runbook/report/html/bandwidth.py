@@ -16,7 +16,7 @@ HEIGHT = 230
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SizeRow:
     """One size. Microseconds, GB/s (10^9 bytes); None where it was not told."""
 
     size: float
@@ -58,7 +58,7 @@ class Sweep:
     """All that one AllReduce stage measured. `gate`, `normal`: GB/s at the largest size."""
 
     stage: str
-    rows: tuple[Row, ...]
+    rows: tuple[SizeRow, ...]
     charts: tuple[Chart, ...]
     gate: float | None
     normal: tuple[float, float] | None
@@ -79,7 +79,7 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
     return Sweep(stage.name, rows, tuple(chart for chart in charts if chart), gate, normal, source)
 
 
-def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[Row, ...]:
+def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
     """As they were told while it ran, else as its outcomes have them."""
     told: Sequence[object] = recorded.told(stage).rows
     if not told:
@@ -88,12 +88,12 @@ def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[Row, ...]:
     return tuple(row for values in told if isinstance(values, Mapping) and (row := _row(values)))
 
 
-def _row(values: Mapping[str, object]) -> Row | None:
+def _row(values: Mapping[str, object]) -> SizeRow | None:
     size = number(values.get("size"))
     if size is None or not 0 < size < 1e18:
         return None
     names = ("time_us", "algbw", "busbw", "wrong", "p50_us", "p99_us")
-    return Row(size, *(number(values.get(name)) for name in names))
+    return SizeRow(size, *(number(values.get(name)) for name in names))
 
 
 def _limits(stage: StageRecord) -> tuple[float | None, tuple[float, float] | None, str]:
@@ -110,7 +110,7 @@ def _limits(stage: StageRecord) -> tuple[float | None, tuple[float, float] | Non
     return None, None, ""
 
 
-def _bandwidth(rows: Sequence[Row], gate: float | None, normal: tuple[float, float] | None) -> Chart | None:
+def _bandwidth(rows: Sequence[SizeRow], gate: float | None, normal: tuple[float, float] | None) -> Chart | None:
     points = [(row.size, row.busbw) for row in rows if row.busbw and 0 < row.busbw < 1e9]
     if not points:
         return None
@@ -137,7 +137,7 @@ def _bandwidth(rows: Sequence[Row], gate: float | None, normal: tuple[float, flo
     )
 
 
-def overlay(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> Chart | None:
+def overlay(runs: Sequence[Sequence[SizeRow]], names: Sequence[str]) -> Chart | None:
     """Bus bandwidth of two runs in one chart."""
     points = [[(row.size, row.busbw) for row in rows if row.busbw and 0 < row.busbw < 1e9] for rows in runs]
     every = [point for of in points for point in of]
@@ -157,7 +157,7 @@ def overlay(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> Chart | None
     )
 
 
-def _time(rows: Sequence[Row]) -> Chart | None:
+def _time(rows: Sequence[SizeRow]) -> Chart | None:
     kinds = [
         (name, kind, [(row.size, value) for row in rows if (value := getattr(row, key)) and 0 < value < 1e15])
         for name, kind, key in (("p50", "", "p50_us"), ("p99", "second", "p99_us"))

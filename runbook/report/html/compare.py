@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runbook.model.fold import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
-from runbook.report.html.bandwidth import Chart, Row, overlay, rows_of
+from runbook.report.html.bandwidth import Chart, SizeRow, overlay, rows_of
 from runbook.report.html.links import links_of
 from runbook.report.html.recorded import Recorded
 from runbook.report.record import StageRecord
@@ -69,7 +69,7 @@ class SweepPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     one: Side
     other: Side
     run: tuple[Difference, ...]
@@ -89,7 +89,7 @@ class Comparison:
         ) and not any(ratio.differs for pair in self.sweeps for _, ratio in pair.sizes)
 
 
-def compare(one: Recorded, other: Recorded) -> Comparison:
+def compare(one: Recorded, other: Recorded) -> RunComparison:
     links, more = _links(one, other)
     known = of_nodes.planned(one), of_nodes.planned(other)
     seen = of_nodes.seen_by_reach(one), of_nodes.seen_by_reach(other)
@@ -98,7 +98,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
     sides = _side(one), _side(other)
     if sides[0].title == sides[1].title:
         sides = replace(sides[0], title=one.folder.name), replace(sides[1], title=other.folder.name)
-    return Comparison(
+    return RunComparison(
         *sides,
         tuple(_told([(_run(one), _run(other), "")])),
         _by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
@@ -202,7 +202,7 @@ def _sweeps(one: Side, other: Side) -> list[SweepPair]:
     return found
 
 
-def _busbw(row: Row | None) -> float | None:
+def _busbw(row: SizeRow | None) -> float | None:
     return row.busbw if row else None
 
 

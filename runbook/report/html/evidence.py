@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.model.verdict import Verdict
-from runbook.report.html.recorded import File, Recorded, number
+from runbook.report.html.recorded import Recorded, RunFile, number
 
 MOST_DUMPS = 64
 MOST_TEXT = 8_000
@@ -24,7 +24,7 @@ OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FlightCall:
     """One collective of a flight record."""
 
     number: str
@@ -40,7 +40,7 @@ class Dump:
     rank: int | None
     name: str
     stack: str
-    calls: tuple[Call, ...]
+    calls: tuple[FlightCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Tail:
     whole: bool
 
 
-def dumps(recorded: Recorded, files: Sequence[File]) -> tuple[list[Dump], int]:
+def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int]:
     """Those of the hang, by rank, and how many more files there are."""
     stacks: dict[tuple[int, str], str] = {}
-    flights: dict[tuple[int, str], tuple[Call, ...]] = {}
+    flights: dict[tuple[int, str], tuple[FlightCall, ...]] = {}
     others: list[Dump] = []
     listed = [file for file in files if file.names[0] == "hang" and len(file.names) == 2]
     for file in listed[: 2 * MOST_DUMPS]:
@@ -94,7 +94,7 @@ def _rank(rank: str, told: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {line}" for line in str(stack).splitlines())
 
 
-def calls(text: str) -> tuple[Call, ...]:
+def calls(text: str) -> tuple[FlightCall, ...]:
     """The last collectives that torch's flight recorder has; nothing where it is no such record."""
     try:
         record = json.loads(text or "null")
@@ -107,20 +107,20 @@ def calls(text: str) -> tuple[Call, ...]:
     return tuple(_call(entry) for entry in entries[-LAST_CALLS:] if isinstance(entry, Mapping))
 
 
-def _call(entry: Mapping[str, object]) -> Call:
+def _call(entry: Mapping[str, object]) -> FlightCall:
     number = entry.get("collective_seq_id", entry.get("record_id"))
     values = (number, entry.get("profiling_name"), entry.get("state"), entry.get("input_sizes"))
-    return Call(*("" if value is None else str(value)[:200] for value in values))
+    return FlightCall(*("" if value is None else str(value)[:200] for value in values))
 
 
-def tails(recorded: Recorded, files: Sequence[File]) -> list[Tail]:
+def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
     """Ends of the logs of a run that did not pass: of bad nodes first, errors before other output."""
     record = recorded.record
     if record.finished is not None and record.finished.verdict in (Verdict.PASS, Verdict.SKIP):
         return []
     bad = {o.node for stage in record.stages for o in stage.outcomes if o.verdict is Verdict.FAIL}
 
-    def order(file: File) -> tuple[bool, bool, tuple[str, ...]]:
+    def order(file: RunFile) -> tuple[bool, bool, tuple[str, ...]]:
         name = file.names[-1]
         return (not any(node in name for node in bad), name.endswith(".out"), file.names)
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.report.html.recorded import Recorded, Told, number
+from runbook.report.html.recorded import Recorded, StageProgress, number
 from runbook.report.html.scales import percent
 from runbook.report.record import StageRecord
 
@@ -17,7 +17,7 @@ THINNEST = 0.004
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessBar:
     """One process, or several of a node that ended alike. `kind`: class of its colour."""
 
     ranks: str
@@ -30,34 +30,34 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptLane:
     """`told`: whether the run lived to tell how its processes ended."""
 
     number: str
     launcher: str
     logs: str
     seconds: float
-    processes: tuple[Process, ...]
+    processes: tuple[ProcessBar, ...]
     told: bool
     more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchLanes:
     stage: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptLane, ...]
 
 
-def launches(recorded: Recorded) -> list[Launch]:
+def launches(recorded: Recorded) -> list[LaunchLanes]:
     found = []
     for stage in recorded.record.stages:
         told = recorded.told(stage)
         if stage.started.check == "launch" and (told.attempts or told.ends):
-            found.append(Launch(stage.name, tuple(_attempts(recorded, stage, told))))
+            found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, told))))
     return found
 
 
-def _attempts(recorded: Recorded, stage: StageRecord, told: Told) -> list[Attempt]:
+def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> list[AttemptLane]:
     until = stage.started.time + stage.finished.seconds if stage.finished else recorded.record.last_time
     ends = {str(one.get("number")): one for one in told.ends}
     attempts = told.attempts or [(stage.started.time, {"number": name}) for name in ends]
@@ -71,7 +71,7 @@ def _attempts(recorded: Recorded, stage: StageRecord, told: Told) -> list[Attemp
         span = (min([begun, *times]), max([over, *times]))
         lanes = _lanes(processes, span)
         found.append(
-            Attempt(
+            AttemptLane(
                 name,
                 str(about.get("launcher") or ""),
                 str(about.get("logs") or ""),
@@ -84,23 +84,23 @@ def _attempts(recorded: Recorded, stage: StageRecord, told: Told) -> list[Attemp
     return found
 
 
-def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float]) -> list[Process]:
+def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float]) -> list[ProcessBar]:
     lanes = [_process(one, span) for one in processes]
     if len(lanes) <= MOST_LANES:
         return lanes
-    alike: dict[tuple[str, str, str], list[Process]] = {}
+    alike: dict[tuple[str, str, str], list[ProcessBar]] = {}
     for lane in lanes:
         alike.setdefault((lane.node, lane.end, lane.kind), []).append(lane)
     few = [
         of[0]
         if len(of) == 1
-        else Process(f"{of[0].ranks} … {of[-1].ranks}", node, of[0].left, of[0].width, end, kind, len(of))
+        else ProcessBar(f"{of[0].ranks} … {of[-1].ranks}", node, of[0].left, of[0].width, end, kind, len(of))
         for (node, end, kind), of in alike.items()
     ]
     return sorted(few, key=lambda lane: ("fail", "unknown", "skip", "ok").index(lane.kind))
 
 
-def _process(one: Mapping[str, object], span: tuple[float, float]) -> Process:
+def _process(one: Mapping[str, object], span: tuple[float, float]) -> ProcessBar:
     began, over = span
     whole = max(over - began, 1e-9)
     started, ended = number(one.get("started")), number(one.get("ended"))
@@ -112,7 +112,7 @@ def _process(one: Mapping[str, object], span: tuple[float, float]) -> Process:
     listed = one.get("ranks")
     ranks = [rank for rank in listed if isinstance(rank, int)] if isinstance(listed, list) else []
     named = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}" if ranks else "?"
-    return Process(named, str(one.get("node") or ""), left, width, *_end(one, started, ended))
+    return ProcessBar(named, str(one.get("node") or ""), left, width, *_end(one, started, ended))
 
 
 def _end(one: Mapping[str, object], started: float | None, ended: float | None) -> tuple[str, str]:

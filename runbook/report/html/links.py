@@ -35,7 +35,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MeasuredPair:
     """The best that was measured from `source` to `target`, in Gbit/s; latency in microseconds, None where not measured."""
 
     source: str
@@ -66,7 +66,7 @@ class HeatMap:
     median: float
     count: int
     nodes: int
-    worst: tuple[Link, ...]  # slowest first, only those below the last bound
+    worst: tuple[MeasuredPair, ...]  # slowest first, only those below the last bound
 
 
 def heat_maps(recorded: Recorded) -> list[HeatMap]:
@@ -98,7 +98,7 @@ def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
     )
 
 
-def links_of(stage: StageRecord) -> dict[Pair, Link]:
+def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
     """Of each direction the fastest that was measured."""
     best: dict[Pair, tuple[float, float | None, float | None]] = {}
     for outcome in stage.outcomes:
@@ -113,7 +113,7 @@ def links_of(stage: StageRecord) -> dict[Pair, Link]:
             if known is None or gbps > known[0]:
                 best[source, target] = (gbps, number(one.get("us")), number(one.get("both_gbps")))
     median = statistics.median(gbps for gbps, _, _ in best.values()) if best else 1.0
-    return {pair: Link(*pair, gbps, us, both, gbps / median) for pair, (gbps, us, both) in best.items()}
+    return {pair: MeasuredPair(*pair, gbps, us, both, gbps / median) for pair, (gbps, us, both) in best.items()}
 
 
 def level(part: float) -> int:
@@ -135,9 +135,11 @@ def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[st
     return [(fold(row), row) for row in rows]
 
 
-def _rows(groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, Link]) -> tuple[tuple[Cell, ...], ...]:
+def _rows(
+    groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, MeasuredPair]
+) -> tuple[tuple[Cell, ...], ...]:
     place = {name: at for at, (_, members) in enumerate(groups) for name in members}
-    worst: dict[tuple[int, int], Link] = {}
+    worst: dict[tuple[int, int], MeasuredPair] = {}
     for (source, target), link in links.items():
         key = place[source], place[target]
         if key not in worst or link.gbps < worst[key].gbps:
@@ -145,7 +147,7 @@ def _rows(groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, Link
     return tuple(tuple(_cell(worst.get((row, column))) for column in range(len(groups))) for row in range(len(groups)))
 
 
-def _cell(link: Link | None) -> Cell:
+def _cell(link: MeasuredPair | None) -> Cell:
     if link is None:
         return Cell(None, "", "not measured")
     delay = "" if link.us is None else f", {link.us:g} µs"

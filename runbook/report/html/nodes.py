@@ -21,7 +21,7 @@ NOT_SET = "(not set)"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeSummary:
     """One node: `ranks` as text (`0-7`), `verdicts` of every stage it took part in, None where it did not."""
 
     name: str
@@ -37,7 +37,7 @@ class Nodes:
     """`same` are facts that all nodes share, `different` those that they do not; likewise the environment."""
 
     stages: tuple[str, ...]
-    rows: tuple[NodeRow, ...]
+    rows: tuple[NodeSummary, ...]
     rendezvous: tuple[tuple[str, str], ...]
     same: tuple[tuple[str, str], ...]
     different: tuple[Spread, ...]
@@ -46,7 +46,7 @@ class Nodes:
     planned: bool  # whether the run recorded its ranks and environment
 
     @property
-    def bad(self) -> tuple[NodeRow, ...]:
+    def bad(self) -> tuple[NodeSummary, ...]:
         """Those that a stage found something at, failures first."""
         worst = [row for row in self.rows if any(verdict and verdict.stops for verdict in row.verdicts)]
         return tuple(sorted(worst, key=lambda row: Verdict.FAIL not in row.verdicts))
@@ -65,7 +65,7 @@ def nodes(recorded: Recorded) -> Nodes:
         for outcome in stage.outcomes:
             verdicts.setdefault(outcome.node, {})[stage.name] = outcome.verdict
     rows = tuple(
-        NodeRow(
+        NodeSummary(
             name,
             text(plan.get(name, {}).get("address")),
             ranks_text(plan.get(name, {})),

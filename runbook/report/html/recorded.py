@@ -30,7 +30,7 @@ LATEST = 1e11
 
 
 @dataclass(slots=True)
-class Told:
+class StageProgress:
     """What a stage told while it ran: rows of bandwidth, attempts of a launch and their ends, and single moments."""
 
     rows: list[Mapping[str, object]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class RunFile:
     """A file of the run: its names below the folder, and how many bytes it has."""
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Recorded:
         self.folder = folder
         self.record = Record()
         self.flaws: list[str] = []
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, StageProgress] = {}
         events = self._events()
         if not self.record.stages and not self.record.started:
             told = _from_result(self._result())
@@ -70,8 +70,8 @@ class Recorded:
                 f"events.jsonl {'tells nothing' if events else 'is missing'}: only result.json was read, which has no times"
             )
 
-    def told(self, stage: StageRecord) -> Told:
-        return self._told.setdefault(id(stage), Told())
+    def told(self, stage: StageRecord) -> StageProgress:
+        return self._told.setdefault(id(stage), StageProgress())
 
     @property
     def timed(self) -> bool:
@@ -104,15 +104,15 @@ class Recorded:
             except OSError:
                 return None
 
-    def files(self) -> list[File]:
+    def files(self) -> list[RunFile]:
         """The plain files of the run, two folders deep, by name."""
-        found: list[File] = []
+        found: list[RunFile] = []
         for names in self._walk((), 2):
             if len(found) == MOST_FILES:
                 self.flaws.append(f"there are more than {MOST_FILES} files in the folder: the rest is not listed")
                 break
             try:
-                found.append(File(names, self.folder.joinpath(*names).lstat().st_size))
+                found.append(RunFile(names, self.folder.joinpath(*names).lstat().st_size))
             except OSError:
                 continue
         return found

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runbook.model.fold import fold
-from runbook.report.groups import Block, Said
+from runbook.report.groups import FindingBlock, Said
 from runbook.report.remedies import QUOTED, is_command, is_sentence, placed
 
 
@@ -20,7 +20,7 @@ class Fix:
     commands: tuple[str, ...]
 
 
-def fixes(said: Iterable[Said], block: Block, known: Collection[str]) -> list[Fix]:
+def fixes(said: Iterable[Said], block: FindingBlock, known: Collection[str]) -> list[Fix]:
     """`known`: every node of the run."""
     found: list[Fix] = []
     for nodes, remedy in said:
@@ -36,7 +36,7 @@ def fixes(said: Iterable[Said], block: Block, known: Collection[str]) -> list[Fi
     return found
 
 
-def _whose(nodes: Collection[str], block: Block) -> str:
+def _whose(nodes: Collection[str], block: FindingBlock) -> str:
     return fold(nodes) if len(block.fixes) > 1 else ""
 
 

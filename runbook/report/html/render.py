@@ -21,9 +21,9 @@ from runbook.causes.shipped import cause_pages
 from runbook.model.fold import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
-from runbook.report.groups import Block, blocks
+from runbook.report.groups import FindingBlock, blocks
 from runbook.report.html.bandwidth import sweeps
-from runbook.report.html.compare import Comparison, compare
+from runbook.report.html.compare import RunComparison, compare
 from runbook.report.html.evidence import dumps, tails
 from runbook.report.html.launches import launches
 from runbook.report.html.links import LEVELS, heat_maps
@@ -72,7 +72,7 @@ def comparison_fragment(one: Path, other: Path) -> str:
     return _templates().get_template("compare.html").render(comparison=comparison(one, other))
 
 
-def comparison(one: Path, other: Path) -> Comparison:
+def comparison(one: Path, other: Path) -> RunComparison:
     return compare(Recorded(one), Recorded(other))
 
 
@@ -125,7 +125,7 @@ def _told(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
     }
 
 
-def _with_followers(found: Sequence[Block]) -> list[tuple[Block, list[Block]]]:
+def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
     """The blocks that follow from none, each with those that follow from it; under the first of two with one cause."""
     told: set[str] = set()
     pairs = []

@@ -9,7 +9,7 @@ from runbook.model.events import NodesDropped
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report.alike import Gist
-from runbook.report.groups import Group, dropped_groups, stage_groups, warning_groups
+from runbook.report.groups import OutcomeGroup, dropped_groups, stage_groups, warning_groups
 from runbook.report.heard import progress_text
 from runbook.report.html.recorded import Recorded
 from runbook.report.html.scales import Tick, percent, time_ticks
@@ -36,7 +36,7 @@ class Lane:
     left: str | None
     width: str
     marks: tuple[tuple[str, str], ...]  # (place, text)
-    groups: tuple[Group, ...]
+    groups: tuple[OutcomeGroup, ...]
     more: int  # nodes in groups that are left out, none of them bad
     warnings: tuple[tuple[str, tuple[str, ...]], ...]  # (text, nodes)
     dropped: tuple[tuple[str, tuple[str, ...]], ...]

@@ -12,7 +12,7 @@ from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
 from runbook.report.inventory.listing import headline
-from runbook.report.inventory.values import Answer, Answers, Ask
+from runbook.report.inventory.values import Answers, Ask, ExplainedKey
 
 MOST_NODES = 8
 """Of more nodes at once nobody reads every key; one key of any number is fine."""
@@ -44,7 +44,7 @@ def _every_key(answers: Answers, node: Node) -> str:
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     """What is the same for several nodes is said once."""
     same: dict[tuple[str, ...], list[str]] = {}
-    first: dict[tuple[str, ...], Answer] = {}
+    first: dict[tuple[str, ...], ExplainedKey] = {}
     for node in nodes:
         answer = _find(answers.about(node), node, key)()
         alike = (answer.key, answer.value, answer.why, *(f"{one.level} {one.text} {one.span}" for one in answer.given))
@@ -53,7 +53,7 @@ def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     return "\n".join(_candidates(fold(names), first[alike]) for alike, names in same.items())
 
 
-def _candidates(names: str, answer: Answer) -> str:
+def _candidates(names: str, answer: ExplainedKey) -> str:
     """The winner first, then what it won over, the strongest first."""
     lines = [visible(f"{names}: {answer.key} = {answer.value}")]
     rows = [

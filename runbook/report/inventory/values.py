@@ -19,7 +19,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenValue:
     """One candidate: the level that gives it, its text as it stands there, and where."""
 
     level: str
@@ -28,16 +28,16 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ExplainedKey:
     """`given` is weakest first and its last one wins; where it is empty, `why` says what made the value."""
 
     key: str
     value: str
-    given: tuple[Given, ...] = ()
+    given: tuple[GivenValue, ...] = ()
     why: str = ""
 
 
-Ask = Callable[[], Answer]
+Ask = Callable[[], ExplainedKey]
 """Worked out when called: of 10,000 nodes one key is asked, not all of each."""
 
 
@@ -64,20 +64,20 @@ class Answers:
             asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
         return asks
 
-    def _ranks(self, seat: Seat) -> Answer:
+    def _ranks(self, seat: Seat) -> ExplainedKey:
         where = f"node {seat.node_rank} of {len(self._seating.seats)}, {len(seat.ranks)} of {self._seating.world_size} ranks"
-        return Answer("ranks", span_of(seat.ranks[0].rank, seat.ranks[-1].rank), why=where)
+        return ExplainedKey("ranks", span_of(seat.ranks[0].rank, seat.ranks[-1].rank), why=where)
 
-    def _groups(self, node: Node) -> Answer:
-        return Answer(
+    def _groups(self, node: Node) -> ExplainedKey:
+        return ExplainedKey(
             "groups",
             ", ".join(node.groups) or "-",
             why="the groups whose `nodes:` name it" if node.groups else "no group names it",
         )
 
-    def _key(self, node: Node, key: Keys, value: object, otherwise: str) -> Answer:
+    def _key(self, node: Node, key: Keys, value: object, otherwise: str) -> ExplainedKey:
         given = tuple(map(self._given, self._origins.candidates(node.name, key)))
-        return Answer(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
+        return ExplainedKey(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
 
     def _job_values(self) -> Iterator[tuple[str, object, str]]:
         """What the job has, whichever the node: key, value, and what made it if nobody set it."""
@@ -101,11 +101,13 @@ class Answers:
         without = next((node.name for node in self._inventory.nodes if not node.gpus), None)
         return f"default: {without} has no GPUs" if without else "default: every node has GPUs"
 
-    def _top(self, keys: Keys, value: object, otherwise: str) -> Answer:
+    def _top(self, keys: Keys, value: object, otherwise: str) -> ExplainedKey:
         found = self._at_top(keys)
-        return Answer(".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise)
+        return ExplainedKey(
+            ".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise
+        )
 
-    def _at_top(self, keys: Keys, level: str = "inventory") -> Given | None:
+    def _at_top(self, keys: Keys, level: str = "inventory") -> GivenValue | None:
         """What the document itself says at these keys."""
         data: Any = self._origins.document.data
         for key in keys:
@@ -114,14 +116,14 @@ class Answers:
             data = data[key]
         return self._given(Candidate(data, self._origins.document.span(*keys), level, wins=False))
 
-    def _env(self, node: Node, name: str, value: object) -> Answer:
+    def _env(self, node: Node, name: str, value: object) -> ExplainedKey:
         """A variable of the node's ranks: what a level gives wins over what is derived."""
         given = tuple(map(self._given, self._origins.candidates(node.name, ("env", name))))
         derived, why = self._derived(name)
         candidates = (derived, *given) if derived else given
-        return Answer(f"env.{name}", str(value), candidates, "" if candidates else why)
+        return ExplainedKey(f"env.{name}", str(value), candidates, "" if candidates else why)
 
-    def _derived(self, name: str) -> tuple[Given | None, str]:
+    def _derived(self, name: str) -> tuple[GivenValue | None, str]:
         """Where a variable comes from that nobody needs to set: a key of the inventory, or a sentence."""
         sources: dict[str, Keys] = {
             "MASTER_PORT": ("rendezvous", "port"),
@@ -145,7 +147,7 @@ class Answers:
             "OMP_NUM_THREADS": "as torchrun sets it where a node has several ranks",
         }.get(name, DEFAULT)
 
-    def _master_address(self) -> tuple[Given | None, str]:
+    def _master_address(self) -> tuple[GivenValue | None, str]:
         inventory = self._inventory
         if len(inventory.nodes) == 1:
             return None, "a job of one node dials itself over loopback"
@@ -156,17 +158,17 @@ class Answers:
         addresses = self._origins.candidates(master, ("address",))
         if not addresses:
             return None, f"the name of {master}, which has no address"
-        return Given(f"address of {master}", self._seating.address, addresses[-1].span), ""
+        return GivenValue(f"address of {master}", self._seating.address, addresses[-1].span), ""
 
-    def _given(self, candidate: Candidate) -> Given:
+    def _given(self, candidate: Candidate) -> GivenValue:
         value, span = candidate.value, candidate.span
         if isinstance(value, Mapping) and set(value) == {"env"}:
-            return Given(candidate.level, f"*** (from {value['env']} of this machine)", span)
+            return GivenValue(candidate.level, f"*** (from {value['env']} of this machine)", span)
         if isinstance(value, str) or span is None or isinstance(value, Mapping | list):
-            return Given(candidate.level, _text(value), span)
+            return GivenValue(candidate.level, _text(value), span)
         # As it was typed: 1.50 stays 1.50.
         typed = self._lines[span.line - 1][span.column - 1 : span.column - 1 + span.length]
-        return Given(candidate.level, typed, span)
+        return GivenValue(candidate.level, typed, span)
 
 
 def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:

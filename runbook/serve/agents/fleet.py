@@ -27,19 +27,19 @@ from runbook.agent.protocol import (
     REPLACED,
     REVOKED,
     TOO_OLD,
-    Beat,
+    AgentHello,
     Denied,
     Enrolment,
     FromServer,
-    Hello,
+    Heartbeat,
     Open,
 )
 from runbook.load.inventory import natural
 from runbook.serve.agents.channel import Channel
-from runbook.serve.agents.states import AgentState, Awake, State, ranks_of, spoken, state_of
+from runbook.serve.agents.states import AgentState, AwakeClock, State, ranks_of, spoken, state_of
 from runbook.serve.agents.unreachable import drained, not_connected, not_opened, state_told, unknown
 from runbook.serve.changed import Changed
-from runbook.serve.settings import Settings
+from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus
 
@@ -61,7 +61,7 @@ class NotEnrolled(Exception):
         self.status = status
 
 
-class Refusal(Exception):
+class NoStreamError(Exception):
     """There is no stream to a node."""
 
     def __init__(self, status: StreamStatus) -> None:
@@ -70,7 +70,7 @@ class Refusal(Exception):
 
 
 @dataclass(eq=False)
-class Link:
+class ControlSocket:
     """One control socket. `send` and `close` belong to the event loop."""
 
     incarnation: str
@@ -80,7 +80,7 @@ class Link:
 
 
 @dataclass(eq=False)
-class Member:
+class EnrolledNode:
     """One enrolled node. `heard` is on the fleet's clock; None: nothing since the server began."""
 
     name: str
@@ -92,15 +92,15 @@ class Member:
     address: str = ""
     incarnation: str = ""
     replaced: set[str] = field(default_factory=set)
-    link: Link | None = None
+    link: ControlSocket | None = None
     heard: float | None = None
-    beat: Beat = field(default_factory=partial(Beat, 0))
+    beat: Heartbeat = field(default_factory=partial(Heartbeat, 0))
     too_old: bool = False
     state: State = "SUSPECT"
     since: float = field(default_factory=time.time)
 
 
-def enrol(store: Store, settings: Settings, by: str, name: str | None = None) -> str:
+def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where it is
     enrolled already. Raises ValueError for a name that no node can have."""
     if name is not None and not NAME.match(name):
@@ -116,21 +116,21 @@ class Fleet:
     """`running` holds what belongs to the event loop. `now` is a monotonic clock."""
 
     def __init__(
-        self, store: Store, settings: Settings, changed: Changed, now: Callable[[], float] = time.monotonic
+        self, store: Store, settings: ServeSettings, changed: Changed, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._settings = settings
         self._changed = changed
         self._now = now
         self._lock = threading.RLock()
-        self._awake = Awake(now(), TICK_S)
-        self._members: dict[str, Member] = {}
-        self._by_token: dict[str, Member] = {}
+        self._awake = AwakeClock(now(), TICK_S)
+        self._members: dict[str, EnrolledNode] = {}
+        self._by_token: dict[str, EnrolledNode] = {}
         self._channels: dict[str, Channel] = {}
         self._transitions: list[tuple[str, float, str]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         for row in store.read("SELECT * FROM agents"):
-            member = Member(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
+            member = EnrolledNode(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
             member.version, member.hostname, member.address = row["version"], row["hostname"], row["address"]
             known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY at", member.name)
             member.replaced = {one["incarnation"] for one in known[:-1]}
@@ -223,10 +223,10 @@ class Fleet:
                 "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
                 (name, _hash(token), now, found["made_by"]),
             )
-        self._adopt(Member(name, _hash(token)))
+        self._adopt(EnrolledNode(name, _hash(token)))
         return name, token
 
-    def _adopt(self, member: Member) -> None:
+    def _adopt(self, member: EnrolledNode) -> None:
         with self._lock:
             before = self._members.get(member.name)
             if before is not None:
@@ -240,11 +240,11 @@ class Fleet:
 
     # What agents say.
 
-    def by_token(self, token: str) -> Member | None:
+    def by_token(self, token: str) -> EnrolledNode | None:
         """The node whose secret this is, revoked or not."""
         return self._by_token.get(_hash(token))
 
-    def greet(self, member: Member, hello: Hello, address: str, link: Link) -> Denied | None:
+    def greet(self, member: EnrolledNode, hello: AgentHello, address: str, link: ControlSocket) -> Denied | None:
         """Take the agent in, in the place of one that was there before; or say why not."""
         with self._lock:
             denied = self._against(member, hello)
@@ -266,7 +266,7 @@ class Fleet:
             self._end(before, other)
         return None
 
-    def _against(self, member: Member, hello: Hello) -> Denied | None:
+    def _against(self, member: EnrolledNode, hello: AgentHello) -> Denied | None:
         if member.revoked:
             return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
         if not spoken(hello.protocol):
@@ -285,7 +285,7 @@ class Fleet:
             return Denied(ELSEWHERE, says, fix)
         return None
 
-    def heard(self, member: Member, link: Link, beat: Beat | None) -> bool:
+    def heard(self, member: EnrolledNode, link: ControlSocket, beat: Heartbeat | None) -> bool:
         """Whether this is still the link of that node; a heartbeat is remembered."""
         with self._lock:
             if member.link is not link:
@@ -297,7 +297,7 @@ class Fleet:
             self._judge_one(member)
             return True
 
-    def left(self, member: Member, link: Link) -> None:
+    def left(self, member: EnrolledNode, link: ControlSocket) -> None:
         """The link of a node has ended; nothing follows from that but that no stream can be opened."""
         with self._lock:
             if member.link is link:
@@ -324,12 +324,12 @@ class Fleet:
         with self._lock:
             told, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise Refusal(told if told.cause else unknown(request.node))
+                raise NoStreamError(told if told.cause else unknown(request.node))
             if member.state == "DRAINING" and not request.looks:
-                raise Refusal(drained(member.name))
+                raise NoStreamError(drained(member.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
             if mine >= MOST_CHANNELS:
-                raise Refusal(not_opened(member.name, f"{MOST_CHANNELS} streams to it are open already"))
+                raise NoStreamError(not_opened(member.name, f"{MOST_CHANNELS} streams to it are open already"))
             channel = Channel(secrets.token_hex(16), member.name)
             self._channels[channel.id] = channel
             link = member.link
@@ -339,22 +339,22 @@ class Fleet:
             await asyncio.wait_for(asyncio.shield(channel.arrived), OPEN_S)
         except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError):
             self.forget(channel)
-            raise Refusal(not_opened(member.name, f"it did not call within {OPEN_S:g} s")) from None
+            raise NoStreamError(not_opened(member.name, f"it did not call within {OPEN_S:g} s")) from None
         except BaseException:
             self.forget(channel)
             raise
         if channel.refused is not None:
             self.forget(channel)
-            raise Refusal(not_opened(member.name, channel.refused))
+            raise NoStreamError(not_opened(member.name, channel.refused))
         return channel
 
-    def refused(self, member: Member, channel: str, why: str) -> None:
+    def refused(self, member: EnrolledNode, channel: str, why: str) -> None:
         """An agent opens no channel, and says why."""
         found = self._channels.get(channel)
         if found is not None and found.node == member.name:
             found.refuse(why)
 
-    def channel(self, member: Member, number: str) -> Channel | None:
+    def channel(self, member: EnrolledNode, number: str) -> Channel | None:
         """The channel of that number, if this node was asked for it and it has not called yet."""
         found = self._channels.get(number)
         ours = found is not None and found.node == member.name and not found.arrived.done() and not member.revoked
@@ -401,7 +401,7 @@ class Fleet:
         for member in self._members.values():
             self._judge_one(member)
 
-    def _judge_one(self, member: Member) -> None:
+    def _judge_one(self, member: EnrolledNode) -> None:
         draining = member.draining or member.beat.draining
         silent = self._silent(member)
         state = state_of(silent, revoked=member.revoked, too_old=member.too_old, draining=draining)
@@ -412,7 +412,7 @@ class Fleet:
             self._transitions.append((member.name, member.since, state))
             self._changed.publish("fleet")
 
-    def _silent(self, member: Member) -> float:
+    def _silent(self, member: EnrolledNode) -> float:
         return self._awake.seconds - (member.heard or 0.0)
 
     def _flush(self) -> None:
@@ -426,7 +426,7 @@ class Fleet:
                 oldest = "SELECT id FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
                 db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", (name, name, KEPT_STATES))
 
-    def _remember(self, member: Member) -> None:
+    def _remember(self, member: EnrolledNode) -> None:
         with self._store.write() as db:
             db.execute(
                 "UPDATE agents SET version = ?, hostname = ?, address = ? WHERE name = ?",
@@ -442,7 +442,7 @@ class Fleet:
                 (member.name, member.name, KEPT_INCARNATIONS),
             )
 
-    def _seen(self, member: Member) -> AgentState:
+    def _seen(self, member: EnrolledNode) -> AgentState:
         beat, age = member.beat, None if member.heard is None else self._silent(member)
         return AgentState(
             member.name,
@@ -459,7 +459,7 @@ class Fleet:
             member.link is not None,
         )
 
-    def _end(self, link: Link | None, denied: Denied | None) -> None:
+    def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:
         if link is not None:
             self._soon(lambda: asyncio.ensure_future(link.close(denied)))
 
@@ -474,7 +474,7 @@ def _replaced() -> Denied:
     return Denied(REPLACED, "another agent of this node has taken its place", fix)
 
 
-def _worth_telling(beat: Beat) -> object:
+def _worth_telling(beat: Heartbeat) -> object:
     """What of a heartbeat changes a page at once; the rest is seen when it is loaded."""
     return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]
 

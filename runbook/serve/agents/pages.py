@@ -13,20 +13,20 @@ from starlette.websockets import WebSocket
 
 import runbook
 from runbook.agent.protocol import (
-    Beat,
+    AgentHello,
+    ChannelRefused,
     Denied,
     FromServer,
     Heard,
-    Hello,
+    Heartbeat,
     Leaving,
     ProtocolError,
-    Refused,
     Welcome,
     from_agent,
     said,
 )
 from runbook.serve.agents.channel import GONE
-from runbook.serve.agents.fleet import Fleet, Link, Member, NotEnrolled
+from runbook.serve.agents.fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
 from runbook.serve.guards import address_of, header
 from runbook.serve.page import Page
 
@@ -80,14 +80,14 @@ async def _control(socket: WebSocket) -> None:
         fleet.left(member, link)
 
 
-async def _greeting(socket: WebSocket) -> Hello:
+async def _greeting(socket: WebSocket) -> AgentHello:
     hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_S))
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, AgentHello):
         raise ProtocolError("no greeting")
     return hello
 
 
-async def _listen(fleet: Fleet, member: Member, link: Link, socket: WebSocket) -> None:
+async def _listen(fleet: Fleet, member: EnrolledNode, link: ControlSocket, socket: WebSocket) -> None:
     count, since = 0, time.monotonic()
     while True:
         message = from_agent(await socket.receive_text())
@@ -95,13 +95,13 @@ async def _listen(fleet: Fleet, member: Member, link: Link, socket: WebSocket) -
         if count >= MOST_A_SECOND:
             await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
             count, since = 0, time.monotonic()
-        if isinstance(message, Refused):
+        if isinstance(message, ChannelRefused):
             fleet.refused(member, message.channel, message.why)
-        if isinstance(message, Leaving | Hello) or not fleet.heard(
-            member, link, message if isinstance(message, Beat) else None
+        if isinstance(message, Leaving | AgentHello) or not fleet.heard(
+            member, link, message if isinstance(message, Heartbeat) else None
         ):
             return
-        if isinstance(message, Beat):
+        if isinstance(message, Heartbeat):
             await link.send(Heard(message.number))
 
 
@@ -119,12 +119,12 @@ async def _channel(socket: WebSocket) -> None:
         fleet.forget(channel)
 
 
-def _member(fleet: Fleet, socket: WebSocket) -> Member | None:
+def _member(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
     kind, _, token = (header(socket.scope, "authorization") or "").partition(" ")
     return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
 
 
-def _link(socket: WebSocket) -> Link:
+def _link(socket: WebSocket) -> ControlSocket:
     turn = asyncio.Lock()
 
     async def send(message: FromServer) -> None:
@@ -140,7 +140,7 @@ def _link(socket: WebSocket) -> Link:
                 await send(denied)
         await _closed(socket, GOING_AWAY if denied is None else denied.code)
 
-    return Link("", "", send, close)
+    return ControlSocket("", "", send, close)
 
 
 async def _closed(socket: WebSocket, code: int) -> None:

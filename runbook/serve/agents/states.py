@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from runbook.agent.protocol import LOST_S, PROTOCOL, SUSPECT_S, Gpu, Job
+from runbook.agent.protocol import LOST_S, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
 
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
@@ -42,14 +42,14 @@ class AgentState:
     version: str
     hostname: str
     address: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuLoad, ...]
     load: float | None
     jobs: tuple[RankState, ...]
     incarnation: str
     connected: bool
 
 
-def ranks_of(jobs: Iterable[Job]) -> tuple[RankState, ...]:
+def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
     """The ranks of kept processes, one by one."""
     found = []
     for job in jobs:
@@ -77,7 +77,7 @@ def spoken(protocol: int) -> bool:
     return PROTOCOL - 1 <= protocol <= PROTOCOL
 
 
-class Awake:
+class AwakeClock:
     """A clock of the time in which this server could have heard somebody: it stands still while the machine sleeps, or the
     process does not run. Whoever owns it ticks at least every `every_s` seconds."""
 

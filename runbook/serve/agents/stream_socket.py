@@ -18,7 +18,7 @@ import msgspec
 
 from runbook.agent.protocol import STDOUT, ProtocolError
 from runbook.serve.agents.channel import Channel
-from runbook.serve.agents.fleet import Fleet, Refusal
+from runbook.serve.agents.fleet import Fleet, NoStreamError
 from runbook.transport.agent import (
     ASK,
     DATA,
@@ -106,7 +106,7 @@ class StreamSocket:
             return
         try:
             channel = await self._fleet.open(request)
-        except Refusal as refused:
+        except NoStreamError as refused:
             await _send(writer, OVER, msgspec.json.encode(refused.status))
             return
         try:

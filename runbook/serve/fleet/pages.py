@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.fleet.view import GLYPHS, NODE_GLYPHS, NodeRow, ago, moment, rows
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 from runbook.serve.render import html
 from runbook.serve.runs.folders import RunFilter
@@ -51,7 +51,7 @@ async def node(request: Request) -> Response:
     own = [row for row in every if row.name == name]
     runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
     if not own and not runs:
-        raise Refused(404, "no group, no agent and no run has such a node")
+        raise RequestRefused(404, "no group, no agent and no run has such a node")
     found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
     agent = fleet_of(request).node(name)
     return html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent, ago=ago, moment=moment)
@@ -71,7 +71,7 @@ def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
 async def drain(request: Request) -> Response:
     fleet, name = fleet_of(request), request.path_params["name"]
     if fleet.node(name) is None:
-        raise Refused(404, "no agent has this name")
+        raise RequestRefused(404, "no agent has this name")
     await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
     workspace_of(request).changed("fleet")
     back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"

@@ -19,7 +19,7 @@ from runbook.serve.groups import actions
 from runbook.serve.groups.change import fields_of, nodes_of
 from runbook.serve.groups.files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
 from runbook.serve.groups.preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 from runbook.serve.json_body import json_body
 from runbook.serve.page import Page
 from runbook.serve.render import html
@@ -41,19 +41,19 @@ def _answers() -> Iterator[None]:
     try:
         yield
     except NoGroup:
-        raise Refused(404, "there is no such group, or its file cannot be read here") from None
+        raise RequestRefused(404, "there is no such group, or its file cannot be read here") from None
     except NameTaken as error:
-        raise Refused(409, str(error)) from None
+        raise RequestRefused(409, str(error)) from None
     except ChangedMeanwhile as error:
-        raise Refused(
+        raise RequestRefused(
             412, str(error), "load the page again: it shows what it is now; what you wrote is not saved"
         ) from None
     except Busy as error:
-        raise Refused(409, f"it runs already: {error}") from None
+        raise RequestRefused(409, f"it runs already: {error}") from None
     except (NotRunning, NoRun):
-        raise Refused(409, "nothing of it runs that was started here") from None
+        raise RequestRefused(409, "nothing of it runs that was started here") from None
     except actions.Refused as error:
-        raise Refused(422, str(error)) from None
+        raise RequestRefused(422, str(error)) from None
 
 
 async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
@@ -111,7 +111,7 @@ async def move(request: Request) -> Response:
     target = _field(request, "target")
     chosen = [tuple(str(one).split("/", 1)) for one in request.state.form.getlist("node") if "/" in str(one)]
     if not chosen:
-        raise Refused(422, "no node is chosen", "tick those that are to be moved")
+        raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
         await _done(actions.create, workspace_of(request), target, _person(request))
@@ -216,7 +216,7 @@ async def save(request: Request) -> Response:
     except ChangedMeanwhile as error:
         return await _page(request, wrong=f"{error}: what you wrote is below and not saved", status=412)
     except NoGroup:
-        raise Refused(404, "there is no such group any more") from None
+        raise RequestRefused(404, "there is no such group any more") from None
     return _to(name)
 
 
@@ -224,7 +224,7 @@ async def shift(request: Request) -> Response:
     """Field `shift`: up/NODE or down/NODE."""
     name, (way, _, node) = request.path_params["name"], _field(request, "shift").partition("/")
     if way not in ("up", "down"):
-        raise Refused(422, "up or down?")
+        raise RequestRefused(422, "up or down?")
     by = -1 if way == "up" else 1
     await _done(actions.shift, workspace_of(request), name, node, by, given_hash(request), _person(request))
     return RedirectResponse(f"/groups/{quote(name)}#nodes-of", 303)
@@ -251,7 +251,7 @@ async def restore(request: Request) -> Response:
 def _version(request: Request) -> int:
     text = str(request.path_params["version"])
     if not text.isdecimal() or len(text) > 15:
-        raise Refused(404, "there is no such version")
+        raise RequestRefused(404, "there is no such version")
     return int(text)
 
 
@@ -261,7 +261,7 @@ async def version(request: Request) -> Response:
     history = await run_in_threadpool(workspace_of(request).groups.history, name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
     if at is None:
-        raise Refused(404, "there is no such version")
+        raise RequestRefused(404, "there is no such version")
     before = history[at + 1] if at + 1 < len(history) else None
     lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
     with contextlib.suppress(NoGroup):
@@ -306,16 +306,16 @@ async def download(request: Request) -> Response:
     """The launch scripts of all nodes as a ZIP archive, or that of one node."""
     name, shell, node = request.path_params["name"], request.path_params["shell"], request.path_params.get("node", "")
     if shell not in SHELLS:
-        raise Refused(404, "there are scripts for sh, bat and ps1")
+        raise RequestRefused(404, "there are scripts for sh, bat and ps1")
     file = (await _done(workspace_of(request).view, name)).file
     try:
         found = await run_in_threadpool(scripts, file.path, file.text, shell)
     except FilesWrong as wrong:
-        raise Refused(422, wrong.problems[0].message, wrong.problems[0].help or "") from None
+        raise RequestRefused(422, wrong.problems[0].message, wrong.problems[0].help or "") from None
     if not node:
         return _attachment(zipped(found), f"{name}-{shell}.zip", "application/zip")
     if f"{node}/launch.{shell}" not in found:
-        raise Refused(404, "there is no such node in this group")
+        raise RequestRefused(404, "there is no such node in this group")
     return _attachment(found[f"{node}/launch.{shell}"], f"{node}-launch.{shell}", "application/octet-stream")
 
 
@@ -364,14 +364,14 @@ def _if_match(request: Request) -> str:
     """The hash that a change is made for. Raises Refused where there is none: a change over an unseen state is a loss."""
     given = request.headers.get("if-match", "").strip().strip('"')
     if not given:
-        raise Refused(428, "say which state this change is made for", 'If-Match: "HASH", from the ETag of GET')
+        raise RequestRefused(428, "say which state this change is made for", 'If-Match: "HASH", from the ETag of GET')
     return given
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
-        raise Refused(400, f"`{name}` is a text")
+        raise RequestRefused(400, f"`{name}` is a text")
     return value
 
 
@@ -398,7 +398,7 @@ def _asked_fields(body: Mapping[str, Any]) -> dict[str, str]:
         return {"text": _text(body, "text")}
     fields = body.get("fields")
     if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        raise Refused(400, "either `text`, or `fields`: an object of texts")
+        raise RequestRefused(400, "either `text`, or `fields`: an object of texts")
     return fields
 
 
@@ -438,7 +438,7 @@ async def api_move(request: Request) -> Response:
     body = await json_body(request)
     nodes = body.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
-        raise Refused(400, "`nodes` is a list of objects with `group` and `node`")
+        raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
     changed = await _done(
         actions.move, workspace_of(request), chosen, _text(body, "target"), _person(request), _agents(request)

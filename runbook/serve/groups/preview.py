@@ -38,7 +38,7 @@ _NO_LAUNCH = Playbook("none", ())
 
 
 @dataclass(frozen=True, slots=True)
-class LintFinding:
+class ShownFinding:
     """What lint says of one place: `severity` is error or warning."""
 
     severity: str
@@ -93,13 +93,13 @@ class Linted:
     `closed` says why none of it can be shown.
     """
 
-    told: list[LintFinding]
+    told: list[ShownFinding]
     shown: str
     hidden: Mapping[str, str]
     closed: str = ""
 
     @property
-    def errors(self) -> list[LintFinding]:
+    def errors(self) -> list[ShownFinding]:
         return [one for one in self.told if one.severity == "error"]
 
 
@@ -139,9 +139,9 @@ def revealed(text: str, hidden: Mapping[str, str]) -> str:
     return text
 
 
-def _told(severity: str, problem: Problem) -> LintFinding:
+def _told(severity: str, problem: Problem) -> ShownFinding:
     line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
-    return LintFinding(severity, problem.id, line, column, problem.message, problem.help or "")
+    return ShownFinding(severity, problem.id, line, column, problem.message, problem.help or "")
 
 
 def meaning(path: Path, text: str) -> Meaning:
@@ -246,7 +246,7 @@ def difference(name: str, before: str, after: str) -> list[str]:
     return list(found)
 
 
-def new_errors(before: list[LintFinding], after: list[LintFinding]) -> list[LintFinding]:
+def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[ShownFinding]:
     """Errors that a change brings: those of the same rule and words were there already."""
     known = {(one.rule, one.message) for one in before}
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]

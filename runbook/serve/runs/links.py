@@ -18,7 +18,7 @@ MOST_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LinkMeasurement:
     """Of one pair in one run: Gbit/s, and microseconds there and back where they were told."""
 
     run: RunRow
@@ -26,20 +26,20 @@ class Measured:
     us: float | None
 
 
-def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[Measured]]:
+def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurement]]:
     """By pair, in the order of these runs."""
-    found: dict[Pair, list[Measured]] = {}
+    found: dict[Pair, list[LinkMeasurement]] = {}
     for row in rows:
         for stage in runs.document(row.id)["stages"] if row.verdict else ():
             for link in (stage.get("metrics") or {}).get("links", ()):
                 if isinstance(link, dict) and isinstance(link.get("gbps"), int | float):
                     us = link.get("us")
-                    one = Measured(row, float(link["gbps"]), float(us) if isinstance(us, int | float) else None)
+                    one = LinkMeasurement(row, float(link["gbps"]), float(us) if isinstance(us, int | float) else None)
                     found.setdefault((str(link.get("from")), str(link.get("to"))), []).append(one)
     return found
 
 
-def over_time(pair: Pair, found: dict[Pair, list[Measured]]) -> Chart | None:
+def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | None:
     """Both directions of a pair, the earliest run at the left; None where there is nothing to draw."""
     lines = [
         (f"{start} to {end}", kind, sorted(found.get((start, end), ()), key=lambda one: one.run.began))
@@ -52,7 +52,7 @@ def over_time(pair: Pair, found: dict[Pair, list[Measured]]) -> Chart | None:
     times = sorted({one.run.began for one in points})
     across = Scale(times[0], times[-1])
 
-    def place(one: Measured) -> tuple[str, str]:
+    def place(one: LinkMeasurement) -> tuple[str, str]:
         return percent(across.part(one.run.began)), pixels((1 - up.part(one.gbps)) * HEIGHT)
 
     series = []

@@ -37,7 +37,7 @@ class NoFile(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class RunLog:
     """`name` is below the run's folder; `ranks` are the first and last that write to it, None where no rank does."""
 
     id: str
@@ -52,7 +52,7 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`."""
 
     at: int
@@ -64,18 +64,18 @@ class Line:
 class Window:
     """Lines of a file from `begin` to before `end`, which has `size` bytes."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LogLine, ...]
     begin: int
     end: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as lines."""
 
     count: int
-    hits: tuple[Line, ...]
+    hits: tuple[LogLine, ...]
     looked: int
     size: int
 
@@ -90,8 +90,8 @@ class FoundInAll:
     with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
 
     count: int
-    files: tuple[tuple[LogFile, int], ...]
-    hits: tuple[tuple[LogFile, Line], ...]
+    files: tuple[tuple[RunLog, int], ...]
+    hits: tuple[tuple[RunLog, LogLine], ...]
     unsearched: int
 
     @property
@@ -99,13 +99,13 @@ class FoundInAll:
         return not self.unsearched
 
 
-def files(folder: Path) -> list[LogFile]:
+def files(folder: Path) -> list[RunLog]:
     """Every file of a run's folder that people may read, those of ranks first, by rank."""
     found = [*_below(folder, "", 0)]
     return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
 
 
-def _below(folder: Path, above: str, depth: int) -> Iterator[LogFile]:
+def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
     try:
         entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
     except OSError:
@@ -118,7 +118,7 @@ def _below(folder: Path, above: str, depth: int) -> Iterator[LogFile]:
             match = _RANKS.fullmatch(entry.name)
             ranks = (int(match[1]), int(match[2] or match[1])) if match else None
             size = entry.stat(follow_symlinks=False).st_size
-            yield LogFile(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
+            yield RunLog(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
 
 
 def id_of(name: str) -> str:
@@ -126,7 +126,7 @@ def id_of(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def find(folder: Path, id: str) -> LogFile:
+def find(folder: Path, id: str) -> RunLog:
     """Raises NoFile."""
     for file in files(folder):
         if file.id == id:
@@ -134,7 +134,7 @@ def find(folder: Path, id: str) -> LogFile:
     raise NoFile(id)
 
 
-def opened(folder: Path, file: LogFile) -> BinaryIO:
+def opened(folder: Path, file: RunLog) -> BinaryIO:
     """Raises NoFile where it is no plain file any more."""
     try:
         descriptor = os.open(folder / file.name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
@@ -171,7 +171,7 @@ def window(
     return Window(tuple(_lines(data, begin)), begin, begin + len(data), size)
 
 
-def _lines(data: bytes, at: int) -> Iterator[Line]:
+def _lines(data: bytes, at: int) -> Iterator[LogLine]:
     for raw in data.splitlines(keepends=True) if b"\r" not in data else data.split(b"\n"):
         whole = raw if raw.endswith(b"\n") or b"\r" not in data else raw + b"\n"
         if raw or whole != b"\n" or at < 0:
@@ -179,9 +179,9 @@ def _lines(data: bytes, at: int) -> Iterator[Line]:
         at += len(whole)
 
 
-def _line(raw: bytes, at: int) -> Line:
+def _line(raw: bytes, at: int) -> LogLine:
     raw = raw.rstrip(b"\n").rstrip(b"\r")
-    return Line(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
+    return LogLine(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
 
 
 def search(
@@ -192,7 +192,7 @@ def search(
     skip: int = 0,
     until: float | None = None,
     most: int = MOST_HITS,
-) -> Found:
+) -> SearchResult:
     """How often `text` stands in the whole file, and at most so many lines with it after the first `skip` matches.
 
     `until` is the moment of the monotonic clock at which to give up.
@@ -203,7 +203,7 @@ def search(
     needle = needle.lower() if any_case else needle
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
-    count, hits, at, held = 0, list[Line](), 0, b""
+    count, hits, at, held = 0, list[LogLine](), 0, b""
     while chunk := stream.read(_CHUNK):
         data = held + chunk
         last = data.rfind(b"\n") + 1
@@ -220,13 +220,13 @@ def search(
         count += found
         held, at = data[last:], at + last
         if until is not None and time.monotonic() > until:
-            return Found(count, tuple(hits), at, size)
-    return Found(count, tuple(hits), max(at, size), size)
+            return SearchResult(count, tuple(hits), at, size)
+    return SearchResult(count, tuple(hits), max(at, size), size)
 
 
-def search_all(folder: Path, among: Sequence[LogFile], text: str, *, any_case: bool, until: float) -> FoundInAll:
+def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
     """The same in each of these files of a run, one after the other."""
-    count, holding, hits, unsearched = 0, list[tuple[LogFile, int]](), list[tuple[LogFile, Line]](), 0
+    count, holding, hits, unsearched = 0, list[tuple[RunLog, int]](), list[tuple[RunLog, LogLine]](), 0
     for file in among:
         if time.monotonic() > until:
             unsearched += 1
@@ -244,7 +244,7 @@ def search_all(folder: Path, among: Sequence[LogFile], text: str, *, any_case: b
     return FoundInAll(count, tuple(holding), tuple(hits), unsearched)
 
 
-def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[Line]:
+def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
     place, seen, shown, line = -len(needle), 0, 0, -1
     while shown < most and (place := searched.find(needle, place + len(needle))) >= 0:
         seen += 1

@@ -19,7 +19,7 @@ from runbook.report.html.render import comparison_fragment, fragment
 from runbook.serve.fleet.view import ago, moment
 from runbook.serve.groups import actions
 from runbook.serve.groups.files import NoGroup
-from runbook.serve.guards import Refused
+from runbook.serve.guards import RequestRefused
 from runbook.serve.json_body import json_body
 from runbook.serve.page import Page
 from runbook.serve.render import html
@@ -48,7 +48,7 @@ def _day(text: str) -> float | None:
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%d"))
     except (ValueError, OverflowError):
-        raise Refused(422, "a date is written as 2026-11-23") from None
+        raise RequestRefused(422, "a date is written as 2026-11-23") from None
 
 
 def _page_number(request: Request) -> int:
@@ -78,7 +78,7 @@ def _run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
         row = workspace.runs.row(id)
         return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
     except NoRun:
-        raise Refused(404, "there is no such run") from None
+        raise RequestRefused(404, "there is no such run") from None
 
 
 async def shown(request: Request) -> Response:
@@ -102,7 +102,7 @@ def _report(folder: Path, lives: bool) -> Markup | None:
         return None
 
 
-def _tail(workspace: Workspace, id: str, file: logs.LogFile) -> tuple[logs.Line, ...]:
+def _tail(workspace: Workspace, id: str, file: logs.RunLog) -> tuple[logs.LogLine, ...]:
     with logs.opened(workspace.runs.path(id), file) as stream:
         return logs.window(stream).lines[-40:]
 
@@ -125,9 +125,9 @@ def _ended(workspace: Workspace, id: str, person: str, now: bool) -> str:
     try:
         return workspace.processes.end(id, person, now=now)
     except NoRun:
-        raise Refused(404, "there is no such run") from None
+        raise RequestRefused(404, "there is no such run") from None
     except NotRunning:
-        raise Refused(409, "nothing of it runs that was started here") from None
+        raise RequestRefused(409, "nothing of it runs that was started here") from None
 
 
 async def restart(request: Request) -> Response:
@@ -136,7 +136,7 @@ async def restart(request: Request) -> Response:
     try:
         workspace.groups.read(row.group)
     except NoGroup:
-        raise Refused(409, "the group that it was started from is not there any more") from None
+        raise RequestRefused(409, "the group that it was started from is not there any more") from None
     person = str(request.state.person.name)
     await run_in_threadpool(
         workspace.processes.restart, id, person, partial(actions.start, workspace, row.group, person)
@@ -152,19 +152,19 @@ def _number(request: Request, name: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
-def _opened(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, BinaryIO]:
+def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
     workspace = workspace_of(request)
     try:
         folder = workspace.runs.path(id)
         file = logs.find(folder, file_id)
         return file, logs.opened(folder, file)
     except NoRun:
-        raise Refused(404, "there is no such run") from None
+        raise RequestRefused(404, "there is no such run") from None
     except logs.NoFile:
-        raise Refused(404, "the run has no such file") from None
+        raise RequestRefused(404, "the run has no such file") from None
 
 
-def _looked(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, logs.Window, logs.Found | None]:
+def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
     file, stream = _opened(request, id, file_id)
     with stream:
         window = logs.window(
@@ -178,7 +178,7 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.LogFile, logs
         return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
 
 
-def _found_in_all(request: Request, id: str, among: list[logs.LogFile]) -> logs.FoundInAll | None:
+def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
     """What is searched for in all files, where that is asked."""
     text = request.query_params.get("q", "")[:1000]
     if not text.strip():
@@ -220,7 +220,7 @@ async def log_page(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _first(files: list[logs.LogFile]) -> str:
+def _first(files: list[logs.RunLog]) -> str:
     """What somebody wants to see first: what a rank writes, one that has written something."""
     written = [file for file in files if file.size]
     best = [file for file in written if file.stream in ("log", "out")] or written or files
@@ -265,7 +265,7 @@ def _compared(workspace: Workspace, ids: list[str]) -> Markup:
     try:
         return Markup(comparison_fragment(*map(workspace.runs.path, ids)))
     except NoRun:
-        raise Refused(404, "there is no such run") from None
+        raise RequestRefused(404, "there is no such run") from None
 
 
 async def links(request: Request) -> Response:

@@ -9,31 +9,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.checks.context import Context
-from runbook.checks.readiness.gpus.judge import Judged, judge_gpus
+from runbook.checks.readiness.gpus.judge import GpuJudgement, judge_gpus
 from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S
 from runbook.launch.environment import network_environment
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Member
+    from runbook.checks.ranks.gang import Gang, RankMember
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
 """What a rank says of a GPU that something else is wrong with."""
 
 
-def look_at_gpus(at: Context) -> dict[str, Judged]:
+def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     """Ask every node whose GPUs the inventory names, and judge the answers."""
     named = [node for node in at.nodes if node.gpus]
     if not named:
         return {}
     question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S}
     said = at.ask("gpus", lambda node: question, timeout_s=30.0, nodes=named)
-    judged: dict[str, Judged] = {}
+    judged: dict[str, GpuJudgement] = {}
     for node in named:
         answer = said[node.name]
         if isinstance(answer, Outcome):
-            judged[node.name] = Judged(unknown=answer.findings)
+            judged[node.name] = GpuJudgement(unknown=answer.findings)
             continue
         order = network_environment(at.inventory, node).get("CUDA_DEVICE_ORDER")
         judged[node.name] = judge_gpus(node, answer, order)
@@ -42,18 +42,18 @@ def look_at_gpus(at: Context) -> dict[str, Judged]:
     return judged
 
 
-def all_sound(gpus: Mapping[str, Judged]) -> bool:
+def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
     return not any(judged.findings or judged.unknown for judged in gpus.values())
 
 
 def torch_beside_gpus(
-    gang: Gang | None, node: Node, imported: set[str], gpus: Mapping[str, Judged], *, waited: bool
+    gang: Gang | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
 ) -> tuple[list[Finding], list[Finding]]:
     """What the ranks of a node found of torch, without what they only found because of a GPU that is at fault.
 
     `waited`: they had the time that an import may take.
     """
-    judged = gpus.get(node.name, Judged())
+    judged = gpus.get(node.name, GpuJudgement())
     ranks = gang.on(node.name) if gang else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
         return [], []
@@ -69,7 +69,7 @@ def torch_beside_gpus(
     return torch, unproven
 
 
-def cuda_of(ranks: Sequence[Member]) -> str | None:
+def cuda_of(ranks: Sequence[RankMember]) -> str | None:
     """The CUDA that torch was built for, from its own version text (2.5.1+cu124) where a rank did not come further."""
     for rank in ranks:
         if match := re.search(r"torch \S+\+cu(\d+)(\d)\b", str((rank.failure or {}).get("text"))):
@@ -77,7 +77,7 @@ def cuda_of(ranks: Sequence[Member]) -> str | None:
     return None
 
 
-def driver_warnings(judged: Mapping[str, Judged]) -> dict[str, str]:
+def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
     """Nodes whose driver is not the one that most have, or not the newest of two: a warning for each."""
     drivers = {name: one.driver for name, one in judged.items() if one.driver}
     if len(set(drivers.values())) < 2:
@@ -91,7 +91,7 @@ def driver_warnings(judged: Mapping[str, Judged]) -> dict[str, str]:
     }
 
 
-def driver_too_old(node: Node, judged: Judged, torch_cuda: str | None) -> Finding | None:
+def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> Finding | None:
     """A driver of an older CUDA generation than torch's; within one generation (from 11 on) any driver will do."""
     if not judged.cuda or not torch_cuda:
         return None

@@ -27,7 +27,7 @@ from runbook.parsers.nvidia import (
     parse_gpus,
     parse_links,
 )
-from runbook.parsers.xids import APPLICATION, Event, ago, events
+from runbook.parsers.xids import APPLICATION, XidEvent, ago, events
 
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
@@ -38,7 +38,7 @@ ORDER = (*TROUBLE, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GpuJudgement:
     """`findings` are faults, `unknown` what could not be found out; without either, the GPUs are there and sound."""
 
     findings: tuple[Finding, ...] = ()
@@ -49,7 +49,7 @@ class Judged:
     cuda: str | None = None
 
 
-def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> Judged:
+def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudgement:
     """Whether the GPUs that the inventory names are there, sound and free. Pure.
 
     `device_order` is the job's CUDA_DEVICE_ORDER.
@@ -89,7 +89,7 @@ def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> Judged:
     if failed and not unknown:
         found.insert(0, failed)
     drivers = {version for gpu in named if (version := gpu.told("driver_version"))}
-    return Judged(
+    return GpuJudgement(
         tuple(found),
         tuple(unknown),
         tuple(warnings),
@@ -158,11 +158,11 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     )
 
 
-def told_by_kernel(node: Node, listing: Listing, log: Sequence[Event]) -> tuple[list[Finding], list[str]]:
+def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
     """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
     index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
     ours = [event for event in log if index.get(event.bus) in node.gpus or event.bus not in index]
-    causes: dict[str, list[Event]] = {}
+    causes: dict[str, list[XidEvent]] = {}
     warnings: dict[str, str] = {}
     for event in ours:
         at = f"GPU {index[event.bus]}" if event.bus in index else f"the GPU at {event.bus}"
