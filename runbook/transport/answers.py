@@ -486,7 +486,7 @@ class RankStanding(TypedDict):
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
 
-class RankStanding(TypedDict):
+class StandingAnswer(TypedDict):
     ranks: dict[Digits, RankStanding]
     busy: list[BusyProcess]
 
@@ -609,7 +609,7 @@ ANSWERS: Mapping[str, Any] = {
     "route": Routes,
     "flows": Flows,
     "halt": HaltAnswer,
-    "standing": RankStanding,
+    "standing": StandingAnswer,
     "collect": Collected,
     "job prepare": Prepared,
     "job watch": Watched,

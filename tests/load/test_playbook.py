@@ -114,6 +114,7 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     env = launch.pop("env")
     assert isinstance(env, dict)
     assert launch == {
+        "spares": (),
         "launcher": "torchrun",
         "command": ["train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"],
         "workdir": "/srv",

@@ -17,7 +17,7 @@ AT_ONCE = """
 import sys, threading
 sys.setswitchinterval(1e-6)
 from runbook.transport import answers, frames
-described = [answers.Gpus, answers.Ibstat, answers.Ping, answers.Link, answers.Survey, answers.Listed, answers.Hello]
+described = [answers.GpusAnswer, answers.IbstatAnswer, answers.PingAnswer, answers.LinkAnswer, answers.SurveyAnswer, answers.Listed, answers.Hello]
 for _ in range(150):
     for one in described:
         for kind in vars(answers).values():  # as in a program that has just begun
