@@ -31,6 +31,7 @@ class KeptProcess:
     stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
     lost: Unreachable | None = None
     keeper_gone: bool = False
+    gave_up: str | None = None  # the exception that it printed before it did nothing any more
     started: float | None = None  # by the controller's clock
     ended: float | None = None
 
@@ -55,7 +56,7 @@ class KeptProcess:
 
     @property
     def failed(self) -> bool:
-        return self.over and (self.state != OVER or self.code != 0)
+        return self.gave_up is not None or (self.over and (self.state != OVER or self.code != 0))
 
     @property
     def signal(self) -> int | None:

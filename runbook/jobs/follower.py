@@ -178,9 +178,9 @@ class Follower:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
             self._stalled, self._since = [], None
 
-        def tell(place: ProcessSpec, _stream: str, lines: list[str]) -> None:
+        def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
             if self._try is not None:
-                self._try.heard(place, lines)
+                self._try.heard(place, stream, lines)
 
         crew = crew_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
         crew.logs = self._logs = self._logs or crew.logs

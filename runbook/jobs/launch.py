@@ -19,6 +19,7 @@ from runbook.jobs.crew import Crew
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.prepare import AFTER_S, READY_S, prepare
 from runbook.jobs.progress import StepProgress
+from runbook.jobs.raised import Raised
 from runbook.jobs.readings import Readings
 from runbook.jobs.retry import Decision, decide
 from runbook.jobs.slowness import Slowness
@@ -147,6 +148,7 @@ class Try:
         self._job = attempt.job
         self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
+        self._raised = Raised(self._job.grace_s) if self._job.launcher == "jax" else None
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
         self.go_on_with(Crew(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
@@ -248,7 +250,7 @@ class Try:
         """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node is told
         there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is told."""
         progress, job = self._progress, self._job
-        stopping = stopping or self._at.stopping.is_set
+        stopping = self._stopping(stopping or self._at.stopping.is_set)
         if progress is None or job.watch is None:
             return watch(self._crew, stopping=stopping, deadline=deadline, on_loss=on_loss), Stall()
         progress.begin()
@@ -274,6 +276,17 @@ class Try:
                 for finding in findings:
                     self._stalls.append(finding.says)
                     self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+
+    def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
+        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and waits."""
+
+        def look() -> bool:
+            if self._raised and (found := self._raised.who()):
+                name, exception = found
+                self._members[name].gave_up = exception
+            return stopping()
+
+        return look
 
     def _readings(self) -> contextlib.AbstractContextManager[object]:
         """A detached job is left alone, and nobody is there to be told."""
@@ -379,13 +392,15 @@ class Try:
         )
         return Outcome.failed(name, finding)
 
-    def heard(self, place: ProcessSpec, lines: list[str]) -> None:
-        """Lines that a rank printed, which may tell its step."""
+    def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
+        """Lines that a rank printed, which may tell its step, or that it raised."""
         if self._progress:
             self._progress.heard(place.rank, lines)
+        if self._raised:
+            self._raised.heard(place.name, stream, lines)
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
-        self.heard(place, lines)
+        self.heard(place, stream, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
         self._at.say("", place.node, place.ranks[0], {"output": output})
 

@@ -39,7 +39,7 @@ def judge_attempt(crew: Crew, end: WatchEnd, frozen: Mapping[str, Facts]) -> lis
         node, finding = why_not_met(crew, first)
     elif (told := _by_logs(crew, first)) and _says_more(told, finding, first):
         node, finding = _told(crew, told, first, finding)
-    elif met := never_met(crew, first, frozen):
+    elif first.gave_up is None and (met := never_met(crew, first, frozen)):
         node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
     waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
@@ -73,6 +73,13 @@ def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Fi
     if member.lost is not None:
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
+    if member.gave_up is not None:
+        return Finding(
+            "program-error",
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}",
+            f"read its log: `less {word(_log(crew, member.place))}`; end the process where it raises (`os._exit(1)`): then nobody waits",
+            _tail(crew, member.place),
+        )
     if member.stop is not None:
         return _stopped(crew, member, member.stop)
     if member.keeper_gone:

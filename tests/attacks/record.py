@@ -43,9 +43,9 @@ JOB = """\
 name: a job
 stages:
   - {name: words, shell: echo some words}
-  - {name: train, launch: {command: [train.py], workdir: ~/work, grace: 1s}}
+  - {name: train, launch: {command: [train.py], workdir: ~/work, grace: 1s, watch: {}}}
 """
-DETACHED = JOB.replace("launch: {", "launch: {detach: true, ")
+DETACHED = JOB.replace("launch: {", "launch: {detach: true, ").replace(", watch: {}", "")
 TRAIN = """\
 import os, time
 for number in range(40):

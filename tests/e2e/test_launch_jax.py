@@ -98,3 +98,19 @@ def test_host_names_that_mean_loopback_are_told_before_anything_starts(lab: Lab)
     again = launch(lab, playbook(lab, more=JAX), "--run-dir", str(lab.tmp / "again"), node_a=1, node_b=1)
     assert again.returncode == 0, again
     nothing_left(lab)
+
+
+def test_a_process_that_raises_and_waits_for_the_others_is_ended_after_the_grace(lab: Lab) -> None:
+    """Without `os._exit` JAX would wait for five minutes."""
+    text = EXAMPLE.read_text().partition('if __name__ == "__main__":')[0] + "main()\n"
+    loop = "    for step in range("
+    assert text.count(loop) == 1
+    text = text.replace(loop, f"    if os.environ['RANK'] == '1':\n        raise RuntimeError('no more data')\n{loop}")
+    for host in lab:
+        host.write("~/work/train.py", text, user=lab.user)
+    done = launch(lab, playbook(lab, more=JAX), "-o", "json", node_a=1, node_b=1)
+    assert done.returncode == 1, done
+    guilty = [one for one in done.json()["stages"][-1]["outcomes"] if one["verdict"] == "fail"]
+    assert [one["node"] for one in guilty] == ["node-b"]
+    assert "no more data" in guilty[0]["findings"][0]["says"]
+    nothing_left(lab)

