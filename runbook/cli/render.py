@@ -102,7 +102,9 @@ def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> 
         kinds[change.kind] += 1
         if change.after is None:
             removed[change.path.name] = None
-    for names, nodes in grouped(made, lambda one: (one.launch, *sorted(one.files.keys() - {one.launch}))).items():
+    for names, nodes in grouped(
+        made, lambda one: tuple(filter(None, (one.launch, *sorted(one.files.keys() - {one.launch}))))
+    ).items():
         stdout.line(f"{out / fold(nodes)}: {', '.join(names)}")
     stdout.line(f"{counted(kinds)}")
     if removed:
@@ -126,6 +128,7 @@ def counted(kinds: Counter[str]) -> str:
 
 
 def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
+    made = [one for one in made if one.launch]
     if len(made) == 1:
         return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]
     commands = grouped(made, lambda one: command(one, Path(one.launch)))

@@ -34,6 +34,7 @@ from runbook.load.playbook import load_playbook
 from runbook.load.shipped import find_playbook
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
+from runbook.model.fold import fold
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
@@ -280,10 +281,11 @@ def plan_as_text(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
+        spares = f", spares: {fold(stage.spares)}" if stage.spares else ""
         drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
-            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.nodes)} node{'s' * (len(stage.nodes) != 1)}"
-            f"{limit}{drops}{skipped}"
+            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.inventory.nodes)} "
+            f"node{'s' * (len(stage.inventory.nodes) != 1)}{spares}{limit}{drops}{skipped}"
         )
         settings = {} if isinstance(stage.work, Job) else vars(stage.check)
         settings = {name: value for name, value in settings.items() if value is not None}

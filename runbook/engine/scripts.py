@@ -37,7 +37,8 @@ class ScriptFile:
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given."""
+    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given; empty for a
+    spare, which has no rank before it takes somebody's place."""
 
     node: Node
     launch: str
@@ -73,7 +74,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
                 launch, takes_command = script.name, recipe.command is None
             elif job is None:
                 files["rank.py"] = RANK_PROGRAM
-        if not problems:  # else nothing will be written: only look for more
+        if files and not problems:  # else nothing will be written: only look for more
             made.append(NodeFiles(node, launch, takes_command, files))
     if problems:
         raise FilesWrong(list(problems))
@@ -96,7 +97,7 @@ def _recipes(plan: Plan, stages: Sequence[Seated], whole: Seating, node: Node) -
             launched = True
         else:
             yield ranks_recipe(seats, seat, name=stage.script, made_from=plan.sources), None
-    if not launched:
+    if not launched and not any(node.name in stage.spares for stage, _ in stages):
         yield launch_recipe(whole, whole.seats[node.name], None, name=LAUNCH, made_from=plan.sources), None
 
 

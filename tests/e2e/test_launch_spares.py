@@ -113,8 +113,8 @@ def test_a_spare_has_no_rank_and_is_not_in_the_world(lab: Lab) -> None:
     out = lab.tmp / "scripts"
     rendered = runbook_cli(lab, "render", file, "-i", inventory, "--out", out)
     assert rendered.returncode == 0, rendered
-    assert "WORLD_SIZE=2" in (out / "node-a" / "train.sh").read_text().replace("'", "")
-    assert not (out / "node-c" / "train.sh").exists()
+    assert "WORLD_SIZE=2" in (out / "node-a" / "launch.sh").read_text().replace("'", "")
+    assert not (out / "node-c" / "launch.sh").exists()
     done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=120)
     assert done.returncode == 0, done
     told = {one["node"]: one for one in done.json()["stages"][-1]["outcomes"]}
