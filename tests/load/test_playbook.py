@@ -90,7 +90,14 @@ def test_a_shell_stage(tmp_path: Path) -> None:
     assert (found.stages[1].when, found.stages[1].expect) == ("x > 1", Expect())
 
 
-BY_DEFAULT = {"grace_s": 30.0, "detach": False, "barrier": "controller", "barrier_folder": None, "watch": None}
+BY_DEFAULT = {
+    "grace_s": 30.0,
+    "detach": False,
+    "barrier": "controller",
+    "barrier_folder": None,
+    "watch": None,
+    "spares": (),
+}
 """Of a launch that says nothing of them."""
 
 
