@@ -25,7 +25,8 @@ LONGEST_SHOWN = 4000
 MOST_FILES = 20_000
 MOST_HITS = 100
 """Matches that are listed; all are counted."""
-_CHUNK = 4 << 20
+_CHUNK = 256 << 10
+"""Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's cache."""
 _DEPTH = 4
 _RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
 _FOLDERS = ("logs", "hang")
