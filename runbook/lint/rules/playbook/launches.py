@@ -22,7 +22,10 @@ def detached(staged: Staged) -> Iterator[Problem]:
     if not _given(staged, "detach") or not staged.stage.launch["detach"]:
         return
     if _given(staged, "retries") and staged.stage.launch["retries"]:
-        message = "with `detach: true` the job is tried again only while it is watched, in its first ten seconds"
+        message = (
+            "with `detach: true` the job is tried again only while it is watched: in its first ten seconds, or by `runbook "
+            "serve`"
+        )
         help = "`runbook attach` names the cause of a later failure; without `detach` every failure has its retries"
         yield Problem("playbook.retries-of-detached", message, staged.span("launch", "retries"), help)
     if staged.stage.timeout_s is not None and staged.sound("timeout"):
@@ -40,7 +43,7 @@ def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
         return
     span = staged.file.document.key_span(*staged.keys, "launch", "watch")
     if launch["detach"]:
-        message = "nobody watches a detached job: the controller leaves it after ten seconds"
+        message = "only `runbook serve` watches a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.watch-does-nothing", message, span, "remove `watch`, or `detach`")
     elif watch["on_stall"] == "retry" and not launch["retries"]:
         message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
