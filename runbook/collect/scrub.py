@@ -25,7 +25,9 @@ _OF_RUNS = frozenset(
         r"[^\s,]+",
         """version run_id playbook inventory verdict exit_code stopped_at seconds causes stages not_run nodes run_dir cleaned name
     check outcomes silent node proof metrics findings warnings cause says remedy evidence peers event time stage text rank data
-    outcome hostname path size sha256 command code missing truncated files status all pass fail unknown skip""",
+    outcome hostname path size sha256 command code missing truncated files status all pass fail unknown skip
+    plan world_size first_rank devices remedy_commands bad dropped not_dropped links gbps us round attempt number launcher logs
+    ends processes started ended state why skew_s pace step per_s age_s stall failed silent attempts job""",
     )
 )
 

@@ -13,8 +13,9 @@ from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.scripts import node_files
 from runbook.launch.job import Job
-from runbook.load.document import Document, parse_document
+from runbook.load.document import Document, parse_document, read_document
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.launch import has_launch, load_launch
 from runbook.load.origins import Origins
 from runbook.load.playbook import load_playbook
 from runbook.model.errors import FilesWrong
@@ -43,6 +44,9 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Ar
             yield Absent(place, why)
             continue
         entry = read_entry(path, place, "yaml")
+        if kind == "playbook" and path == inventory:
+            yield Absent(place, "the launch stands in the inventory")
+            continue
         if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
             # A run's folder may be another's, and name any file of ours.
             entry = Absent(place, f"{path} is no {kind}", "left out")
@@ -70,7 +74,13 @@ def _changed_since(path: Path, time: float) -> bool:
 
 
 def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
-    """Without a playbook there is still the script that starts any command as every rank. Raises FilesWrong."""
+    """Of the playbook, or of the launch that stands in the inventory. Without either there is still the script that starts any
+    command as every rank. Raises FilesWrong."""
+    own = Path(inventory.source)
+    if own.is_file() and (playbook is None or playbook.resolve() == own.resolve()):
+        document = read_document(own)
+        if has_launch(document):
+            return make_plan(load_launch(document, checks=CHECKS, environ=environ), inventory, Choice())
     if playbook is None:
         return Plan(NO_PLAYBOOK, inventory, ())
     return make_plan(load_playbook(playbook, checks=CHECKS, environ=environ), inventory, Choice())
