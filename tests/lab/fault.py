@@ -218,6 +218,14 @@ def _strike(strike: Strike | None, lab: Lab, events: Path, begun: list[float]) -
         strike.does(lab)
 
 
+def named(fault: Fault, lab: Lab) -> Told:
+    """What runbook told of a fault; fails where that is not its name, or accuses another node."""
+    told = run_fault(fault, lab)
+    wrong = complaint(fault, lab, told)
+    assert wrong is None, f"{wrong}\n{told.text}"
+    return told
+
+
 def complaint(fault: Fault, lab: Lab, told: Told) -> str | None:
     """What is wrong with the verdict, or None."""
     document, blamed = told.document, fault.blamed(lab)
