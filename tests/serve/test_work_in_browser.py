@@ -90,7 +90,7 @@ def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
         tab.get_by_role("link", name="Logs", exact=True).click()
         again(lambda: tab.locator("pre.log", has_text=TOLD).is_visible(), lambda: tab.goto(tab.url.partition("?")[0]))
         tab.get_by_label("Search").fill("Master Addr")
-        tab.get_by_label("in", exact=True).select_option("all")
+        tab.get_by_label("Where to search").select_option("all")
         tab.get_by_role("button", name="Show").click()
         tab.get_by_text("in 4 of").wait_for()
         assert shown.violations() == []
