@@ -24,6 +24,8 @@ LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
 
 Hits = Mapping[str, Sequence[Hit]]
+Place = tuple[str, str, int]
+"""Source, speaker, and number of a line."""
 
 
 def derive(hits: Hits) -> Iterator[Hit]:
@@ -57,6 +59,27 @@ def derive(hits: Hits) -> Iterator[Hit]:
     if stuck and hits.get("busy-gpus") and not hits.get("many-nodes") and not hits.get("via-net"):
         yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
         yield Hit("hangs-with-busy-gpus", stuck[0].line)
+
+
+def heeded(hits: Sequence[Hit]) -> list[Hit]:
+    """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends nothing."""
+    told: dict[str, set[Place]] = defaultdict(set)
+    for hit in hits:
+        told[hit.sign].add((hit.line.source, hit.line.who, hit.line.number))
+    ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
+    return [hit for hit in hits if (hit.line.source, hit.line.who, hit.line.number) not in ignored]
+
+
+def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
+    """The lines of the one traceback that begins right after this line, where its end is known."""
+    source, who, at = start
+    for line_number in range(at + 1, at + NEAR):
+        place = (source, who, line_number)
+        if (place in told["traceback"]) != (line_number == at + 1):
+            return
+        if place in told["exception"]:
+            yield from ((source, who, line) for line in range(at, line_number + 1))
+            return
 
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:

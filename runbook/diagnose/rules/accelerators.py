@@ -74,8 +74,8 @@ RULES = (
         (
             Sign(
                 "accelerator-taken",
-                "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process|tpu is already in use|couldn't open iommu|/dev/vfio|/dev/accel|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
-                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired|Failed to initialize the HCCP process|TPU is already in use|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
+                "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process|tpu is already in use|libtpu|couldn't open iommu|/dev/vfio|/dev/accel|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
+                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired|Failed to initialize the HCCP process|TPU is already in use|libtpu\.so (?:is )?already in used? by|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
                 r"|Neuron Core\(s\) not available|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY|Could not open the nd\d",
             ),
         ),

@@ -107,8 +107,8 @@ RULES = (
         (
             Sign(
                 "illegal-access",
-                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|launch failure|mmu fault|memory access fault|warp exception|assertion `|page fault",
-                r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|CUDA error: (?:unspecified launch failure|misaligned address|device-side assert)|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
+                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert|misaligned address|illegal_address|illegaladdress|misalignedaddress|launch failure|launchfailure|launch_failed|errorassert|mmu fault|memory access fault|warp exception|assertion `|page fault",
+                r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|unspecified launch failure|CUDA error: (?:misaligned address|device-side assert)|\b(?:cuda|hip)Error(?:LaunchFailure|IllegalAddress|MisalignedAddress|Assert)\b|CUDA_ERROR_LAUNCH_FAILED|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
             ),
         ),
         follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "nccl-version-bug"),

@@ -52,9 +52,10 @@ RULES = (
             Sign(
                 "address-is-no-address",
                 "not a valid|invalid|malformed|does not appear to be|failed to parse|unparseable|not in the form",
-                r"(?:address|endpoint|MASTER_ADDR|hostname|init_method|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
+                # a fabric's `Invalid address` is a peer's that went away, and NCCL ignores one of another family
+                r"^(?!.*(?:ignoring address|\bfi_addr|\befa_rdm_))(?:.*(?:(?:address|endpoint|MASTER_ADDR|hostname|init_method|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
                 r"|(?:invalid|malformed|unparseable|failed to parse)\W+(?:target |coordinator |master |ip |socket )?(?:address|endpoint|host:port|uri)\b"
-                r"|does not appear to be an IPv4 or IPv6|Invalid IPv6 URL",
+                r"|does not appear to be an IPv4 or IPv6|Invalid IPv6 URL))",
             ),
         ),
     ),

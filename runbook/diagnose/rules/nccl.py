@@ -16,10 +16,22 @@ RULES = (
         (
             Sign(
                 "no-peer-access",
-                "peer mapping|peer access|cuda ipc|cuipc|cudaipc|peer-to-peer|cumem host|cumemimport|cuda failure|shm.cc",
-                r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC|cudaIpcOpenMemHandle.*(?:fail|invalid)|(?:Cuda failure|CUDA error)[ :']*217|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
+                "peer mapping|peer access|peer gpu|cuda ipc|cuipc|cudaipc|hipipc|peer-to-peer|cumem host|cumemimport|cuda failure|shm.cc",
+                r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC|(?:cuda|hip)Ipc(?:Get|Open)MemHandle.*(?:fail|invalid)|\bPeer GPU \d+ is not accessible|(?:Cuda failure|CUDA error)[ :']*217|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
             ),
         ),
+    ),
+    Rule(
+        "p2p-not-supported",
+        "NCCL could not map one GPU's memory into another's process",
+        (
+            Sign(
+                "mapping-refused",
+                "nccl warn",
+                r"transport/p2p\.cc:\d+ NCCL WARN (?:Cuda|HIP) failure '?(?:invalid (?:argument|resource handle|device context)|operation not supported)",
+            ),
+        ),
+        confidence="medium",
     ),
     Rule(
         "p2p-hang-acs-iommu",

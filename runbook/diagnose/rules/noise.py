@@ -14,8 +14,8 @@ NOISE = re.compile(
     r"|unable to resolve host \S+: Name or service|^\s*(?:raise|return|warnings\.warn|except|assert)\b|^frame #\d+|^\s*@ +0x[0-9a-f]+ |^#\d+ +0x|AER: Corrected error|severity=Corrected"
     r"|TF-TRT Warning|Unable to register cu\w+ factory|oneDNN custom operations|computation placer already registered|error_file:|error_handler:\{"
     r"|Failed to find (?:reverse (?!path)|hostname)|reverse DNS|NCCL_(?!SOCKET_IFNAME|IB_HCA|IB_DISABLE set by environment to 0)\w+ set by environment|INFO \S+:\d+ -> [07](?: \[|$)|mount.*already|<NO_OTHER_FAILURES>"
-    r"|df: .*triton.*No such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|Unable to find hostfile|^debconf: |can only test a child process|^Exception ignored in"
-    r"|^wandb: |net_fastsocket\.cc:\d+ NCCL WARN (?:Cannot get incoming CPU|Maximum retry reached)",
+    r"|df: .*triton.*No such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|Unable to find hostfile|^debconf: |can only test a child process"
+    r"|^wandb: |metrics exporter agent|Export metrics to agent failed|\] Read -1, expected \d+, errno = 1\b|PMIX ERROR: .* in file \S*gds_|net_fastsocket\.cc:\d+ NCCL WARN (?:Cannot get incoming CPU|Maximum retry reached)",
     re.IGNORECASE,
 )
 

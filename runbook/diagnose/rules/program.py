@@ -14,7 +14,7 @@ WRAPPERS = (
     r"ChildFailedError|ProcessRaisedException|ProcessExitedException|SignalException|CalledProcessError|SystemExit|DistBackendError|DistNetworkError|"
     r"DistStoreError|DistError|Rendezvous\w*|ConnectionError|TimeoutError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError|NCCLError|"
     r"NcclError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclRemoteError|HorovodInternalError|RayTaskError|RayActorError|"
-    r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError|UnexpectedStatusException|TrainingFailedError|AlgorithmError|CommClosedError"
+    r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError|UnexpectedStatusException|TrainingFailedError|AlgorithmError|ExecuteUserScriptError|CommClosedError"
 )
 COMMANDS = r"torchrun|python[\d.]*|conda|mamba|deepspeed|accelerate|pip\d?|uv|poetry|nvcc|jupyter|horovodrun|colossalai|ds_report|source|module|ray|vllm|sglang|lightning|fairseq-\w+|nvidia-smi"
 TOOLS = r"pdsh|orted|prted|mpirun|mpiexec(?:\.hydra)?|etcd|srun|sbatch|hydra_pmi_proxy|ninja|sshpass|ssh|rsh|kubectl|docker|clush|dsh"
@@ -99,7 +99,7 @@ RULES = (
                 "variable-missing",
                 "arguments are required|expected, but not set|keyerror: |missing required environment|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery|not set|must be|not found in environment|not defined|coordinator_address|environ.get(|command line parameter",
                 r"requires integer command line parameter --local_rank|environment variable (?P<variable>\w+) expected, but not set|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
-                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|coordinator_address)\b.{0,40}(?:is not set|not set in|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment|is missing|is undefined)"
+                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|coordinator_address)\b.{0,40}(?:(?:is|was|were) not set|not set in|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment|is missing|is undefined)"
                 r"|(?:coordinator_address|Number of processes|process id of the current process) (?:should|must) be defined|^\s*\S*rank\S* = int\(os\.(?:environ\.get|getenv)\(['\"](?P<variable3>(?:LOCAL_)?RANK|WORLD_SIZE)['\"]\)\)",
             ),
         ),
@@ -200,6 +200,7 @@ SIGNS = (
     ),
     Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: .*)?$"),
     Sign("traceback", "traceback (most recent call last)"),
+    Sign("ignored-exception", "exception ignored in", r"^Exception ignored in\b"),
     Sign("exit-two", "exitcode|exit status|exit code|return code", r"exitcode\s*(?:: +|(?<= ))2\b|(?:exit status|exit code|return code)[ =:]+2\b"),
     Sign("through-remote-shell", "pdsh|ssh |permanently added|mpirun|sudo |clush|ansible", r"\bpdsh\b|Permanently added|\bssh [-\w@]|\bsudo \w|\bclush\b"),
 )  # fmt: skip

@@ -13,8 +13,8 @@ RULES = (
                 "killed",
                 "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
                 r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*(?:: +|(?<= ))(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
-                r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:]+(?:-9|137)\b"
-                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^Killed$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding|beyond (?:physical|virtual) memory limits",
+                r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:(]+(?:-9|137)\b"
+                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^\W{0,4}Killed\W{0,4}$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding|beyond (?:physical|virtual) memory limits",
             ),
         ),
         tier=Tier.DEATH,
@@ -114,7 +114,7 @@ RULES = (
     Rule(
         "peer-died",
         "a process left JAX while others still worked, and waited at the way out until the time was up: its own log says why it left",
-        (Sign("shutdown-barrier", "shutdown barrier", r"Shutdown barrier (?:in coordination service )?has failed"),),
+        (Sign("shutdown-barrier", "shutdown barrier|disconnect from coordination", r"Shutdown barrier (?:in coordination service )?has failed|Failed to disconnect from coordination service"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
         follows=("terminated-from-outside",),

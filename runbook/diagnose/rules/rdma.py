@@ -44,8 +44,9 @@ RULES = (
         "the peer {peer} does not answer over RDMA (retries exceeded)",
         (
             Sign("verbs-retry", "completion|failed status|vendor err|retry exceeded|retry_exc|transport retry|wc status|retry count|endpoint timeout|unhandled timeout", STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded|\bUD endpoint\b.*unhandled timeout|(?:UCX|ucp_).*Endpoint timeout|IBV_WC_RETRY_EXC_ERR|RETRY_EXC"),
-            Sign("qp-timeout", "modify_qp|modify qp|to rtr|connect the hca", r"Unable to Connect the HCA|Failed to modify QP .*to RTR|modify_qp.*(?:110|Connection timed out|101|Network is unreachable|113|No route)|QP to RTR.*(?:fail|timed out)"),
+            Sign("qp-timeout", "modify_qp|modify qp|to rtr|connect the hca", r"Unable to Connect the HCA|Failed to modify QP .*to RTR|modify_qp.*(?:110|Connection timed out|101|Network is unreachable|113|No route)|status: (?:110|101|113) ibv_modify_qp|QP to RTR.*(?:fail|timed out)"),
             Sign("cxi-undeliverable", "undeliverable|net/ofi", r"UNDELIVERABLE|NET/OFI Request .*completed with error"),
+            Sign("efa-unanswered", "efa_rdm|unresponsive re|unreachable remote", r"\befa_rdm_\w*handle_error\b.*\bPeer EFA addr|Unresponsive (?:receiver|remote)\b|Unreachable remote\b"),
         ),
         unless=("gid-link-local",),
         tier=Tier.NETWORK,
@@ -104,7 +105,7 @@ RULES = (
     Rule(
         "gdr-disabled",
         "RDMA works without GPUDirect: every byte takes a detour through host memory",
-        (Sign("gdr-off", "gpu direct rdma|gdr|peermem|nv_peer_mem", r"^(?!.*NET/Socket)(?:.*[Mm]odule nvidia[-_]peermem not found|.*could not insert '?nvidia[-_]peermem|.*GPU Direct RDMA Disabled for HCA|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported|enabled))|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)|.*nv_peer_mem.*(?:not loaded|not found|failed)|.*no module nvidia[-_]peermem)"),),
+        (Sign("gdr-off", "gpu direct rdma|gdr|peermem|nv_peer_mem", r"^(?!.*NET/Socket)(?:.*[Mm]odule nvidia[-_]peermem not found|.*could not insert '?nvidia[-_]peermem|.*GPU Direct RDMA Disabled for HCA|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported|enabled))|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)|.*nv_peer_mem.*(?:not loaded|not found|failed)|.*neither nv_peer_mem,? n?or nvidia_peermem|.*no module nvidia[-_]peermem)"),),
         tier=Tier.NOTE,
         confidence="medium",
     ),

@@ -198,7 +198,7 @@ RULES = (
         "master-not-listening",
         "registering with JAX's coordinator got no answer in time: it is not up, not reachable, or waits for others",
         ("coordinator-timeout",),
-        unless=("coordinator-here", "tasks-named", "dials-loopback", "refused"),
+        unless=("coordinator-here", "tasks-named", "dials-loopback", "refused", "shutdown-barrier"),
         tier=Tier.NETWORK,
         confidence="low",
     ),

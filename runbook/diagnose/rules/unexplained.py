@@ -63,7 +63,7 @@ RULES = (
         "insufficient-evidence",
         "NCCL returned an error through its calls ({line}), and the warning that says why is not here",
         (Sign("nccl-gave-up", "nccl info", r"NCCL INFO (?P<where>\S+):\d+ -> [1-6](?= |$)"),),
-        unless=("joined", "progress-seen"),
+        unless=("joined", "progress-seen", "unfamiliar-error"),
         tier=Tier.WRAPPER,
         remedy="run again with NCCL_DEBUG=WARN (or INFO), and give the logs of all nodes",
     ),
