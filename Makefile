@@ -22,7 +22,7 @@ help:
 	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
 	@echo "make check   style, types, import contract and documentation only"
 	@echo "make docs    the documentation as a site: build/docs/index.html; needs no network"
-	@echo "make pictures  the pictures of the documentation anew, from real runs; as root on Linux"
+	@echo "make pictures  the sessions and the picture in the documentation anew, from real runs; as root on Linux"
 	@echo "make bench   speed, as ratios: against torchrun, ansible-core and pyinfra"
 
 demo: $(VENV)/.demo
