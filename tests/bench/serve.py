@@ -128,7 +128,6 @@ class _Bench:
     def fleet(self) -> list[str]:
         given = {
             "url": f"http://127.0.0.1:{self._port}", "tokens": self._tokens, "ranks": RANKS, "writes": "gn0000",
-            "seconds": UP_S + WINDOW_S + 2 * BACK_S,
         }  # fmt: skip
         command = [sys.executable, str(Path(__file__).with_name("simulated_agents.py"))]
         agents = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -143,7 +142,8 @@ class _Bench:
             self._server.wait()
             self._server = self._start()
             back_s = self._until_online(2 * BACK_S)
-            told = json.loads(agents.communicate(timeout=UP_S + WINDOW_S + 3 * BACK_S)[0])
+            agents.terminate()
+            told = json.loads(agents.communicate(timeout=120)[0])
         finally:
             agents.kill()
             agents.wait()

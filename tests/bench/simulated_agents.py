@@ -1,6 +1,7 @@
-"""Agents of a fleet, all in one process: what their nodes do is made up, what they say to the server is what agents say.
+"""Agents of a fleet, all in one process: what their nodes do is made up, what they say to the server is what agents say. They
+end at SIGTERM.
 
-Started with one argument, JSON: {"url", "tokens": {name: token}, "ranks", "seconds", "writes": name of the node of which a rank
+On stdin, JSON: {"url", "tokens": {name: token}, "ranks", "writes": name of the node of which a rank
 writes 10 MB/s to whoever opens a stream to it}. Prints one JSON object at the end: {"beats": seconds from each heartbeat to its
 answer, "written": bytes}.
 """
@@ -11,6 +12,7 @@ import asyncio
 import json
 import random
 import secrets
+import signal
 import sys
 import time
 from typing import Any
@@ -42,7 +44,7 @@ class Fleet:
     def __init__(self, given: dict[str, Any]) -> None:
         self.url = given["url"].replace("http", "ws", 1)
         self.ranks: int = given["ranks"]
-        self.until = time.monotonic() + given["seconds"]
+        self.ending = False
         self.writes: str = given["writes"]
         self.beats: list[float] = []
         self.welcomed: list[tuple[float, str]] = []
@@ -54,7 +56,7 @@ class Fleet:
         headers = {"Authorization": f"Bearer {token}"}
         incarnation, wait_s = secrets.token_hex(16), 1.0
         await asyncio.sleep(number * 0.01)
-        while time.monotonic() < self.until:
+        while not self.ending:
             try:
                 async with connect(
                     f"{self.url}/agent/control", additional_headers=headers, compression=None, ping_interval=None
@@ -85,7 +87,7 @@ class Fleet:
         try:
             count = 0
             await asyncio.sleep(random.uniform(0, BEAT_S))
-            while time.monotonic() < self.until and not hearing.done():
+            while not self.ending and not hearing.done():
                 count += 1
                 sent[count] = time.perf_counter()
                 await socket.send(said(self.beat(number, count)))
@@ -119,7 +121,7 @@ class Fleet:
 
     async def write(self, socket: ClientConnection) -> None:
         piece, begun, own = STDOUT + b"x" * (PIECE - 1), time.monotonic(), 0
-        while time.monotonic() < self.until:
+        while not self.ending:
             await socket.send(piece)
             self.written += PIECE
             own += PIECE
@@ -128,6 +130,7 @@ class Fleet:
 
 async def main(given: dict[str, Any]) -> None:
     fleet = Fleet(given)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, fleet, "ending", True)
     await asyncio.gather(*(fleet.agent(number, *one) for number, one in enumerate(given["tokens"].items())))
     print(json.dumps({"beats": fleet.beats, "welcomed": fleet.welcomed, "written": fleet.written}))
 
