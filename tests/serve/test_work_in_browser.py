@@ -89,10 +89,12 @@ def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
         tab.locator("#run", has_text="launch").wait_for(timeout=SOON_MS)
         tab.get_by_role("link", name="Logs", exact=True).click()
         again(lambda: tab.locator("pre.log", has_text=TOLD).is_visible(), lambda: tab.goto(tab.url.partition("?")[0]))
-        tab.get_by_label("Search").fill("Master Addr")
+        tab.get_by_role("searchbox", name="Search").fill("Master Addr")
         tab.get_by_label("Where to search").select_option("all")
         tab.get_by_role("button", name="Show").click()
-        tab.get_by_text("in 4 of").wait_for()
+        holding = tab.get_by_label("Matches by file").locator("a", has_text="rank-")
+        holding.first.wait_for()
+        assert holding.count() == 4
         assert shown.violations() == []
         tab.goto(server.url + "/groups/train")
         tab.get_by_role("button", name="Stop", exact=True).click()
