@@ -77,6 +77,8 @@ class Processes:
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
+            if id in cut_off:  # said before anybody can ask
+                _write(self._runs.folder / id / STARTED, json.dumps({**about, "begins_again": True}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
