@@ -32,6 +32,19 @@ CAUSES: Mapping[str, str] = {
     "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
     "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
     "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
+    # reaching the node's pod over Kubernetes
+    "kubernetes-tool-missing": "kubectl is not on the controller's PATH",
+    "kubernetes-config-wrong": "no such kubeconfig or context, or none at all",
+    "kubernetes-auth-failed": "the cluster takes no credential of ours, or shows a certificate that is not believed",
+    "kubernetes-forbidden": "RBAC does not let us look at pods, or run anything in them",
+    "kubernetes-unreachable": "the API server, or the pod's kubelet, does not answer",
+    "kubernetes-pod-unknown": "there is no such pod there, or the labels select several",
+    "kubernetes-pod-not-running": "the pod waits for a machine or an image, crashes, has ended, or was deleted",
+    "kubernetes-pod-evicted": "the kubelet ended the pod: its machine was short of memory or disk, or a limit was passed",
+    "kubernetes-pod-restarted": "the pod's container was started again, or the pod replaced, in the middle of the run",
+    "kubernetes-oom-killed": "the container used more memory than its limit (OOMKilled)",
+    "kubernetes-container-unknown": "the pod has no container of that name",
+    "kubernetes-exec-failed": "the pod runs, and our session in it does not start or stay",
     # reaching the node over its agent
     "agent-lost": "the node's agent is not heard, not let in, or takes no new runs",
     "server-gone": "the `runbook serve` that carries the streams to agents does not answer, or ended meanwhile",
@@ -94,6 +107,7 @@ CAUSES: Mapping[str, str] = {
     "master-not-listening": "name and route fine, nothing accepts",
     "firewall-drop": "packets vanish; live: the rule and its node",
     "firewall-reject": "refused by a rule (RST or ICMP)",
+    "kubernetes-network-policy": "a NetworkPolicy selects one of two pods, and allows no such connection",
     "data-ports-blocked": "the rendezvous port works, the ephemeral ones between ranks do not",
     "tcp-connection-lost-midrun": "established, then reset or silent, with no dead rank",
     # rendezvous and world

@@ -13,7 +13,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.readiness.clock import Clocks
 from runbook.checks.readiness.gpus.compare import all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.readiness.gpus.judge import GpuJudgement
-from runbook.checks.readiness.interfaces import apart_findings, interface_findings
+from runbook.checks.readiness.interfaces import apart_findings, interface_findings, of_pod
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
 from runbook.checks.readiness.workdir import folder_findings
@@ -52,7 +52,9 @@ class Reach(Check):
             gang = start_gang(at.run, at.needs_gang, at.script)
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
-            facts = at.ask("reach", lambda node: {"address": node.address} if node.entry else {}, timeout_s=30.0)
+            facts = at.ask(
+                "reach", lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
+            )
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
@@ -104,7 +106,8 @@ class Reach(Check):
         clock = clocks.finding(node.name, warnings)
         if clock:
             findings.append(clock)
-        findings += apart_findings(at.inventory, node, facts) or interface_findings(at.inventory, node, facts)
+        pod = at.run.site.pods.entered(node.name)
+        findings += apart_findings(at.inventory, node, facts, pod) or interface_findings(at.inventory, node, facts)
         findings += shared_gpus(at, node)
         findings += limit_findings(at.inventory, node, facts, warnings)
         unknown: list[Finding] = []
@@ -118,6 +121,8 @@ class Reach(Check):
             "python": session.hello["python"],
             "clock_offset_s": round(clocks.offsets.get(node.name, 0.0), 4),
         }
+        if pod:
+            metrics |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
         if judged.driver:
             metrics["nvidia_driver"] = judged.driver
         python = python_finding(node, session.hello)
@@ -141,6 +146,8 @@ class Reach(Check):
         parts.append("workdir writable")
         if interface := socket_interface(at.inventory, node):
             parts.append(f"interface {interface}")
+        if pod:
+            parts.append(of_pod(pod))
         if proof := clocks.proof(node.name):
             parts.append(proof)
         return Outcome.passed(node.name, ", ".join(parts), metrics=metrics, warnings=warnings)

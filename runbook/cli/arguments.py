@@ -128,7 +128,7 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "-i",
         "--inventory",
         metavar="INV",
-        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the one the playbook names)",
     )
     run.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     run.add_argument(
@@ -210,7 +210,7 @@ def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "-i",
         "--inventory",
         metavar="INV",
-        help="inventory file, slurm or slurm:JOBID (default: the one the playbook names)",
+        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the one the playbook names)",
     )
     render.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
     render.add_argument(
@@ -250,7 +250,7 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-i",
         "--inventory",
         metavar="INV",
-        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
+        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
@@ -293,16 +293,16 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made = below.add_parser(
         "init",
         parents=[new],
-        help="make an inventory by asking the hosts themselves over SSH, or Slurm about a job",
+        help="make an inventory by asking the hosts themselves over SSH, Slurm about a job, or a Kubernetes cluster about pods",
         description="Log in to the hosts, look at GPUs, network, InfiniBand and Python, and write an inventory. What "
         "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached. "
-        "`slurm` or `slurm:JOBID` instead of hosts: the nodes of that job, as Slurm tells them.",
+        "`slurm[:JOBID]` instead of hosts: the nodes of that job; `kubernetes:[NAMESPACE:]LABELS`: the pods with these labels.",
     )
     made.add_argument(
         "hosts",
         metavar="HOST",
         nargs="+",
-        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] alone",
+        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] or kubernetes:LABELS alone",
     )
     made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
@@ -340,7 +340,7 @@ def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "-i",
         "--inventory",
         metavar="INV",
-        help="inventory file, slurm or slurm:JOBID (default: the run's, else the only one here)",
+        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the run's, else the only one here)",
     )
     collect.add_argument(
         "-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d"
@@ -363,7 +363,7 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "-i",
         "--inventory",
         metavar="INV",
-        help="inventory file, slurm or slurm:JOBID (default: the only one here or in inventories/)",
+        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the only one here or in inventories/)",
     )
     which.add_argument(
         "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"

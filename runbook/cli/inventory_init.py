@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runbook.cli.product import refuse_to_replace, write_product
 from runbook.cli.run import terminated_like_interrupted
-from runbook.cli.source import ALLOCATION, allocated
+from runbook.cli.source import asked, is_asked
 from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -29,8 +29,8 @@ HERE = {
 def init_inventory(arguments: argparse.Namespace) -> int:
     """0 written; 2 wrong arguments; 3 a host was not reached: it is a comment in `--out`, and nothing is printed."""
     refuse_to_replace(arguments.out, force=arguments.force)
-    if len(arguments.hosts) == 1 and ALLOCATION.fullmatch(arguments.hosts[0]):
-        write_product(allocated(arguments.hosts[0], arguments.name), arguments.out)
+    if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):
+        write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
         return 0
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
     hosts = parse_hosts(arguments.hosts, login)

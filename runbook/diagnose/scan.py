@@ -24,7 +24,7 @@ from runbook.diagnose.sign import Hit, Line, Sign
 from runbook.diagnose.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 25_000  # remembered
-UNLIKE = 5_000  # of them, after which lines of new shapes are passed over where enough were read in full
+UNLIKE = 8_000  # of them, after which lines of new shapes are passed over where enough were read in full
 SHAPE_BYTES = 2000  # a longer line is not remembered
 OF_A_SHAPE = 24  # lines of one shape that are read in full, in one source
 LAST_OF_A_SHAPE = 4
@@ -32,10 +32,9 @@ OFTEN = 500  # lines of one shape that are read in full, over all sources; after
 OF_AN_OFTEN_ONE = 3
 KEEPS_ALL = 100  # a sign that keeps more hits than this wants every rank's
 LATE = 1_000  # lines of shapes that were not met before, at the end of a source that has too many of them
-READ = 1_600  # lines that are read in full, in one source
+READ = 2_500  # lines that are read in full, in one source
 READ_OF_ALL = 4_000  # the same where every rank's line is wanted
-READ_BYTES = 160 << 10  # of them; a line that may tell very many things counts more than once, as in READ
-ASKED_BYTES = 256 << 10  # of lines that are asked how far the run is, over all sources
+READ_BYTES = 256 << 10  # of them; a line that may tell very many things counts more than once, as in READ
 SIGNS_AT_ONCE = 10  # that are looked for in a line at the price of one
 SHAPES_BYTES = 16 << 20  # of all shapes that are remembered
 KEPT_BYTES = 16 << 20  # of the lines that are remembered, in one source
@@ -103,7 +102,7 @@ class Scanner:
         self.lines = 0
         self.told = False  # some line has something on it
         self.reached = Reached.NOTHING
-        self._asked = 0  # bytes that were asked for it
+        self._asked = 0  # lines that were asked for it
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
@@ -236,7 +235,7 @@ class Scanner:
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=OF_A_SHAPE)
         goes_on = self._progress in found and bool(self._goes_on.match(_searched(raw)))
         opens = self._opener in found and may_go_on(raw)
-        if goes_on or (self._telling in found and self._asked < ASKED_BYTES):
+        if goes_on or (self._telling in found and self._asked < READ):
             self._note(raw, goes_on=goes_on)
         told = (*signs, self._abroad) if foreign else signs
         return told, most, goes_on, self._heading in found, opens
@@ -244,9 +243,8 @@ class Scanner:
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """How far the run is by this line."""
         if self.reached is not Reached.PROGRESS:
-            searched = _searched(raw)
-            self._asked += len(searched)
-            self.reached = max(self.reached, self._reached(searched, goes_on))
+            self._asked += 1
+            self.reached = max(self.reached, self._reached(_searched(raw), goes_on))
 
     def _read(self, here: _Source, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)

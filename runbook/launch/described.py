@@ -63,7 +63,7 @@ def _facts(node: Node) -> dict[str, str]:
         "activate": node.activate,
         "workdir": node.workdir,
         "shell": node.shell,
-        "container": node.place if node.entry else None,
+        "container": node.place if node.place != node.name else None,
         "rack": node.rack,
         "leaf": node.leaf,
     }

@@ -14,7 +14,7 @@ from runbook.load.env import UNCARRIABLE, EnvReader
 from runbook.load.names import NodeKey
 from runbook.load.origins import Layer
 from runbook.load.ranges import expand, has_range
-from runbook.model.inventory import Container, EnvValue, Node, Slurm, Ssh
+from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
 _PLAIN_SSH = Ssh()
 
@@ -65,6 +65,7 @@ class Folding:
             connection=folded.values.get(("connection",), "ssh"),
             ssh=self._ssh(entry, folded),
             slurm=Slurm(self._text(("slurm", "job"), folded)),
+            kubernetes=self._kubernetes(folded),
             container=self._container(folded),
             inside=self._inside(folded),
             python=self._text(("python",), folded) or ("python3" if shell == "sh" else "python"),
@@ -171,6 +172,20 @@ class Folding:
             host_keys=given.get("host_keys", "strict"),
             connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=5.0),
         )
+
+    def _kubernetes(self, folded: _Folded) -> Kubernetes:
+        """Pod and selector, given together, are a problem; null takes away what a weaker level gives."""
+        given = {
+            key: self._text(("kubernetes", key), folded) for key, value in _block("kubernetes", folded).items() if value
+        }
+        if given.get("pod") and given.get("selector"):
+            place = folded.places["kubernetes", "selector"]
+            if self._first_look((*place, "and pod")):
+                message = "a node has either `pod` or `selector`: both say which pod it is"
+                other = self._complaints.document.key_span(*folded.places["kubernetes", "pod"])
+                help = f"keep one, or take away what a weaker level gives with `pod: null`; the other stands at {other}"
+                self._complaints.about_key(place, "pod-and-selector", message, help)
+        return Kubernetes(**given)
 
     def _container(self, folded: _Folded) -> Container | None:
         """Given with `inside`, it is a problem; on a Windows node, too."""

@@ -9,7 +9,7 @@ from typing import Any
 from runbook.load.document import Document, Keys
 from runbook.model.errors import Span
 
-DEEP = ("env", "vars", "ssh", "slurm")  # mappings that merge key by key; any other key is taken whole
+DEEP = ("env", "vars", "ssh", "slurm", "kubernetes")  # mappings that merge key by key; any other key is taken whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ KEYS = (
     "connection",
     "ssh",
     "slurm",
+    "kubernetes",
     "container",
     "inside",
     "python",

@@ -37,6 +37,19 @@ class Slurm:
     job: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """Which pod a node is: `pod` by name, else the one that `selector` selects, else the one of the node's name. What is None
+    kubectl chooses."""
+
+    pod: str | None = None
+    selector: str | None = None
+    namespace: str | None = None
+    container: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+
+
 ENTRIES: Mapping[str, tuple[str, ...]] = {
     "docker": ("docker", "exec", "--interactive", "{name}"),
     "podman": ("podman", "exec", "--interactive", "{name}"),
@@ -63,9 +76,10 @@ class Node:
 
     name: str
     address: str
-    connection: str = "ssh"  # ssh | local | slurm | agent
+    connection: str = "ssh"  # ssh | local | slurm | kubernetes | agent
     ssh: Ssh = field(default_factory=Ssh)
     slurm: Slurm = field(default_factory=Slurm)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
     container: Container | None = None
     inside: tuple[str, ...] = ()  # what leads into a container that `container` has no name for
     python: str = "python3"
@@ -106,7 +120,15 @@ class Node:
         """Where the job runs, for a sentence."""
         if self.container is not None:
             return f"the container {self.container.name} on {self.name}"
-        return f"the container on {self.name}" if self.inside else self.name
+        if self.inside:
+            return f"the container on {self.name}"
+        return f"the pod {self.pod or self.name}" if self.connection == "kubernetes" else self.name
+
+    @property
+    def pod(self) -> str | None:
+        """Its pod's name, where that is known before anybody is asked."""
+        chosen = self.kubernetes
+        return None if self.connection != "kubernetes" or chosen.selector else chosen.pod or self.name
 
     @property
     def interpreter_typed(self) -> str:

@@ -15,6 +15,7 @@ from runbook.model.inventory import Node
 from runbook.transport.agent import AgentStream
 from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.container import ContainerStream
+from runbook.transport.kubernetes import Pods
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
@@ -34,7 +35,7 @@ much of the time somebody on it waited for a CPU."""
 
 AGAIN_AT_ONCE = 2
 
-WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable")
+WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kubernetes-unreachable")
 
 CLOSING_S = 2.0
 
@@ -72,6 +73,7 @@ class Site:
         self._lock = threading.Lock()
         self._ssh: object | None = None
         self._slurm = Allocations()
+        self.pods = Pods()
         self._awake = Awake(BEAT_S)
         self.pace = Pace()
         self.patience_s = SILENCE_S
@@ -85,6 +87,8 @@ class Site:
         hardly any other beside it, before it counts against a node.
         """
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
+        nodes = list(nodes)
+        self.pods.expect(nodes)
         failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
         late = {name: node for name, (node, failure) in failures.items() if failure.cause in WANT_OF_TIME}
         starved = self._starved(begun) if late else ()
@@ -166,6 +170,8 @@ class Site:
             return LocalStream(node.interpreter)
         if node.connection == "slurm":
             return self._slurm.connect(node)
+        if node.connection == "kubernetes":
+            return self.pods.connect(node)
         if node.connection == "agent":
             return AgentStream(node, self.inventory, looks=self.looks)
         with self._lock:
@@ -244,6 +250,12 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
             "slurm-unreachable",
             f"no step came to run on {node.name} within {seconds:.0f} s",
             f"try `srun --overlap -N1 -w {word(node.name)} hostname` by hand; `scontrol ping`; more nodes at once with -f",
+        )
+    if node.connection == "kubernetes":
+        return Unreachable(
+            "kubernetes-unreachable",
+            f"no session came to be in {node.place} within {seconds:.0f} s",
+            f"try `kubectl exec {word(node.pod or 'POD')} -- true` by hand; more nodes at once with -f",
         )
     if node.connection == "agent":
         return Unreachable(

@@ -13,6 +13,7 @@ from runbook.checks.network.dial import UNMEASURED, Dial, folded, ports_text, se
 from runbook.checks.network.ephemeral import exhausted
 from runbook.checks.network.gone import gone, turned_away
 from runbook.checks.network.guilt import MOST_LINES, Guilt
+from runbook.checks.network.policies import by_policy, unseen
 from runbook.checks.network.ports import needed_ports, why_so_many
 from runbook.checks.network.refusal import Sent
 from runbook.checks.network.resolved import number, numeric
@@ -260,6 +261,8 @@ class Trouble:
             node, finding, _ = refused
             peers = tuple(name for name in others if name != node)
             return Guilt(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
+        if first.outcome == "dropped" and not sure(blocked) and (policy := by_policy(self.at, dials, seen)):
+            return Guilt(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
             return Guilt(
@@ -308,7 +311,12 @@ class Trouble:
             cause,
             says,
             blocked.remedy,
-            (*seen[:4], *why_so_many(dials, blocked.remedy), *blocked.evidence)[:MOST_LINES],
+            (
+                *seen[:4],
+                *([] if sure(blocked) else unseen(self.at, dials)),
+                *why_so_many(dials, blocked.remedy),
+                *blocked.evidence,
+            )[:MOST_LINES],
             tuple(name for name in others if name != blocked.node),
         )
         return Guilt(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)

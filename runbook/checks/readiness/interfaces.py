@@ -11,6 +11,7 @@ from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
+from runbook.transport.kubernetes_told import Pod
 
 INSIDE = re.compile(
     r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
@@ -36,9 +37,20 @@ def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[F
     return findings
 
 
-def apart_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
-    """A container with a network of its own, where the address that the others dial is its host's."""
-    if len(inventory.nodes) < 2 or facts.get("own") is not False or not facts.get("outside"):
+def of_pod(pod: Pod) -> str:
+    """Which machine a pod is on, and what of that is not looked at."""
+    if pod.host_network:
+        return f"pod on {pod.machine}, with its network; its kernel's log not looked at"
+    return f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not looked at"
+
+
+def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | None = None) -> list[Finding]:
+    """A container or a pod with a network of its own, where the address that the others dial is not one of it."""
+    if len(inventory.nodes) < 2 or facts.get("own") is not False:
+        return []
+    if pod:
+        return [_not_of_pod(node, pod)]
+    if not facts.get("outside"):
         return []
     own = " ".join(
         f"{name} {address}"
@@ -59,6 +71,28 @@ def apart_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Findi
             (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
         )
     ]
+
+
+def _not_of_pod(node: Node, pod: Pod) -> Finding:
+    evidence = (
+        f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
+    )
+    correct = f"write `address: {pod.address}` for {node.name}, or let -i kubernetes:SELECTOR make the inventory anew"
+    if node.address == pod.host_address:
+        return Finding(
+            "container-bridge-network",
+            f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, is its machine's, "
+            "and leads to nothing in it",
+            f"{correct}; or start it with `hostNetwork: true`",
+            evidence,
+        )
+    return Finding(
+        "interface-wrong",
+        f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a pod that is "
+        "started anew gets another one",
+        correct,
+        evidence,
+    )
 
 
 def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:

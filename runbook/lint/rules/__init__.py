@@ -52,6 +52,7 @@ from runbook.lint.rules.placeholders import placeholder, template_in_inventory
 from runbook.lint.rules.playbook.stages import stages
 from runbook.lint.rules.playbook.templates import misplaced_templates, shadowed_facts, templates_in_vars, unused_vars
 from runbook.lint.rules.plays import node_in_no_play
+from runbook.lint.rules.pods import pod_without_address, unused_kubernetes
 from runbook.lint.rules.ports import (
     ephemeral_port,
     port_is_ssh,
@@ -95,6 +96,8 @@ INVENTORY_RULES: tuple[Callable[[InventoryFile], Iterable[Problem]], ...] = (
     connect_timeout,
     jump_to_self,
     unused_ssh,
+    unused_kubernetes,
+    pod_without_address,
     address_of_another,
     link_local_address,
     local_twins,

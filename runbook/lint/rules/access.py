@@ -11,7 +11,7 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 
 _PLAIN = Ssh()
-_NO_LOGIN = ("local", "agent")
+_NO_LOGIN = ("local", "agent", "slurm", "kubernetes")
 _LONGEST_WAIT_S = 600.0
 
 

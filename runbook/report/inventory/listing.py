@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 
 from runbook.launch.ranks import Seat, dialled_address, seating
@@ -62,11 +63,22 @@ def login(node: Node, host: str | None = None) -> str:
         return f"its agent{into}"
     if node.connection == "slurm":
         return (f"a step of job {node.slurm.job}" if node.slurm.job else "a step of the job") + into
+    if node.connection == "kubernetes":
+        return f"{_pod(node)}{into}"
     ssh = node.ssh
     host = host or ssh.host
     at = f"@{host}" if host and host != node.address else ""
     who = f"{ssh.user or ''}{at}" + (f":{ssh.port}" if ssh.port and at else f" port {ssh.port}" if ssh.port else "")
     return (who + (f" via {ssh.jump}" if ssh.jump else "") + into).strip(" ,")
+
+
+def _pod(node: Node) -> str:
+    """`namespace/pod` and the container, as far as the inventory names them."""
+    chosen = node.kubernetes
+    pod = node.pod or f"the one of {chosen.selector}"
+    return f"pod {chosen.namespace + '/' if chosen.namespace else ''}{pod}" + (
+        f" {chosen.container}" if chosen.container else ""
+    )
 
 
 def _container(node: Node) -> str:
@@ -121,6 +133,7 @@ def _as_json(seat: Seat) -> dict[str, object]:
             "host_keys": ssh.host_keys,
             "connect_timeout_s": ssh.connect_timeout_s,
         },
+        "kubernetes": asdict(node.kubernetes) if node.connection == "kubernetes" else None,
         "container": node.container and {"runtime": node.container.runtime, "name": node.container.name},
         "inside": node.inside or None,
         "python": node.python,
@@ -145,7 +158,7 @@ def _alike(seats: Sequence[Seat]) -> Iterator[list[Seat]]:
         node = seat.node
         ssh = (node.ssh.user, node.ssh.port, node.ssh.jump, node.ssh.host is None)
         # Where a pattern left nodes out, ranks do not go on from one to the next.
-        entry = (node.container, node.inside)
+        entry = (node.container, node.inside, replace(node.kubernetes, pod=None))
         return gpus(node), node.shell, node.connection, entry, node.groups, ssh, seat.node_rank - place
 
     for _, group in groupby(enumerate(seats), key=kind):

@@ -188,6 +188,16 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
     ):
         yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
     yield "slurm.job", node.slurm.job if node.connection == "slurm" else None, "SLURM_JOB_ID"
+    pod = node.connection == "kubernetes"
+    for name, otherwise in (
+        ("pod", "" if node.kubernetes.selector else "the node's name"),
+        ("selector", ""),
+        ("namespace", "that of the context"),
+        ("container", "the first, or the one that the pod names"),
+        ("context", "the current one"),
+        ("kubeconfig", "KUBECONFIG, else ~/.kube/config"),
+    ):
+        yield f"kubernetes.{name}", getattr(node.kubernetes, name) if pod else None, otherwise if pod else ""
     container = node.container and {"runtime": node.container.runtime, "name": node.container.name}
     yield "container", container, ""
     yield "inside", node.inside or None, ""

@@ -49,9 +49,8 @@ _PLACES: Mapping[str, Keys] = {
 _NUMBERS = ("port", "processes", "retries")
 _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
-_TRAVELS = frozenset(
-    ("address", "connection", "ssh", "slurm", "container", "inside", "python", "shell", "activate", "workdir", "gpus")
-) | {"processes", "rack", "leaf"}
+_REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
+_TRAVELS = frozenset((*_REACHED, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf"))
 """Keys of a node that hold wherever it goes, whoever gave them; `env` and `vars` go with it where they are its own."""
 
 

@@ -143,6 +143,13 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
             "local rank, and nobody looks at them before",
             (*seen, f"{facts['amd']} is there"),
         )
+    if node.connection == "kubernetes" and not node.entry:
+        return Finding(
+            "tool-missing",
+            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
+            f"ask for them in its container (`resources: {{limits: {{nvidia.com/gpu: {len(node.gpus)}}}}}`), or put `gpus: 0` if it needs none",
+            tuple(seen),
+        )
     if node.entry:
         return Finding(
             "tool-missing",

@@ -1,0 +1,114 @@
+"""NetworkPolicies of Kubernetes: which of them forbid one pod to dial another. Pure.
+
+A pod that no policy selects may dial and be dialled. One that some select gets only what a rule of one of these allows.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Rule = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A pod as policies see it; `labels` are its own."""
+
+    namespace: str
+    address: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Forbids:
+    """`names` select the pod in this direction, and allow no such connection. `egress`: it is the dialler's pod."""
+
+    egress: bool
+    names: tuple[str, ...]
+
+
+def policies_in(text: str) -> list[Rule]:
+    """Of `kubectl get networkpolicies -o json`. Raises ValueError for what is none."""
+    try:
+        return list(json.loads(text)["items"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no list of policies: {error}") from None
+
+
+def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int) -> Forbids | None:
+    """What forbids TCP to this port; None where nothing surely does. Raises ValueError for a policy that is not understood."""
+    try:
+        for egress, pod, peer in ((True, source, destination), (False, destination, source)):
+            kind = "Egress" if egress else "Ingress"
+            mine = [one for one in policies if kind in _kinds(one["spec"]) and _selects(one, pod)]
+            rules = [rule for one in mine for rule in one["spec"].get(kind.lower()) or ()]
+            if mine and not any(_allows(rule, "to" if egress else "from", pod, peer, port) for rule in rules):
+                return Forbids(egress, tuple(sorted(one["metadata"]["name"] for one in mine)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a NetworkPolicy as it is known: {error!r}") from None
+    return None
+
+
+def _kinds(spec: Rule) -> Sequence[str]:
+    return spec.get("policyTypes") or (["Ingress", "Egress"] if "egress" in spec else ["Ingress"])
+
+
+def _selects(policy: Rule, pod: End) -> bool:
+    return policy["metadata"]["namespace"] == pod.namespace and matches(
+        policy["spec"].get("podSelector") or {}, pod.labels
+    )
+
+
+def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
+    """Where it cannot be told it is taken to allow: nobody is accused on a guess."""
+    listed, ports = rule.get(peers) or (), rule.get("ports") or ()
+    return (not listed or any(_is(one, pod, peer) for one in listed)) and (
+        not ports or any(_port(one, port) for one in ports)
+    )
+
+
+def _is(one: Rule, pod: End, peer: End) -> bool:
+    if block := one.get("ipBlock"):
+        address = ipaddress.ip_address(peer.address)
+        inside = [
+            address in ipaddress.ip_network(cidr, strict=False) for cidr in (block["cidr"], *block.get("except", ()))
+        ]
+        return inside[0] and not any(inside[1:])
+    if one.get("namespaceSelector") is None:
+        return peer.namespace == pod.namespace and matches(one.get("podSelector") or {}, peer.labels)
+    # The labels of namespaces are not known here.
+    return matches(one.get("podSelector") or {}, peer.labels)
+
+
+def _port(one: Rule, port: int) -> bool:
+    if one.get("protocol", "TCP") != "TCP":
+        return False
+    first = one.get("port")
+    if first is None or isinstance(first, str):  # a name of the pod's own
+        return True
+    return int(first) <= port <= int(one.get("endPort", first))
+
+
+def matches(selector: Rule, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector takes these labels; an empty one takes all."""
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _meets(one: Rule, labels: Mapping[str, str]) -> bool:
+    key, values = one["key"], one.get("values") or ()
+    held = {
+        "In": labels.get(key) in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }
+    if one["operator"] not in held:
+        raise KeyError(one["operator"])
+    return held[one["operator"]]

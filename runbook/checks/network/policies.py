@@ -1,0 +1,67 @@
+"""Pods that do not reach each other: what forbids it in the cluster's own words, and what of it nobody here can see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runbook.causes.network_policy import End, Forbids, forbidden, policies_in
+from runbook.checks.context import Context
+from runbook.checks.network.dial import Dial, ports_text
+from runbook.model.errors import Unreachable
+from runbook.model.verdict import Finding
+from runbook.transport.kubernetes_told import Pod
+
+OF_PODS = (
+    "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of the machines "
+    "below the pods are not to be seen from here"
+)
+
+
+def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
+    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None where that is not known."""
+    first = dials[0]
+    source, destination = at.run.site.pods.entered(first.source), at.run.site.pods.entered(first.destination)
+    if source is None or destination is None or source.host_network or destination.host_network:
+        return None
+    found = [_forbidden(at, source, destination, dial) for dial in dials]
+    forbids = found[0]
+    if forbids is None or any(one is None or one.egress != forbids.egress for one in found):
+        return None
+    guilty, other = (first.source, first.destination) if forbids.egress else (first.destination, first.source)
+    pod, way = (source, "dial") if forbids.egress else (destination, "be dialled by")
+    several = len(forbids.names) > 1
+    label = next(
+        (f"{key}: {value}" for key, value in sorted(source.labels.items()) if destination.labels.get(key) == value), ""
+    )
+    rule = f"{'to' if forbids.egress else 'from'}: [{{podSelector: {{matchLabels: {{{label or 'LABEL: VALUE'}}}}}}}]"
+    return guilty, Finding(
+        "kubernetes-network-policy",
+        f"the pod {pod.name} may not {way} {other} on {ports_text(list(dials))}: the NetworkPolic{'ies' if several else 'y'} "
+        f"{', '.join(forbids.names)} select{'' if several else 's'} it, and allow{'' if several else 's'} no such connection",
+        f"allow the job's pods to each other, on all ports: a policy whose podSelector takes them, with "
+        f"`{'egress' if forbids.egress else 'ingress'}: [{{{rule}}}]`; `kubectl get networkpolicies --namespace {pod.namespace} -o yaml` shows "
+        "what is there",
+        (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
+        (other,),
+    )
+
+
+def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
+    near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
+    policies = []
+    for name in {source.namespace: dial.source, destination.namespace: dial.destination}.values():
+        node = next(node for node in at.nodes if node.name == name)
+        try:
+            policies += policies_in(at.run.site.pods.policies(node))
+        except (Unreachable, ValueError):
+            return None
+    try:
+        return forbidden(policies, near, far, dial.port)
+    except ValueError:
+        return None
+
+
+def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
+    """What should be said of dials between pods that nothing else explains."""
+    pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pods.entered(name))), None)
+    return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)

@@ -1,0 +1,269 @@
+"""Pods: a shell in a container of each, whose stdin and stdout `kubectl exec` carries.
+
+Facts this stands on, measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed, the
+supervisor sees it at once and cleans up. What kubectl says of a pod that does not run is little: the API server is asked,
+once for all pods of a namespace, before the first is entered and again when a way into one has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from runbook.model.commands import word
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Kubernetes, Node
+from runbook.transport.bootstrap import command
+from runbook.transport.kubernetes_told import (
+    Pod,
+    ill,
+    no_server,
+    options,
+    pods_in,
+    refusal,
+    said,
+    typed,
+    unknown,
+    wrong_container,
+)
+from runbook.transport.process import ProcessStream
+
+T = TypeVar("T")
+
+ASKED_S = 12.0
+"""Of a question to the API server: a credential plugin may have to ask somebody else first."""
+
+AFTERWARDS_S = 5.0
+"""Of one that is asked when a pod is lost: many wait for it."""
+
+FRESH_S = 8.0
+"""So old may an answer be that all pods of a namespace are entered by."""
+
+ANEW_S = 0.5
+"""And so old one on what became of them: when a machine goes, all of its pods ask at once."""
+
+KNOWN_S = 4.0
+"""From the end of a container until the API server knows of it: the kubelet looks once a second, and then tells it."""
+
+
+class Pods:
+    """Opens sessions in pods for one run, and asks the API server why one ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._names: dict[Kubernetes, set[str]] = {}
+        self._told: dict[object, tuple[float, object]] = {}
+        self._entered: dict[str, Pod] = {}
+
+    def expect(self, nodes: Iterable[Node]) -> None:
+        """These will be entered: they are asked for together."""
+        for node in nodes:
+            if node.pod is not None:
+                self._name(_where(node), node.pod)
+
+    def entered(self, name: str) -> Pod | None:
+        """The pod of this node, as it was when its session was opened; None for what is no pod."""
+        with self._lock:
+            return self._entered.get(name)
+
+    def connect(self, node: Node) -> KubectlStream:
+        """A stream to the supervisor in the node's pod. Raises Unreachable with the cause."""
+        pod = self._found(node)
+        if wrong := wrong_container(pod, node.place) or ill(pod, _where(node), node.place):
+            raise wrong
+        with self._lock:
+            self._entered[node.name] = pod
+        self._name(_where(node), pod.name)
+        try:
+            return KubectlStream(self, pod, node)
+        except FileNotFoundError as error:
+            raise no_tool() from error
+
+    def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
+        """Why nobody answers in this pod any more, or never did. `says` is what was noticed, `complaint` what kubectl said;
+        `lives`: it has not ended."""
+        where, seen = _where(node), said(complaint)
+        refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
+        if refused and refused.cause != "kubernetes-unreachable":
+            return refused
+        deadline = time.monotonic() + (0.0 if lives or refused else KNOWN_S)
+        while True:
+            try:
+                pod = self._now(where, ANEW_S, AFTERWARDS_S, node.kubernetes.container).get(first.name)
+            except Unreachable as error:
+                return Unreachable(
+                    error.cause,
+                    f"{says}; what became of its pod is not known: {error.says}",
+                    error.remedy,
+                    (*seen, *error.evidence),
+                )
+            if pod is None:
+                return Unreachable(
+                    "kubernetes-pod-not-running",
+                    f"{node.place} was deleted, and what ran in it ended with it",
+                    f"start it again; `{typed(where, 'get', 'events')}` tells for an hour what was done",
+                    (*seen, f"there is no pod {first.namespace}/{first.name} any more"),
+                )
+            if told := ill(pod, where, node.place, first, seen):
+                return told
+            if time.monotonic() >= deadline:
+                return refused or (_silent(where, pod, says, seen) if lives else _left(node, where, pod, says, seen))
+            time.sleep(ANEW_S)
+
+    def policies(self, node: Node) -> str:
+        """The NetworkPolicies of the node's namespace as JSON. Raises Unreachable."""
+        where = _where(node)
+        return self._ask(("policies", where), FRESH_S, lambda: ask(where, "get", "networkpolicies", "-o", "json"))
+
+    def _name(self, where: Kubernetes, name: str) -> None:
+        with self._lock:
+            self._names.setdefault(where, set()).add(name)
+
+    def _found(self, node: Node) -> Pod:
+        where, selector = _where(node), node.kubernetes.selector
+        if selector is None:
+            told = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
+            if (found := told.get(node.pod or "")) is None:
+                raise unknown(where, f"no pod {node.pod}")
+            return found
+        pods = selected(where, selector, node.kubernetes.container)
+        alive = [pod for pod in pods if pod.phase not in ("Succeeded", "Failed")]
+        if len(alive) == 1 or len(pods) == 1:
+            return (alive or pods)[0]
+        which = f"no pod with the labels {selector}"
+        if alive:
+            which = f"not one pod with the labels {selector} but {len(alive)} ({', '.join(pod.name for pod in alive)})"
+        raise unknown(where, which, tuple(pod.says for pod in pods[:4]))
+
+    def _now(self, where: Kubernetes, fresh_s: float, timeout_s: float, container: str | None) -> dict[str, Pod]:
+        """All pods of this namespace that concern us, by name; those that do not exist are left out."""
+        with self._lock:
+            names = sorted(self._names[where])
+        text = self._ask(
+            ("pods", where, *names),
+            fresh_s,
+            lambda: ask(where, "get", "pods", *names, "--ignore-not-found", "-o", "json", timeout_s=timeout_s),
+        )
+        return {pod.name: pod for pod in pods_in(text, container)}
+
+    def _ask(self, key: object, fresh_s: float, question: Callable[[], str]) -> str:
+        with self._asking:
+            when, told = self._told.get(key, (-FRESH_S, None))
+            if told is None or time.monotonic() - when > fresh_s:
+                try:
+                    told = question()
+                except Unreachable as error:
+                    told = error
+                self._told[key] = time.monotonic(), told
+        if isinstance(told, Unreachable):
+            raise told
+        return str(told)
+
+
+class KubectlStream(ProcessStream):
+    """The supervisor's stdin and stdout over one `kubectl exec`. Raises FileNotFoundError where there is no kubectl."""
+
+    unanswered = "kubernetes-unreachable"
+
+    def __init__(self, pods: Pods, pod: Pod, node: Node) -> None:
+        self._pods = pods
+        self._pod = pod
+        self._node = node
+        into = ["exec", "--stdin", pod.name, "--container", pod.container, "--"]
+        super().__init__(["kubectl", *options(_where(node)), *into, "/bin/sh", "-c", command(node.interpreter)])
+
+    def close(self) -> None:
+        """A supervisor that heard nothing for so long has cleaned up by itself: a kubectl that still waits, waits for nobody."""
+        super().close()
+        self.kill()
+
+    def why(self, says: str) -> Unreachable:
+        lives = self._process.poll() is None and not self._drained.is_set()
+        return self._pods.why(self._node, self._pod, says, self.complaint(), lives=lives)
+
+
+def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
+    """Run kubectl and give what it says. Raises Unreachable."""
+    words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s + 1.0,
+            check=False,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise no_tool() from error
+    except subprocess.TimeoutExpired as error:
+        raise no_server(where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)) from error
+    if done.returncode == 0:
+        return done.stdout
+    what = " ".join(one for one in argv[:2] if not one.startswith("-"))
+    raise refusal(done.stderr, where, what) or Unreachable(
+        "kubernetes-exec-failed",
+        f"`kubectl {what}` ended with code {done.returncode}"
+        + (f": {said(done.stderr)[-1]}" if said(done.stderr) else ""),
+        f"see what it says by hand: `{' '.join(map(word, words))}`",
+        said(done.stderr),
+    )
+
+
+def selected(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:
+    """The pods that have these labels. Raises Unreachable."""
+    return pods_in(ask(where, "get", "pods", "--selector", selector, "-o", "json"), container)
+
+
+def current_context(where: Kubernetes) -> str | None:
+    """The context that kubectl would take; None where the kubeconfig names none, as within a pod."""
+    with contextlib.suppress(Unreachable):
+        return ask(where, "config", "current-context").strip() or None
+    return None
+
+
+def no_tool() -> Unreachable:
+    return Unreachable(
+        "kubernetes-tool-missing",
+        "there is no `kubectl` on this machine's PATH",
+        "install it, of a version next to the cluster's, or put it on PATH; `kubectl version` has to answer",
+        (f"PATH={os.environ.get('PATH', '')}",),
+    )
+
+
+def _where(node: Node) -> Kubernetes:
+    """Which namespace of which cluster the node's pod is in."""
+    chosen = node.kubernetes
+    config = str(Path(chosen.kubeconfig).expanduser()) if chosen.kubeconfig else None
+    return Kubernetes(namespace=chosen.namespace, context=chosen.context, kubeconfig=config)
+
+
+def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
+    """For a way in that neither ends nor says a word: a cluster takes most of a minute to miss a machine."""
+    return Unreachable(
+        "kubernetes-unreachable",
+        f"{says}; its pod runs, and the cluster has not missed its machine yet",
+        f"see whether {pod.machine or 'its machine'} is up (`{typed(replace(where, namespace=None), 'get', 'node', pod.machine)}`), and that "
+        "the network between it, the API server and this machine holds",
+        (*seen, pod.says),
+    )
+
+
+def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
+    by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
+    return Unreachable(
+        "kubernetes-exec-failed",
+        f"{says}; {node.place} runs, and nothing is known against it" + (f": {seen[-1]!r}" if seen else ""),
+        f"see whether it lets anybody in: `{by_hand}`; exit code 137 is a kill inside it, mostly for memory",
+        (*seen, pod.says),
+    )
