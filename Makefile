@@ -8,11 +8,13 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --qu
 # Of the Python that has the torch to be tried on a GPU.
 TORCH_PYTHON ?= $(PYTHON)
 GPU := $(VENV)/gpu
+# Where the programs of a cluster are built and kept.
+KUBERNETES ?= $(VENV)/kubernetes
 
 # Tests start this program many hundreds of times: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all test-gpu check docs pictures test-packages bench clean help
+.PHONY: demo serve test test-all test-gpu test-kubernetes check docs pictures test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
@@ -20,6 +22,7 @@ help:
 	@echo "make test    style, types, import contract and the test suite (with the lab, as root on Linux)"
 	@echo "make test-all  the same with every fault, every example and every attack"
 	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
+	@echo "make test-kubernetes  pods of a real cluster, built from Debian's sources (as root on Debian 12; takes long, once)"
 	@echo "make check   style, types, import contract and documentation only"
 	@echo "make docs    the documentation as a site: build/docs/index.html; needs no network"
 	@echo "make pictures  the sessions and the picture in the documentation anew, from real runs; as root on Linux"
@@ -43,6 +46,13 @@ test-gpu:
 	if [ -n "$$missing" ]; then echo "make test-gpu: skipped: $$missing"; \
 	else [ "$$(cat $(GPU)/.ready 2>/dev/null)" = "$(TORCH_PYTHON)" ] || rm -f $(GPU)/.ready; \
 	  $(MAKE) --no-print-directory $(GPU)/.ready && $(GPU)/bin/python -m pytest --confcutdir tests/gpu -m gpu tests/gpu; fi
+
+# The programs are built once: kube-apiserver, scheduler, kubelet and kubectl from Debian's source package, 15 minutes of CPU.
+test-kubernetes: $(VENV)/.dev
+	@missing="$$($(BIN)/python tests/kubernetes/needs.py)"; \
+	if [ -n "$$missing" ]; then echo "make test-kubernetes: skipped: $$missing"; \
+	else [ -e $(KUBERNETES)/.built ] || bash tests/kubernetes/build.sh $(KUBERNETES) || exit 1; \
+	  RUNBOOK_KUBERNETES=$(abspath $(KUBERNETES)) $(BIN)/python -m pytest -n 0 -m kubernetes tests/kubernetes; fi
 
 check: $(VENV)/.dev docs
 	$(BIN)/ruff check .

@@ -187,7 +187,8 @@ def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
         ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT),
     ):
         yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
-    yield "slurm.job", node.slurm.job if node.connection == "slurm" else None, "SLURM_JOB_ID"
+    slurm = node.connection == "slurm"
+    yield "slurm.job", node.slurm.job if slurm else None, "SLURM_JOB_ID" if slurm else ""
     pod = node.connection == "kubernetes"
     for name, otherwise in (
         ("pod", "" if node.kubernetes.selector else "the node's name"),
