@@ -130,6 +130,7 @@ class Pods:
     def _found(self, node: Node) -> Pod:
         where, selector = _where(node), node.kubernetes.selector
         if selector is None:
+            self.expect([node])
             told = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
             if (found := told.get(node.pod or "")) is None:
                 raise unknown(where, f"no pod {node.pod}")

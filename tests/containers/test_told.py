@@ -1,4 +1,4 @@
-"""What runtimes print that let nobody in, as recorded where the comment says, and what is made of it."""
+"""What runtimes print that let nobody in, and what is made of it: seen, or read in their sources, where the comment says."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ CHATTER = (
     'Error: no container with name or ID "train" found: no such container'
 )
 WORDS = [
-    # docker 28.2, the first two without a daemon
+    # docker 28.2, seen, the first two without a daemon
     ("docker", f"Cannot connect to the Docker daemon at {SOCKET}. Is the docker daemon running?", "runtime-down"),
     ("docker", DENIED, "runtime-denied"),
     ("docker", "Error response from daemon: No such container: train", "unknown"),
-    # moby's daemon
+    # The sources of moby 20.10 and of later ones, which begin in lower case; no dockerd was run for them.
+    ("docker", "Error response from daemon: Container 3f1c0a is not running", "not-running"),
+    (
+        "docker",
+        "Error response from daemon: Container 3f1c0a is not running: Exited (137) 2 seconds ago",
+        "not-running",
+    ),
     ("docker", "Error response from daemon: container 3f1c0a is not running", "not-running"),
     (
         "docker",
@@ -34,7 +40,7 @@ WORDS = [
         "Error response from daemon: Container 3f1c0a is restarting, wait until the container is running",
         "not-running",
     ),
-    # podman 4.3 with crun 1.8
+    # podman 4.3 with crun 1.8, seen
     ("podman", 'Error: no container with name or ID "train" found: no such container', "unknown"),
     (
         "podman",
@@ -49,7 +55,7 @@ WORDS = [
     ("enroot", "[ERROR] No such file or directory: /home/anna/.local/share/enroot/train", "unknown"),
 ]
 PREFIXES = [
-    # util-linux 2.38, crun 1.8
+    # util-linux 2.38, crun 1.8, seen
     ("nsenter: stat of /proc/99999/ns/user failed: No such file or directory", "not-running"),
     ("nsenter: cannot open /proc/99999/ns/mnt: No such file or directory", "not-running"),
     ("nsenter: stat of /proc/1/ns/user failed: Permission denied", "runtime-denied"),
