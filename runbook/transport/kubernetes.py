@@ -184,7 +184,8 @@ class KubectlStream(ProcessStream):
     def close(self) -> None:
         """A supervisor that heard nothing for so long has cleaned up by itself: a kubectl that still waits, waits for nobody."""
         super().close()
-        self.kill()
+        if self._process.poll() is None:
+            self.kill()
 
     def why(self, says: str) -> Unreachable:
         lives = self._process.poll() is None and not self._drained.is_set()

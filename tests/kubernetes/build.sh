@@ -30,13 +30,21 @@ if [ ! -e source/Makefile ]; then
     (cd source && while read -r patch; do patch -s -p1 <"debian/patches/$patch"; done <debian/patches/series)
 fi
 
-export GOROOT=$go PATH=$go/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mkdir -p tools bin
+if ! command -v rsync >/dev/null; then # with which its makefiles copy one file into a folder: rsync -pc FILE FOLDER
+    printf '#!/bin/sh\nexec cp -p "$2" "$3"\n' >tools/rsync
+    chmod 755 tools/rsync
+fi
+export GOROOT=$go PATH=$go/bin:$folder/tools:/usr/sbin:/usr/bin:/sbin:/bin
 export GOPATH=$folder/go GOCACHE=$folder/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS= HOME=$folder
 export KUBE_GIT_VERSION=v1.20.2 KUBE_GIT_COMMIT=0 KUBE_GIT_TREE_STATE=archive KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20
-mkdir -p "$GOPATH/src/k8s.io" bin
+mkdir -p "$GOPATH/src/k8s.io"
 [ -e "$GOPATH/src/k8s.io/kubernetes" ] || ln -s "$folder/source" "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
-[ -e "$folder/.generated" ] || { make --silent generated_files && touch "$folder/.generated"; }
+if [ ! -e "$folder/.generated" ]; then
+    make --silent generated_files
+    touch "$folder/.generated"
+fi
 version="-X k8s.io/component-base/version.gitVersion=v1.20.2 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=20"
 for program in $programs; do
     [ -x "$folder/bin/$program" ] || go build -ldflags "-s -w $version" -o "$folder/bin/$program" "k8s.io/kubernetes/cmd/$program"

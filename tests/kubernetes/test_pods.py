@@ -131,7 +131,7 @@ def test_two_pods_pass_the_shipped_playbook_and_nothing_is_left(pods: Cluster) -
     assert {stage["verdict"] for stage in document["stages"]} <= {"pass", "skip"}, done
     reached = document["stages"][0]["outcomes"][0]
     assert reached["metrics"] | {"pod": "worker-0", "machine": "gpu-1", "host_network": False} == reached["metrics"]
-    assert "kernel's log of gpu-1 not looked at" in reached["says"]
+    assert "kernel's log of gpu-1 not looked at" in reached["proof"]
     nothing_left(pods)
 
 
@@ -154,7 +154,7 @@ def test_a_pod_on_the_network_of_its_machine_is_told_as_that(pods: Cluster) -> N
     pods.pod("of-the-host", labels={"app": "host"}, hostNetwork=True)
     done, document = run(pods, NOTHING, named="kubernetes:default:app=host")
     assert done.returncode == 0, done
-    assert "with its network" in document["stages"][0]["outcomes"][0]["says"]
+    assert "with its network" in document["stages"][0]["outcomes"][0]["proof"]
 
 
 def test_gpus_and_the_container_come_from_the_pod(pods: Cluster) -> None:

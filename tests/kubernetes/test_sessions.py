@@ -165,6 +165,9 @@ def test_why_a_session_ended_is_asked_until_the_cluster_knows(stand: Stand, chan
 
 def test_pods_with_labels_are_a_cluster_to_run_on(stand: Stand) -> None:
     del stand.pods["worker-1"]
+    pod = stand.pods["worker-0"]
+    pod["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "pytorch"}
+    pod["spec"]["containers"][1]["resources"] = {}  # this machine need not have GPUs
     stand.tell()
     file = stand.folder / "playbook.yml"
     file.write_text(STAGES)
@@ -177,8 +180,6 @@ def test_pods_with_labels_are_a_cluster_to_run_on(stand: Stand) -> None:
             str(file),
             "-i",
             "kubernetes:train:app=llama",
-            "-e",
-            "x=1",
             "-o",
             "json",
         ],
@@ -193,7 +194,7 @@ def test_pods_with_labels_are_a_cluster_to_run_on(stand: Stand) -> None:
     reached = json.loads(done.stdout)["stages"][0]["outcomes"][0]
     assert (
         "pod on gpu-1, with a network of its own; packet filters and kernel's log of gpu-1 not looked at"
-        in reached["says"]
+        in reached["proof"]
     )
     assert reached["metrics"]["pod"] == "worker-0"
     assert "the job is to run in pytorch" in done.stderr

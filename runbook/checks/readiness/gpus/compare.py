@@ -115,6 +115,8 @@ def shared_gpus(at: Context, node: Node) -> list[Finding]:
     """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
     found: list[Finding] = []
     for other in at.nodes:
+        if _own_gpus(at, node) and _own_gpus(at, other):
+            continue
         twice = sorted(set(node.gpus) & set(other.gpus))
         if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
             found.append(
@@ -128,3 +130,9 @@ def shared_gpus(at: Context, node: Node) -> list[Finding]:
                 )
             )
     return found
+
+
+def _own_gpus(at: Context, node: Node) -> bool:
+    """Whether a cluster gave its pod GPUs: it gives each to one pod only, and every pod counts its own from 0."""
+    pod = at.run.site.pods.entered(node.name)
+    return pod is not None and pod.gpus > 0
