@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main(argv: list[str]) -> int:
@@ -35,9 +36,7 @@ def main(argv: list[str]) -> int:
         print((folder / "policies.json").read_text())
     elif words[:2] == ["get", "pods"]:
         chosen = (
-            [pods[name] for name in words[2:] if name in pods]
-            if words[2:]
-            else list(selected(pods, options["--selector"]))
+            [pods[name] for name in words[2:] if name in pods] if words[2:] else selected(pods, options["--selector"])
         )
         print(json.dumps({"kind": "List", "items": chosen}) if chosen or not words[2:] else "")
     elif words[0] == "exec":
@@ -46,9 +45,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def selected(pods: dict[str, dict[str, object]], selector: str) -> object:
+def selected(pods: dict[str, Any], selector: str) -> list[Any]:
     wanted = dict(one.split("=") for one in selector.split(","))
-    return (pod for pod in pods.values() if wanted.items() <= pod["metadata"]["labels"].items())  # type: ignore[index]
+    return [pod for pod in pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
 
 
 if __name__ == "__main__":
