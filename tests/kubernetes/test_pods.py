@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,17 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
+def lets_in(cluster: Cluster, name: str) -> bool:
+    return cluster.address(name) != "" and cluster.execute(name, "true") == ""
+
+
 @pytest.fixture
 def pods(cluster: Cluster) -> Iterator[Cluster]:
     """Two pods that have a Python with torch, and do nothing by themselves; all pods are deleted afterwards."""
     for name in WORKERS:
         cluster.pod(name, wait=False)
     for name in WORKERS:
-        cluster.until(
-            f"{name} runs", lambda name=name: cluster.address(name) and cluster.execute(name, "true") == "", 120
-        )  # type: ignore[misc]
+        cluster.until(f"{name} lets us in", partial(lets_in, cluster, name), 120)
     yield cluster
     cluster.delete("networkpolicies", "--all")
     cluster.delete("pods", "--all")
