@@ -1,6 +1,6 @@
 """What the NVIDIA driver wrote into the kernel's log: Xid and SXid lines, which of them still count, and for what.
 
-Numbers as in NVIDIA's Xid catalogue (r590); `causes/logs/gpu.py` reads the same out of files.
+Numbers as in NVIDIA's Xid catalogue (r590); `diagnose/rules/gpu.py` reads the same out of files.
 """
 
 from __future__ import annotations

@@ -104,24 +104,24 @@ NUMBERS = re.compile(
 )
 OURS = {
     # what is made of checked parts beside the command itself
-    "causes/netfilter/arp.py": {"where", "match"},
-    "causes/netfilter/blocked.py": {"permitted", "file"},
-    "causes/netfilter/evidence.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
-    "causes/netfilter/explain.py": {"base.engine", "table", "words"},
-    "causes/netfilter/firewalld.py": {"rules", "' '.join(_rich('source', members, ports, protocol, first))"},
-    "causes/netfilter/remedy.py": {
+    "firewall/arp.py": {"where", "match"},
+    "firewall/blocked.py": {"permitted", "file"},
+    "firewall/evidence.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
+    "firewall/explain.py": {"base.engine", "table", "words"},
+    "firewall/firewalld.py": {"rules", "' '.join(_rich('source', members, ports, protocol, first))"},
+    "firewall/remedy.py": {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
         "base.engine",
     },
-    "causes/netfilter/ufw.py": {"where", "peer", "part", "protocol"},
-    "causes/tools/disks.py": {"remedy"},
-    "checks/dialling/ports.py": {"DEFAULT_PORTS"},
-    "checks/isolation/wires.py": {"way"},
-    "checks/dialling/ephemeral.py": {"DEFAULT_PORTS[0]", "DEFAULT_PORTS[1]", "first['pid']"},
-    "checks/reachability/names.py": {"append"},
-    "checks/reachability/refusal.py": {"family(target)", "' '.join(map(word, words.split()))"},
-    "checks/reachability/routes.py": {"family(network)", "network", "mine.ip"},
-    "checks/reachability/silence.py": {"fresh", "' '.join(map(word, route.split()))"},
+    "firewall/ufw.py": {"where", "peer", "part", "protocol"},
+    "parsers/disks.py": {"remedy"},
+    "checks/network/ports.py": {"DEFAULT_PORTS"},
+    "checks/bandwidth/wires.py": {"way"},
+    "checks/network/ephemeral.py": {"DEFAULT_PORTS[0]", "DEFAULT_PORTS[1]", "first['pid']"},
+    "checks/network/names.py": {"append"},
+    "checks/network/refusal.py": {"family(target)", "' '.join(map(word, words.split()))"},
+    "checks/network/routes.py": {"family(network)", "network", "mine.ip"},
+    "checks/network/silence.py": {"fresh", "' '.join(map(word, route.split()))"},
     "checks/readiness/gpus/health.py": {"ids"},
     "checks/readiness/gpus/judge.py": {"words"},
     "checks/readiness/torch.py": {"node.interpreter_typed"},
@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "engine/collect/controller.py", "engine/survey/devices.py")  # fmt: skip
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/controller.py", "survey/devices.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 
