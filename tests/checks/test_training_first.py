@@ -83,10 +83,10 @@ def test_a_mistake_of_ones_own_is_no_lost_peer(tmp_path: Path, mistake: bytes) -
 def test_a_killed_keeper_ends_its_rank_and_is_before_those_who_lost_it(tmp_path: Path) -> None:
     made = crew(tmp_path)
     ended(made, 0, 1, 101.0)
-    kept = made.members[2]
-    kept.keeper_gone = True
-    assert earliest(made.members) is kept
-    assert guilty(made, kept)[1].cause == "terminated-from-outside"
+    ended = made.members[2]
+    ended.keeper_gone = True
+    assert earliest(made.members) is ended
+    assert guilty(made, ended)[1].cause == "terminated-from-outside"
 
 
 def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ ASLEEP = "TtDZX"
 def gather(gang: Gang, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> None:
     """Look at every rank on every node that still answers, in parallel; back after `timeout_s` at the latest."""
     nodes = [name for name in dict.fromkeys(m.rank.node for m in gang.members) if name in gang.run.site.sessions]
-    pool = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
-    wait([pool.submit(_gather_node, gang, name, watch_s) for name in nodes], timeout=timeout_s)
-    pool.shutdown(wait=False, cancel_futures=True)
+    executor = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
+    wait([executor.submit(_gather_node, gang, name, watch_s) for name in nodes], timeout=timeout_s)
+    executor.shutdown(wait=False, cancel_futures=True)
     gang.looked = time.monotonic()
 
 

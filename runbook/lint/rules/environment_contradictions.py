@@ -13,7 +13,7 @@ from runbook.lint.variables.table import known
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRanks:
+class EnvironmentOfRanks:
     """The ranks of one node. `env` holds what is set and known, `NCCL_IB_HCA` from `infiniband:` included."""
 
     env: Mapping[str, str]
@@ -36,12 +36,12 @@ class Contradiction(NamedTuple):
     help: str
 
 
-def contradictions(ranks: NodeRanks) -> Iterator[Contradiction]:
+def contradictions(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     for rule in _RULES:
         yield from rule(ranks)
 
 
-def _infiniband_off(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _infiniband_off(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     net = ranks.env.get("NCCL_NET", "").strip()
     disabled = _number(ranks, "NCCL_IB_DISABLE") not in (None, 0)
     if not (disabled or net.lower() == "socket") or not (ranks.infiniband or ranks.env.get("NCCL_IB_HCA")):
@@ -54,14 +54,14 @@ def _infiniband_off(ranks: NodeRanks) -> Iterator[Contradiction]:
     )
 
 
-def _peer_to_peer(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _peer_to_peer(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     level = ranks.env.get("NCCL_P2P_LEVEL", "").strip()
     if _number(ranks, "NCCL_P2P_DISABLE") == 1 and level and level not in ("LOC", "0"):
         message = f"`NCCL_P2P_DISABLE=1` wins, and `NCCL_P2P_LEVEL={level[:40]}` is never looked at"
         yield Contradiction("p2p-conflict", ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"), message, "keep one of the two")
 
 
-def _nothing_to_dump(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _nothing_to_dump(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     dump = ranks.env.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "")
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if is_on(known()["TORCH_NCCL_DUMP_ON_TIMEOUT"], dump) and _number(ranks, name) == 0:
@@ -72,7 +72,7 @@ def _nothing_to_dump(ranks: NodeRanks) -> Iterator[Contradiction]:
             return
 
 
-def _visible_devices(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _visible_devices(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     text = ranks.env.get("CUDA_VISIBLE_DEVICES")
     if text is None or ranks.gpus is None:
         return
@@ -99,7 +99,7 @@ def _devices(gpus: tuple[int, ...]) -> str:
     return f"GPUs {min(gpus)} to {max(gpus)}" if together else f"GPUs {shown(', '.join(map(str, gpus)))}"
 
 
-def _too_many_sockets(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _too_many_sockets(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     names = ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS")
     sockets, threads = (_number(ranks, name) for name in names)
     if sockets is not None and threads is not None and sockets * threads > 64:
@@ -107,7 +107,7 @@ def _too_many_sockets(ranks: NodeRanks) -> Iterator[Contradiction]:
         yield Contradiction("too-many-sockets", names, message, "the product of the two may be 64 at most")
 
 
-def _min_above_max(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _min_above_max(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     for kind in ("CTAS", "NCHANNELS", "P2P_NCHANNELS", "NRINGS"):
         least, most = _number(ranks, f"NCCL_MIN_{kind}"), _number(ranks, f"NCCL_MAX_{kind}")
         if least is not None and most is not None and least > most > 0:
@@ -116,7 +116,7 @@ def _min_above_max(ranks: NodeRanks) -> Iterator[Contradiction]:
             yield Contradiction("min-above-max", names, message, "the least may not be more than the most")
 
 
-def _gid_index(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _gid_index(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     index = _number(ranks, "NCCL_IB_GID_INDEX")
     over_ipoib = ranks.interface is not None and ranks.interface.startswith("ib")
     if index is not None and index > 0 and ranks.infiniband and over_ipoib:
@@ -125,7 +125,7 @@ def _gid_index(ranks: NodeRanks) -> Iterator[Contradiction]:
         yield Contradiction("gid-index-on-infiniband", ("NCCL_IB_GID_INDEX",), message, help)
 
 
-def _shared_log(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _shared_log(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     file = ranks.env.get("NCCL_DEBUG_FILE", "")
     if file and ranks.slots > 1 and "%p" not in file and not file.startswith("/dev/"):
         message = f"the {ranks.slots} ranks of a node write over each other in {shown(file)}"
@@ -133,18 +133,18 @@ def _shared_log(ranks: NodeRanks) -> Iterator[Contradiction]:
         yield Contradiction("shared-log-file", ("NCCL_DEBUG_FILE",), message, help)
 
 
-def _libuv(ranks: NodeRanks) -> Iterator[Contradiction]:
+def _libuv(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     if ranks.windows and ranks.env.get("USE_LIBUV") == "1":
         message = "PyTorch's wheels for Windows are built without libuv: with `USE_LIBUV=1` no rank can join"
         yield Contradiction("libuv-on-windows", ("USE_LIBUV",), message, "leave it out: 0 is the default there")
 
 
-def _number(ranks: NodeRanks, name: str) -> int | None:
+def _number(ranks: EnvironmentOfRanks, name: str) -> int | None:
     text = ranks.env.get(name)
     return number_read(known()[name], text) if text else None
 
 
-_RULES: tuple[Callable[[NodeRanks], Iterator[Contradiction]], ...] = (
+_RULES: tuple[Callable[[EnvironmentOfRanks], Iterator[Contradiction]], ...] = (
     _infiniband_off,
     _peer_to_peer,
     _nothing_to_dump,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from runbook.lint.rules.environment_contradictions import Contradiction, NodeRanks, contradictions
+from runbook.lint.rules.environment_contradictions import Contradiction, EnvironmentOfRanks, contradictions
 from runbook.lint.rules.environment_written import WrittenVariable, of_inventory, of_playbook
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.model.errors import Problem, Span
@@ -56,13 +56,13 @@ def _brought_in(inventory: InventoryFile, texts: Mapping[str, str | None]) -> li
     return [one for one in first if all(one in other for other in others)]
 
 
-def _ranks(file: InventoryFile, node: Node, env: Mapping[str, EnvValue | None]) -> NodeRanks:
+def _ranks(file: InventoryFile, node: Node, env: Mapping[str, EnvValue | None]) -> EnvironmentOfRanks:
     inventory = file.inventory
     hca = inventory.infiniband.hca if inventory.infiniband is not None else None
     texts = {name: value for name, value in env.items() if isinstance(value, str)}
     if hca and "NCCL_IB_HCA" not in env:
         texts["NCCL_IB_HCA"] = hca
-    return NodeRanks(
+    return EnvironmentOfRanks(
         env=texts,
         interface=texts.get("NCCL_SOCKET_IFNAME", inventory.network.interface),
         infiniband=inventory.infiniband is not None,
