@@ -14,8 +14,8 @@ from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect
 from runbook.checks.normal.setting import setting_of
-from runbook.checks.ranks.gang import Gang, RankMember, dismiss_gang, place_of, start_gang
 from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, place_of, start_pool
 from runbook.checks.ranks.straggler import stragglers
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant
@@ -76,8 +76,8 @@ class AllReduce(Check):
         return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))  # rounding to whole floats can make twins
 
     def run(self, at: Context) -> list[Outcome]:
-        gang = start_gang(at.run, at.inventory, at.script)
-        if problem := join(gang, at):
+        pool = start_pool(at.run, at.inventory, at.script)
+        if problem := join(pool, at):
             return problem
         rows: list[dict[str, Any]] = []
 
@@ -87,7 +87,7 @@ class AllReduce(Check):
                 text = f"{bytes_text(rows[-1]['size'])}: {rows[-1]['busbw']:.3g} GB/s"
                 at.say(text, member.rank.node, member.rank.rank, {"row": message["row"]})
 
-        gang.order(
+        pool.order(
             {
                 "do": "allreduce",
                 "sizes": self.sizes,
@@ -97,64 +97,64 @@ class AllReduce(Check):
             }
         )
 
-        while halt := gang.until(
+        while halt := pool.until(
             "done",
             timeout_s=at.left_s,
             stall_s=lambda: max(
                 self.stall,
                 CONNECTING_S[at.inventory.rendezvous.backend],
-                TOO_SLOW * (expected_seconds(gang, rows, self.min_busbw_gbytes) or FIRST_S),
+                TOO_SLOW * (expected_seconds(pool, rows, self.min_busbw_gbytes) or FIRST_S),
             ),
             on_message=on_message,
             suspicions=True,
         ):
-            if wrong := wrong_data(gang, at):
+            if wrong := wrong_data(pool, at):
                 return wrong
-            halt = replace(halt, promised=promised_rate(gang, rows, self.min_busbw_gbytes))
-            if proven := outcomes_of_halt(gang, halt, f"during {at.stage}"):
+            halt = replace(halt, promised=promised_rate(pool, rows, self.min_busbw_gbytes))
+            if proven := outcomes_of_halt(pool, halt, f"during {at.stage}"):
                 return proven
-            gang.go_on(halt)
-        if wrong := wrong_data(gang, at):
+            pool.go_on(halt)
+        if wrong := wrong_data(pool, at):
             return wrong
-        if held_up := stragglers(gang, f"during {at.stage}"):
+        if held_up := stragglers(pool, f"during {at.stage}"):
             return held_up
-        stop = gang.members[0].steps["done"].get("stopped_before")  # before `_compare`, whose orders begin new steps
+        stop = pool.members[0].steps["done"].get("stopped_before")  # before `_compare`, whose orders begin new steps
         if not rows:
-            return self._nothing(gang, at, stop)
-        return self._judge(gang, at, rows, stop, *self._compare(gang, at, rows))
+            return self._nothing(pool, at, stop)
+        return self._judge(pool, at, rows, stop, *self._compare(pool, at, rows))
 
-    def _compare(self, gang: Gang, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
+    def _compare(self, pool: RankPool, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
         """What is normal here, where that is asked for or the gate is missed; and where the time is lost, if it is slow."""
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
-        if gate is None or len(gang.members) < 2 or (gate != AUTO and busbw >= float(gate)):
+        if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
         asked = ask(at)
         silent = {name: said for name, said in asked.items() if isinstance(said, Outcome)}
         wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
-        norm = Norm(silent, None if silent else expect(setting_of(gang, at, wires)))
+        norm = Norm(silent, None if silent else expect(setting_of(pool, at, wires)))
         if gate == AUTO:
             comparison = norm.compare(busbw, size)
             if comparison is None or not comparison.slow:
                 return norm, None
             gate = comparison.expected.gate(size)
-        found = isolate(gang, at, float(gate))
+        found = isolate(pool, at, float(gate))
         if found.stopped:
-            dismiss_gang(at.run)  # some rank may wait for ever; the next stage starts them anew
-        return norm, blame(gang.members, found, wires, float(gate))
+            dismiss_pool(at.run)  # some rank may wait for ever; the next stage starts them anew
+        return norm, blame(pool.members, found, wires, float(gate))
 
-    def _nothing(self, gang: Gang, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
+    def _nothing(self, pool: RankPool, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
         why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
         finding = Finding(
             "allreduce-slow",
             f"no size was finished within {self.budget:g} s: {why}",
             "give the stage a larger `budget:` or a smaller `min_bytes:`, and look at the links",
         )
-        metrics: dict[str, object] = {"rows": [], "world_size": len(gang.members)}
+        metrics: dict[str, object] = {"rows": [], "world_size": len(pool.members)}
         return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
 
     def _judge(
         self,
-        gang: Gang,
+        pool: RankPool,
         at: Context,
         rows: list[dict[str, Any]],
         stop: Mapping[str, Any] | None,
@@ -163,7 +163,7 @@ class AllReduce(Check):
     ) -> list[Outcome]:
         """Pure. `stop` is the size before which the ranks stopped, and why; `blame` says where the time is lost, if it is slow."""
         last = rows[-1]
-        metrics: dict[str, object] = {"rows": rows, "world_size": len(gang.members)}
+        metrics: dict[str, object] = {"rows": rows, "world_size": len(pool.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}
         metrics["busbw_gbytes"] = last["busbw"]
         stopped = ""
@@ -173,18 +173,18 @@ class AllReduce(Check):
             metrics["stopped_before"] = stop["size"]
         reached = f"busbw {last['busbw']:.3g} GB/s at {bytes_text(last['size'])}"
         gate = self.min_busbw_gbytes
-        if isinstance(gate, float) and len(gang.members) > 1:
+        if isinstance(gate, float) and len(pool.members) > 1:
             metrics["gate_busbw_gbytes"] = gate
         compared = norm.compare(last["busbw"], last["size"]) if norm else None
         if norm:
             metrics |= norm.metrics
-        missed = isinstance(gate, float) and len(gang.members) > 1 and last["busbw"] < gate
+        missed = isinstance(gate, float) and len(pool.members) > 1 and last["busbw"] < gate
         if missed or (gate == AUTO and compared and compared.slow):
             limit = f"the gate of {gate:g} GB/s" if isinstance(gate, float) else "what is normal"
             return slow(at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics)
-        warnings = pauses(rows) if len(gang.members) > 1 else []
+        warnings = pauses(rows) if len(pool.members) > 1 else []
         gated = ""
-        if gate is not None and len(gang.members) == 1:
+        if gate is not None and len(pool.members) == 1:
             warnings.append("one rank sends nothing over a wire: the bandwidth gate was not applied")
         elif isinstance(gate, float):
             gated = f", gate {gate:g} GB/s"
@@ -192,9 +192,9 @@ class AllReduce(Check):
             gated = f", {compared.says}: {compared.normal}"
         elif norm:
             warnings.append(norm.warning(compared, reached))
-        if len(gang.members) == 1:
+        if len(pool.members) == 1:
             reached = f"one rank adds up {bytes_text(last['size'])}, and nothing crosses a wire"
-        ranks = f"{len(gang.members)} rank{'s' if len(gang.members) > 1 else ''}"
+        ranks = f"{len(pool.members)} rank{'s' if len(pool.members) > 1 else ''}"
         proof = f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, {ranks}{stopped}"
         silent = norm.silent if norm else {}
         return [
@@ -284,40 +284,40 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{slowest} (p50 {significant(usual[worst] * 1e3)} ms){others}: {why}"]
 
 
-def expected_seconds(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
+def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
     """How long one iteration of the size at hand should take, by the sizes before or by the gate; None: nobody knows."""
-    size = max(place_of(member.beat)[0] for member in gang.members)
+    size = max(place_of(member.beat)[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
     if isinstance(gate, float) and gate > 0:
-        return _sent_by_one(gang, size) / (gate * 1e9)
+        return _sent_by_one(pool, size) / (gate * 1e9)
     return None
 
 
-def promised_rate(gang: Gang, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
+def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
     """Bytes a second that all ranks together should send in the iteration at hand: what the gate asks for, however much
     more the sizes before may have reached; None: nobody knows."""
     if isinstance(gate, float) and gate > 0:
-        return len(gang.members) * gate * 1e9
-    expected = expected_seconds(gang, rows, gate)
+        return len(pool.members) * gate * 1e9
+    expected = expected_seconds(pool, rows, gate)
     if not expected:
         return None
-    size = max(place_of(member.beat)[0] for member in gang.members)
-    return len(gang.members) * _sent_by_one(gang, size) / expected / BURST
+    size = max(place_of(member.beat)[0] for member in pool.members)
+    return len(pool.members) * _sent_by_one(pool, size) / expected / BURST
 
 
-def _sent_by_one(gang: Gang, size: int) -> float:
+def _sent_by_one(pool: RankPool, size: int) -> float:
     """Bytes that each rank sends in an AllReduce of this size, and what bus bandwidth counts."""
-    ranks = len(gang.members)
+    ranks = len(pool.members)
     return 2 * (ranks - 1) / ranks * size
 
 
-def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
+def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Ranks that received wrong sums, and whose contribution is wrong where that could be located."""
-    wrong = [member for member in gang.members if "wrong" in member.steps]
+    wrong = [member for member in pool.members if "wrong" in member.steps]
     if not wrong:
         return None
-    located = gang.extra.get("located", {}).get("ranks") or []
+    located = pool.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
         f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at {bytes_text(m.steps['wrong']['size'])}; element "
@@ -326,12 +326,12 @@ def wrong_data(gang: Gang, at: Context) -> list[Outcome] | None:
         for m in seen[:8]
     )
     if located:
-        blamed = [gang.members[rank] for rank in located]
+        blamed = [pool.members[rank] for rank in located]
         several = len(located) > 1
         why = (
             f"rank{'s' if several else ''} {', '.join(map(str, located))} contribute{'' if several else 's'} wrong data"
         )
-    elif len(seen) < len(gang.members):
+    elif len(seen) < len(pool.members):
         blamed = seen
         why = f"{', '.join(m.label for m in seen)} received wrong sums, the others the right ones"
     else:

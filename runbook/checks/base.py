@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from runbook.checks.context import Context
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.durations import seconds
-from runbook.load.punctuation import spaced
+from runbook.load.separators import spaced
 from runbook.load.sizes import size_bytes
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.verdict import Outcome

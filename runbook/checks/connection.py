@@ -13,8 +13,8 @@ from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import elsewhere
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, Halt, RankMember, start_gang
 from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
@@ -45,14 +45,14 @@ class Connection(Check):
     stall: float = argument(STALL_S, "seconds", "how long without any progress counts as a stall, for example 5s")
 
     def run(self, at: Context) -> list[Outcome]:
-        gang = start_gang(at.run, at.inventory, at.script)
-        problem = join(gang, at, self.stall)
+        pool = start_pool(at.run, at.inventory, at.script)
+        problem = join(pool, at, self.stall)
         if problem:
             return problem
-        if wrong := wrong_hosts(gang, at) or over_tcp(gang, at):
+        if wrong := wrong_hosts(pool, at) or over_tcp(pool, at):
             return wrong
-        slowest = max(float(member.steps["imported"]["seconds"]) for member in gang.members)
-        world, hosts = len(gang.members), len({at.machine(node.name) for node in at.nodes})
+        slowest = max(float(member.steps["imported"]["seconds"]) for member in pool.members)
+        world, hosts = len(pool.members), len({at.machine(node.name) for node in at.nodes})
         return [
             Outcome.passed(
                 node.name,
@@ -64,13 +64,13 @@ class Connection(Check):
         ]
 
 
-def over_tcp(gang: Gang, at: Context) -> list[Outcome] | None:
+def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Outcomes where the inventory has InfiniBand and NCCL says in a rank's log that it took TCP instead."""
     if at.inventory.infiniband is None or at.inventory.rendezvous.backend != "nccl":
         return None
     found: dict[str, Finding] = {}
-    for member in gang.members:
-        log = Path(log_name(gang, member))
+    for member in pool.members:
+        log = Path(log_name(pool, member))
         lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
         if member.rank.node not in found and (finding := socket_fallback(member.rank.node, lines)):
             found[member.rank.node] = finding
@@ -84,68 +84,68 @@ def over_tcp(gang: Gang, at: Context) -> list[Outcome] | None:
     ]
 
 
-def join(gang: Gang, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
+def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
     """Bring every rank into the process group, unless it is there already; outcomes only when that fails."""
-    if gang.joined:
+    if pool.joined:
         return None
     # Imports may take long and show no progress; a rank that dies meanwhile still ends the wait at once.
-    halt = gang.until("imported", timeout_s=min(at.left_s, IMPORT_TIMEOUT_S), stall_s=lambda: IMPORT_TIMEOUT_S)
-    if halt is None and (wrong := misseated(gang)):
+    halt = pool.until("imported", timeout_s=min(at.left_s, IMPORT_TIMEOUT_S), stall_s=lambda: IMPORT_TIMEOUT_S)
+    if halt is None and (wrong := misnumbered(pool)):
         return wrong
     if halt is None:
-        gang.order({"do": "join"})
+        pool.order({"do": "join"})
 
         def tell(member: RankMember, message: Mapping[str, Any]) -> None:
             if message.get("event") == "step":
                 reason = f" ({message['reason']})" if message.get("reason") else ""
                 at.say(f"rank {member.rank.rank}: {message['step']}{reason}", member.rank.node, member.rank.rank)
 
-        halt = gang.until(
+        halt = pool.until(
             "done",
             timeout_s=at.left_s,
-            stall_s=lambda: stall_s if not led_astray(gang, address(at)) else min(ASTRAY_S, stall_s),
+            stall_s=lambda: stall_s if not led_astray(pool, address(at)) else min(ASTRAY_S, stall_s),
             on_message=tell,
         )
         if halt and halt.kind in ("stalled", "silent"):
-            if proven := kept_apart(gang, at, replace(halt, kind="silent")):
+            if proven := kept_apart(pool, at, replace(halt, kind="silent")):
                 return proven
             patience = max(stall_s, PATIENCE_S[at.inventory.rendezvous.backend])
-            halt = gang.until(
+            halt = pool.until(
                 "done", timeout_s=at.left_s, stall_s=lambda: patience, on_message=tell, silence_s=patience
             )
     if halt is None:
-        gang.joined = True
+        pool.joined = True
         return None
-    return kept_apart(gang, at, halt)
+    return kept_apart(pool, at, halt)
 
 
-def kept_apart(gang: Gang, at: Context, halt: Halt) -> list[Outcome]:
+def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
     """Why the ranks do not get together; where some are only silent or slow yet, nothing but what is proven."""
-    if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(gang, at, proven=halt.kind == "silent")):
+    if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(pool, at, proven=halt.kind == "silent")):
         return outcomes
-    return outcomes_of_halt(gang, halt, "while joining")
+    return outcomes_of_halt(pool, halt, "while joining")
 
 
-def unjoined(gang: Gang, at: Context, *, proven: bool = False) -> list[Outcome] | None:
+def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outcome] | None:
     """Name what keeps the ranks apart, from how far each came; None when a process is stopped or dead instead.
 
     With `proven`, only what was met or measured, and not what merely takes long.
     """
-    gather(gang)
-    if any(process["state"] in "TtDZ" for member in gang.members for process in member.processes):
+    gather(pool)
+    if any(process["state"] in "TtDZ" for member in pool.members for process in member.processes):
         return None
     where = address(at)
-    findings = led_astray(gang, where) or never_came(gang)
+    findings = led_astray(pool, where) or never_came(pool)
     seen = Between()
     if not findings:
-        busy = elsewhere(gang, "while joining")
-        seen = seen if busy else look_between(gang)
+        busy = elsewhere(pool, "while joining")
+        seen = seen if busy else look_between(pool)
         if told := busy or seen.findings:
-            return with_bystanders(gang, {name: list(listed) for name, listed in told.items()})
-    findings = findings or no_names(gang) or unopened(gang, where) or turned_away(gang, where)
+            return with_bystanders(pool, {name: list(listed) for name, listed in told.items()})
+    findings = findings or no_names(pool) or unopened(pool, where) or turned_away(pool, where)
     if seen.blind and not proven:  # whoever could look has seen that the ports are open
-        findings = findings or closed_to_each_other(gang, where)
-    return with_bystanders(gang, {name: [finding] for name, finding in findings.items()}) if findings else None
+        findings = findings or closed_to_each_other(pool, where)
+    return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
 
 
 def address(at: Context) -> str:
@@ -153,9 +153,9 @@ def address(at: Context) -> str:
     return f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
 
 
-def with_bystanders(gang: Gang, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
+def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:
     """The findings by node, and for every other node that its ranks waited."""
-    progress = tuple(f"{member.label}: {member.step}" for member in gang.members[:16])
+    progress = tuple(f"{member.label}: {member.step}" for member in pool.members[:16])
     others = tuple(findings)
     waited = Finding(
         "ranks-missing",
@@ -166,23 +166,23 @@ def with_bystanders(gang: Gang, findings: Mapping[str, list[Finding]]) -> list[O
     )
     return [
         Outcome.failed(node.name, *findings[node.name]) if node.name in findings else Outcome.unknown(node.name, waited)
-        for node in gang.inventory.nodes
+        for node in pool.inventory.nodes
     ]
 
 
-def misseated(gang: Gang) -> list[Outcome] | None:
+def misnumbered(pool: RankPool) -> list[Outcome] | None:
     """Ranks that take themselves for another one, or the job for larger or smaller than it is."""
-    world = len(gang.members)
+    world = len(pool.members)
     found: dict[str, list[Finding]] = {}
-    for member in gang.members:
-        seat = member.steps.get("started", {}).get("seat")
-        if not seat or (seat["rank"] == member.rank.rank and seat["world_size"] == world):
+    for member in pool.members:
+        started_as = member.steps.get("started", {}).get("seat")
+        if not started_as or (started_as["rank"] == member.rank.rank and started_as["world_size"] == world):
             continue
         node = member.rank.node
         name, told, right, cause = (
-            ("RANK", seat["rank"], member.rank.rank, "duplicate-rank")
-            if seat["rank"] != member.rank.rank
-            else ("WORLD_SIZE", seat["world_size"], world, "world-size-mismatch")
+            ("RANK", started_as["rank"], member.rank.rank, "duplicate-rank")
+            if started_as["rank"] != member.rank.rank
+            else ("WORLD_SIZE", started_as["world_size"], world, "world-size-mismatch")
         )
         found.setdefault(node, []).append(
             Finding(
@@ -190,16 +190,16 @@ def misseated(gang: Gang) -> list[Outcome] | None:
                 f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
                 f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc ~/.profile` "
                 "and the Python's sitecustomize may set it as well",
-                (f"{member.label} started with RANK={seat['rank']} WORLD_SIZE={seat['world_size']}",),
+                (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",),
             )
         )
-    return with_bystanders(gang, found) if found else None
+    return with_bystanders(pool, found) if found else None
 
 
-def led_astray(gang: Gang, where: str) -> dict[str, Finding]:
+def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
     """Ranks that dial, or listen, elsewhere than at the rendezvous: `env:` or `activate` may have changed it."""
     found: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
         if "address" in step and (used := f"{step['address']}:{step['port']}") != where:
             verb = "dials" if member.step == "dialling" else "listens at"
@@ -207,24 +207,24 @@ def led_astray(gang: Gang, where: str) -> dict[str, Finding]:
     return found
 
 
-def never_came(gang: Gang) -> dict[str, Finding]:
+def never_came(pool: RankPool) -> dict[str, Finding]:
     """Nodes with a rank that did not get as far as importing torch."""
     found: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         if "imported" not in member.steps:
             found[member.rank.node] = Finding(
                 "ranks-missing",
                 f"{member.label} never came: last step {member.step}",
                 f"see why torch does not load on {member.rank.node}: its log is in the run's folder",
-                gang.lines(member) or ("it printed nothing",),
+                pool.lines(member) or ("it printed nothing",),
             )
     return found
 
 
-def no_names(gang: Gang) -> dict[str, Finding]:
+def no_names(pool: RankPool) -> dict[str, Finding]:
     """Nodes on which torch waits for a name server; it asks also where the rendezvous is a number."""
     found: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         if waiting := member.steps.get("looking-up"):
             found[member.rank.node] = Finding(
                 "name-unresolvable",
@@ -237,26 +237,26 @@ def no_names(gang: Gang) -> dict[str, Finding]:
     return found
 
 
-def unopened(gang: Gang, where: str) -> dict[str, Finding]:
+def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
     """The master's node, where the others dial and rank 0 has not opened the store yet."""
-    first = gang.members[0]
-    if "listening" in first.steps or not any(member.step == "dialling" for member in gang.members):
+    first = pool.members[0]
+    if "listening" in first.steps or not any(member.step == "dialling" for member in pool.members):
         return {}
     finding = Finding(
         "ranks-missing",
         f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
         f"see what it does: on {first.rank.node} `py-spy dump --pid {word(first.steps['started']['pid'])}`, and its stack in the evidence",
-        (*stack_lines([first]), *gang.lines(first)) or ("it printed nothing",),
-        tuple(sorted({m.rank.node for m in gang.members} - {first.rank.node})),
+        (*stack_lines([first]), *pool.lines(first)) or ("it printed nothing",),
+        tuple(sorted({m.rank.node for m in pool.members} - {first.rank.node})),
     )
     return {first.rank.node: finding}
 
 
-def turned_away(gang: Gang, where: str) -> dict[str, Finding]:
+def turned_away(pool: RankPool, where: str) -> dict[str, Finding]:
     """What each rank met when it dialled the master, where no rule explains it."""
-    rendezvous = gang.inventory.rendezvous
+    rendezvous = pool.inventory.rendezvous
     findings: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         if member.step == "dialling":
             reason = str(member.steps["dialling"].get("reason", ""))
             findings.setdefault(
@@ -265,19 +265,19 @@ def turned_away(gang: Gang, where: str) -> dict[str, Finding]:
     return findings
 
 
-def closed_to_each_other(gang: Gang, where: str) -> dict[str, Finding]:
+def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
     """Ranks that all reached the master, and do not come further."""
     findings: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         if "connected" in member.steps and "done" not in member.steps:
-            peers = tuple(sorted({m.rank.node for m in gang.members} - {member.rank.node}))
+            peers = tuple(sorted({m.rank.node for m in pool.members} - {member.rank.node}))
             findings[member.rank.node] = Finding(
                 "data-ports-blocked",
                 f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got as "
                 f"far as '{member.step}'",
                 "ranks talk on ports that the kernel picks (see /proc/sys/net/ipv4/ip_local_port_range): allow TCP between "
                 "the nodes on all ports; the `firewall` check finds the rule",
-                tuple(f"{m.label}: {m.step}" for m in gang.members[:8]),
+                tuple(f"{m.label}: {m.step}" for m in pool.members[:8]),
                 peers,
             )
     return findings
@@ -344,14 +344,14 @@ def _meant(at: Context) -> bool:
     return loopback and here and all(node.connection in ("local", "agent") for node in at.nodes)
 
 
-def wrong_hosts(gang: Gang, at: Context) -> list[Outcome] | None:
+def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
     """The machines that joined must be the inventory's, each its own: a job of one host twice must not pass."""
-    world = gang.extra.get("world")
+    world = pool.extra.get("world")
     if world is None:
         return None
     hosts = world["hosts"]
     found: dict[str, Finding] = {}
-    for member in gang.members:
+    for member in pool.members:
         expected = at.machine(member.rank.node)
         got = hosts[member.rank.rank]
         if got["machine"] != expected:

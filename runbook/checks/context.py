@@ -23,7 +23,7 @@ from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Se
 from runbook.transport.awake import ASKING_WAIT_S
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang
+    from runbook.checks.ranks.pool import RankPool
 
 T = TypeVar("T")
 Facts = dict[str, Any]
@@ -42,7 +42,7 @@ QUIET_S = 2.0
 
 @dataclass
 class Run:
-    """What the stages of one run share. `facts` is what `reach` learned, by node; `gang` the ranks that are up; `attempts` how
+    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up; `attempts` how
     often something was launched, each time with a folder of its own. `tried`: by stage, the causes of the attempts before one that
     goes on with a spare; `leaving`: the nodes for which it comes, and why."""
 
@@ -50,7 +50,7 @@ class Run:
     run_dir: Path
     site: Site
     facts: dict[str, Facts] = field(default_factory=dict)
-    gang: Gang | None = None
+    pool: RankPool | None = None
     attempts: int = 0
     tried: dict[str, list[str]] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Context:
     stage: str
     deadline: float
     say: Callable[..., None]  # say(text, node=None, rank=None, data={})
-    needs_gang: Inventory | None = None  # for `reach`: the nodes on which later stages will start ranks
+    needs_pool: Inventory | None = None  # for `reach`: the nodes on which later stages will start ranks
     script: str = "ranks"
 
     @property

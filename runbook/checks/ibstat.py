@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.checks.infiniband.among import uneven
+from runbook.checks.infiniband.compare import uneven
 from runbook.checks.infiniband.ports import longer_names, matches, named, rate, select
 from runbook.checks.infiniband.roce import gid_findings
 from runbook.launch.environment import hca_expression, network_environment

@@ -15,8 +15,8 @@ from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.normal import link_floor
 from runbook.checks.normal.setting import setting_of
-from runbook.checks.ranks.gang import Gang, Halt, dismiss_gang, start_gang
 from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.folder import write_below
 from runbook.model.units import significant
 from runbook.model.verdict import Finding, Outcome
@@ -47,20 +47,20 @@ class Links(Check):
             raise ValueError("wants `seconds` between 50ms and 60s")
 
     def run(self, at: Context) -> list[Outcome]:
-        gang = start_gang(at.run, at.inventory, at.script)
-        if problem := join(gang, at):
+        pool = start_pool(at.run, at.inventory, at.script)
+        if problem := join(pool, at):
             return problem
         proven: list[Outcome] = []
 
         def go_on(halt: Halt) -> bool:
-            proven.extend(outcomes_of_halt(gang, halt, f"during {at.stage}"))
+            proven.extend(outcomes_of_halt(pool, halt, f"during {at.stage}"))
             return not proven
 
         try:
-            ranks = MeasuringRanks(gang, at, at.left_s - LEFT_S, go_on)
+            ranks = MeasuringRanks(pool, at, at.left_s - LEFT_S, go_on)
             done = look(
                 ranks,
-                gang.members,
+                pool.members,
                 seconds=self.seconds,
                 leaf_of=leaves(at.nodes),
                 every_pair=self.pairs == "all",
@@ -69,24 +69,24 @@ class Links(Check):
                 say=at.say,
             )
         except Halted as error:
-            dismiss_gang(at.run)  # some rank may wait for ever; the next stage starts them anew
+            dismiss_pool(at.run)  # some rank may wait for ever; the next stage starts them anew
             return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
         if done.stopped:
-            dismiss_gang(at.run)
+            dismiss_pool(at.run)
         write_below(at.run.run_dir, "links.csv", data=as_csv(done))
         asked = ask(at)
         wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
-        told = tell(done, gang.members, wires, self._floor(gang, at, wires))
+        told = tell(done, pool.members, wires, self._floor(pool, at, wires))
         return outcomes(at, done, told)
 
-    def _floor(self, gang: Gang, at: Context, wires: Mapping[str, Wires]) -> float | None:
+    def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> float | None:
         """Gbit/s that every node should have in each direction, where somebody or the table of normal numbers says so."""
         if self.min_gbps is not None:
             return self.min_gbps
         if len(wires) < len(at.nodes):
             return None
         promised = at.inventory.infiniband.min_rate_gbps if at.inventory.infiniband else None
-        return link_floor(setting_of(gang, at, wires), promised)
+        return link_floor(setting_of(pool, at, wires), promised)
 
 
 def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:

@@ -22,7 +22,7 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:  # what is for ranks takes a tenth of a second to import: runs without any do without it
-    from runbook.checks.ranks.gang import Gang
+    from runbook.checks.ranks.pool import RankPool
 
 LOGIN_SHARE = 0.75
 """Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
@@ -43,13 +43,13 @@ class Reach(Check):
         at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
         reached = [node for node in at.nodes if node.name in at.run.site.sessions]
         at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
-        gang = None
-        if at.needs_gang is not None and any(node in reached for node in at.needs_gang.nodes):
+        pool = None
+        if at.needs_pool is not None and any(node in reached for node in at.needs_pool.nodes):
             # torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
             # node that was not reached hides nothing about the others.
-            from runbook.checks.ranks.gang import start_gang
+            from runbook.checks.ranks.pool import start_pool
 
-            gang = start_gang(at.run, at.needs_gang, at.script)
+            pool = start_pool(at.run, at.needs_pool, at.script)
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
             facts = at.ask(
@@ -63,22 +63,22 @@ class Reach(Check):
                 at.run.facts[name] = found
         imported: set[str] = set()
         waited = all_sound(gpus) and len(reached) == len(at.nodes)
-        if gang:
+        if pool:
             from runbook.checks.ranks.evidence import gather
 
             at.say("importing torch")
             patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
-            gang.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, gang))
-            late = {member.rank.node for member in gang.members if "imported" not in member.steps}
-            imported = {member.rank.node for member in gang.members} - late
+            pool.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, pool))
+            late = {member.rank.node for member in pool.members if "imported" not in member.steps}
+            imported = {member.rank.node for member in pool.members} - late
         outcomes = [
-            self._node(at, node, facts.get(node.name), compared, gang, imported, gpus, waited) for node in at.nodes
+            self._node(at, node, facts.get(node.name), compared, pool, imported, gpus, waited) for node in at.nodes
         ]
-        if gang is None:
+        if pool is None:
             return outcomes
         from runbook.checks.readiness.torch import compare_versions
 
-        return compare_versions(outcomes, gang)
+        return compare_versions(outcomes, pool)
 
     def _node(
         self,
@@ -86,7 +86,7 @@ class Reach(Check):
         node: Node,
         facts: Facts | Outcome | None,
         clocks: Clocks,
-        gang: Gang | None,
+        pool: RankPool | None,
         imported: set[str],
         gpus: Mapping[str, GpuJudgement],
         waited: bool,
@@ -128,12 +128,12 @@ class Reach(Check):
         python = python_finding(node, session.hello)
         if python is not None:
             findings.append(python)
-        elif at.needs_gang is not None and node in at.needs_gang.nodes and not no_room:
-            torch, unproven = torch_beside_gpus(gang, node, imported, gpus, waited=waited)
+        elif at.needs_pool is not None and node in at.needs_pool.nodes and not no_room:
+            torch, unproven = torch_beside_gpus(pool, node, imported, gpus, waited=waited)
             findings += torch
             unknown += unproven
-            if gang and node.name in imported:
-                step = next(m.steps["imported"] for m in gang.on(node.name) if "imported" in m.steps)
+            if pool and node.name in imported:
+                step = next(m.steps["imported"] for m in pool.on(node.name) if "imported" in m.steps)
                 said = f"Python {step['python']}, torch {step['torch']}, {at.inventory.rendezvous.backend}"
                 metrics |= {"torch": step["torch"], "nccl": step["nccl"], "gpus": step["gpus"], "gpu": step["gpu"]}
         if findings:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.cli.inventory import only_one_here
-from runbook.cli.product import refuse_to_replace
+from runbook.cli.new_file import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import inventory_source
 from runbook.collect.archive import archive_files, packed, write_archive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runbook.cli.product import refuse_to_replace, write_product
+from runbook.cli.new_file import refuse_to_replace, write_product
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import asked, is_asked
 from runbook.load.write import written

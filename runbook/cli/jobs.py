@@ -14,7 +14,7 @@ from runbook.checks.context import Run
 from runbook.cli.inventory import load
 from runbook.engine.runfolder import run_folder
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow import Tell, crew_of, follow, read, supervise
+from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
 from runbook.jobs.known import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.secrets import JobSecrets, job_secrets
@@ -138,19 +138,19 @@ def _state(journal: dict[str, Any]) -> str:
 def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job)
     with run_folder(None, _look_id(job, "logs")) as run_dir:
-        crew = crew_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
+        kept = kept_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
         if not arguments.follow:
-            left = read(crew)
+            left = read(kept)
             _tell_losses(cluster, left)
             return _missing([*left, *job.absent, *job.damaged])
-        stopping, lost = _until_ctrl_c(crew.at.run), list[str]()
+        stopping, lost = _until_ctrl_c(kept.at.run), list[str]()
 
         def on_loss(node: str, error: Unreachable) -> None:
             lost.append(node)
             _unreached(error)
 
         end, left = follow(
-            crew, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
+            kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
         )  # `| head` has enough
         _tell_losses(cluster, [name for name in left if name not in lost])
         if end.kind == "finished" and stopping.is_set() and left:
@@ -163,13 +163,13 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     with run_folder(None, _look_id(job, "attached")) as run_dir:
         known = _secrets_of(cluster, job)
-        crew = crew_of(cluster, job, run_dir, _printer(arguments), known)
-        stopping = _until_ctrl_c(crew.at.run)
+        kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
+        stopping = _until_ctrl_c(kept.at.run)
         grace_s = float(job.about.get("grace_s") or 30.0)
         end, outcomes, left = supervise(
-            crew,
+            kept,
             grace_s=grace_s,
-            watched=lambda: (watch(crew, stopping=stopping.is_set, deadline=math.inf), Stall()),
+            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf), Stall()),
         )
         if end.kind == "stopped":
             stderr.line(
@@ -178,7 +178,7 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
-        stdout.line(f"{job.id} {end.kind}; logs in {crew.logs.folder}")
+        stdout.line(f"{job.id} {end.kind}; logs in {kept.logs.folder}")
         missing = _missing([*left, *job.absent, *job.damaged])
         if end.kind == "finished":
             return missing

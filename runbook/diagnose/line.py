@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runbook.diagnose.abroad import in_english
+from runbook.diagnose.languages import in_english
 from runbook.diagnose.sign import Line
 from runbook.model.numbers import small_number
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from runbook.diagnose.abroad import LITERALS as ABROAD
-from runbook.diagnose.abroad import in_english
+from runbook.diagnose.broken_lines import OPENERS, Whole, may_go_on, unpacked
 from runbook.diagnose.index import Index
+from runbook.diagnose.languages import LITERALS as ABROAD
+from runbook.diagnose.languages import in_english
 from runbook.diagnose.line import LONGEST, SHOWN, read_line, section_of, section_of_path
 from runbook.diagnose.reached import ENDED, TESTS_PASSED, Reached
 from runbook.diagnose.reached import LITERALS as REACHED
 from runbook.diagnose.sign import Hit, Line, Sign
-from runbook.diagnose.whole import OPENERS, Whole, may_go_on, unpacked
 
 SHAPES = 25_000  # remembered
 UNLIKE = 8_000  # of them, after which lines of new shapes are passed over where enough were read in full

@@ -15,7 +15,7 @@ from runbook.checks.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.launch.job import Job, make_job, node_facts
 from runbook.launch.naming import script_names
-from runbook.launch.ranks import narrow, seating
+from runbook.launch.ranks import layout, narrow
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.patterns import select
 from runbook.load.templating import fill, names_used, truth
@@ -33,7 +33,7 @@ FEWEST = 2
 class Choice:
     """What the command line picks from a playbook. Empty collections pick everything.
 
-    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say. `seated` is never
+    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say. `took_over` is never
     picked by hand: launches find it in the middle.
     """
 
@@ -44,7 +44,7 @@ class Choice:
     extra: Mapping[str, object] = field(default_factory=dict)
     without_bad: bool = False
     min_nodes: int | None = None
-    seated: Collection[str] = ()  # spares that have taken somebody's place
+    took_over: Collection[str] = ()  # spares that have taken somebody's place
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,15 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
     return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
 
 
-def plan_with_spares(plan: Plan, gone: Collection[str], seated: Collection[str]) -> Plan:
+def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
     """The same stages where these spares have taken the places of the nodes that are gone, and without all other spares: so the
     checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
     assert plan.whole is not None
     spares = {name for stage in plan.stages for name in stage.spares}
-    left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in seated or n.name not in spares)]
-    return _plan(plan.playbook, plan.whole, replace(plan.choice, seated=tuple(seated)), narrow(plan.inventory, left))
+    left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
+    return _plan(
+        plan.playbook, plan.whole, replace(plan.choice, took_over=tuple(took_over)), narrow(plan.inventory, left)
+    )
 
 
 def _plan(
@@ -159,7 +161,7 @@ def _plan(
         if stage.check == "reach":
             continue  # listed or not, it runs once
         try:
-            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name], choice.seated)
+            planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name], choice.took_over)
             stages.append(_dropping(planned, stage, playbook, choice))
         except FilesWrong as wrong:
             problems.extend(wrong.problems)
@@ -301,9 +303,9 @@ def _planned(
     inventory: Inventory,
     set_above: Mapping[str, object],
     script: str,
-    seated: Collection[str] = (),
+    took_over: Collection[str] = (),
 ) -> PlannedStage:
-    spares = _spares(stage, whole, inventory, seated)
+    spares = _spares(stage, whole, inventory, took_over)
     variables = {**_facts(inventory), **set_above}
     if stage.nodes:
         inventory = narrow(inventory, _of_stage(stage, stage.nodes, whole, inventory))
@@ -315,7 +317,7 @@ def _planned(
     work: Check | Job
     if stage.kind == "launch":
         # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
-        work = make_job(stage, seating(inventory), _facts(inventory), set_above, spares)
+        work = make_job(stage, layout(inventory), _facts(inventory), set_above, spares)
         timeout = stage.timeout_s or math.inf
     else:
         work = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
@@ -334,13 +336,13 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
     return kept
 
 
-def _spares(stage: Stage, whole: Inventory, chosen: Inventory, seated: Collection[str]) -> tuple[str, ...]:
-    """Of a launch, in the order in which they are named: those among the nodes of the run that have no seat yet."""
+def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collection[str]) -> tuple[str, ...]:
+    """Of a launch, in the order in which they are named: those among the nodes of the run that have no place yet."""
     span = stage.launch_spans.get(("spares",), stage.span)
     patterns = cast("Sequence[str]", stage.launch.get("spares", ()))
     named = [node.name for pattern in patterns for node in select(pattern, whole, span)]
     here = {node.name for node in chosen.nodes}
-    return tuple(name for name in dict.fromkeys(named) if name in here and name not in seated)
+    return tuple(name for name in dict.fromkeys(named) if name in here and name not in took_over)
 
 
 def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
@@ -362,15 +364,19 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
             message = f"`expect: stdout:` is no regular expression: {error}"
             raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
     facts = _facts(inventory)
-    seats = seating(inventory).seats.values()
-    of_nodes = {name for seat in seats for name in (*seat.node.vars, *node_facts(seat))} - set_above.keys()
+    by_node = layout(inventory).by_node.values()
+    of_nodes = {
+        name for node_ranks in by_node for name in (*node_ranks.node.vars, *node_facts(node_ranks))
+    } - set_above.keys()
     if not names_used(stage.shell) & of_nodes:
         return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}
     problems: dict[Problem, None] = {}
-    for seat in seats:
+    for node_ranks in by_node:
         try:
-            lines[seat.node.name] = _filled(stage, {**facts, **node_facts(seat), **seat.node.vars, **set_above})
+            lines[node_ranks.node.name] = _filled(
+                stage, {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
+            )
         except FilesWrong as wrong:
             problems.update(dict.fromkeys(wrong.problems))
     if problems:

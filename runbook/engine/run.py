@@ -16,7 +16,7 @@ from pathlib import Path
 import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.checks.context import Context, Run
-from runbook.diagnose.kinship import in_order
+from runbook.diagnose.consequences import in_order
 from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.engine.spares import Spares
@@ -228,10 +228,10 @@ def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:
 
 def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
     """The check in a thread of its own, so that no deadline and no Ctrl-C depends on how it is written."""
-    if run.gang is not None and run.gang.joined and not stage.check.needs_ranks:
-        from runbook.checks.ranks.gang import dismiss_gang
+    if run.pool is not None and run.pool.joined and not stage.check.needs_ranks:
+        from runbook.checks.ranks.pool import dismiss_pool
 
-        dismiss_gang(run)  # joined ranks hold the rendezvous port
+        dismiss_pool(run)  # joined ranks hold the rendezvous port
 
     say = _sayer(stage, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
@@ -260,7 +260,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
             _let_end(future, run, say)
         raise
     if not future.done():
-        run.gang = None  # the late check still uses it; its ranks end with the run
+        run.pool = None  # the late check still uses it; its ranks end with the run
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
@@ -334,8 +334,8 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
             break
         except KeyboardInterrupt:
             continue
-    if run.gang is not None:
-        run.gang.close()
+    if run.pool is not None:
+        run.pool.close()
     unsure = [name for name, result in sorted(results.items()) if isinstance(result, BaseException)]
     left = [name for name, result in sorted(results.items()) if isinstance(result, dict) and result.get("left")]
     parts = []

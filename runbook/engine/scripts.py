@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from runbook.engine.blame import blamed
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.engine.unquotable import blamed
 from runbook.launch.job import Job
 from runbook.launch.launchers import STARTS_ITS_RANKS, CannotLaunch, program_words
 from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
-from runbook.launch.ranks import Seating, seating
-from runbook.launch.recipe import Recipe
-from runbook.launch.render import launch_recipe, ranks_recipe
+from runbook.launch.ranks import RankLayout, layout
+from runbook.launch.render import launch_spec, ranks_spec
 from runbook.launch.script import write
+from runbook.launch.spec import ScriptSpec
 from runbook.load.origins import Origins
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Node
@@ -23,7 +23,7 @@ from runbook.model.inventory import Node
 SCRIPT_MODE = 0o700
 FILE_MODE = 0o600
 
-Seated = tuple[PlannedStage, Seating]
+StageLayout = tuple[PlannedStage, RankLayout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +49,29 @@ class NodeFiles:
 def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
     """The files of every node of the plan. Raises FilesWrong with everything that no script can do or carry."""
     problems: dict[Problem, None] = {}
-    stages: list[Seated] = []
-    whole = seating(plan.inventory)
+    stages: list[StageLayout] = []
+    whole = layout(plan.inventory)
     for stage in plan.stages:
         if not stage.starts_ranks or stage.skip is not None:
             continue
         found = _cannot_start(stage)
         problems.update(dict.fromkeys(found))
         if not found:
-            stages.append((stage, whole if stage.inventory is plan.inventory else seating(stage.inventory)))
+            stages.append((stage, whole if stage.inventory is plan.inventory else layout(stage.inventory)))
     made: list[NodeFiles] = []
     for node in plan.inventory.nodes:
         files: dict[str, ScriptFile] = {}
         launch, takes_command = "", False
-        for recipe, job in _recipes(plan, stages, whole, node):
+        for spec, job in _specs(plan, stages, whole, node):
             try:
-                script = write(recipe, node.shell)
+                script = write(spec, node.shell)
             except CannotQuote as error:
-                problems.update(dict.fromkeys(blamed(error, recipe, node, job, origins)))
+                problems.update(dict.fromkeys(blamed(error, spec, node, job, origins)))
                 continue
             for name, data in script.files.items():
                 files[name] = ScriptFile(data, SCRIPT_MODE) if name == script.name else ScriptFile(data, secret=True)
-            if recipe.name == LAUNCH:
-                launch, takes_command = script.name, recipe.command is None
+            if spec.name == LAUNCH:
+                launch, takes_command = script.name, spec.command is None
             elif job is None:
                 files["rank.py"] = RANK_PROGRAM
         if files and not problems:  # else nothing will be written: only look for more
@@ -84,21 +84,23 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
 RANK_PROGRAM = ScriptFile(resources.files("runbook.node").joinpath("rank.py").read_bytes())
 
 
-def _recipes(plan: Plan, stages: Sequence[Seated], whole: Seating, node: Node) -> Iterator[tuple[Recipe, Job | None]]:
+def _specs(
+    plan: Plan, stages: Sequence[StageLayout], whole: RankLayout, node: Node
+) -> Iterator[tuple[ScriptSpec, Job | None]]:
     """One a stage that starts ranks on the node. The first job's is `launch`; without one that takes any command."""
     launched = False
-    for stage, seats in stages:
-        seat = seats.seats.get(node.name)
-        if seat is None:
+    for stage, by_node in stages:
+        node_ranks = by_node.by_node.get(node.name)
+        if node_ranks is None:
             continue
         if isinstance(stage.work, Job):
             name = stage.script if launched else LAUNCH
-            yield launch_recipe(seats, seat, stage.work, name=name, made_from=plan.sources), stage.work
+            yield launch_spec(by_node, node_ranks, stage.work, name=name, made_from=plan.sources), stage.work
             launched = True
         else:
-            yield ranks_recipe(seats, seat, name=stage.script, made_from=plan.sources), None
+            yield ranks_spec(by_node, node_ranks, name=stage.script, made_from=plan.sources), None
     if not launched and not any(node.name in stage.spares for stage, _ in stages):
-        yield launch_recipe(whole, whole.seats[node.name], None, name=LAUNCH, made_from=plan.sources), None
+        yield launch_spec(whole, whole.by_node[node.name], None, name=LAUNCH, made_from=plan.sources), None
 
 
 def _cannot_start(stage: PlannedStage) -> list[Problem]:

@@ -28,7 +28,7 @@ class Spares:
         self._check = check
         self._say = say
         self._gone: dict[str, str] = {}  # nodes that left, and who came for them, in words
-        self._seated: dict[str, str] = {}  # spares in somebody's place, in words
+        self._took_over: dict[str, str] = {}  # spares in somebody's place, in words
         self._useless: dict[str, str] = {}  # spares that did not pass
 
     def launch(self) -> list[Outcome]:
@@ -48,7 +48,7 @@ class Spares:
 
     def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
         """The plan and the launch without these nodes; None where too few spares are left that pass."""
-        free = [name for name in self._stage.spares if name not in {*self._seated, *self._useless}]
+        free = [name for name in self._stage.spares if name not in {*self._took_over, *self._useless}]
         while len(free) >= len(leaving):
             coming, rest = free[: len(leaving)], free[len(leaving) :]
             self._say(f"{', '.join(coming)} is looked at, to take the place of {', '.join(leaving)}")
@@ -60,7 +60,7 @@ class Spares:
             if found is not None:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
                     self._gone[name] = f"{why}; {spare} took its place"
-                    self._seated[spare] = f"took the place of {name}: {why}"
+                    self._took_over[spare] = f"took the place of {name}: {why}"
                     self._say(f"{spare} takes the place of {name}: {why}", spare, None, {"spare": {"for": name}})
                 return found
             free = [name for name in free if name not in self._useless]
@@ -72,7 +72,7 @@ class Spares:
         """The plan with these spares, after the checks before the launch have passed on all of its nodes. Raises
         NotDroppedError, FilesWrong."""
         may_leave(self._plan, gone)
-        plan = plan_with_spares(self._plan, gone, [*self._seated, *coming])
+        plan = plan_with_spares(self._plan, gone, [*self._took_over, *coming])
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
         self._run.site.each(nodes, self._run.site.reopen, timeout_s=REOPEN_S)
         at = next(number for number, stage in enumerate(plan.stages) if stage.name == self._stage.name)
@@ -99,8 +99,8 @@ class Spares:
             outcome = last.get(name)
             if name in self._gone:
                 outcome = Outcome.skipped(name, f"it was replaced: {self._gone[name]}")
-            elif name in self._seated and outcome is not None:
-                outcome = replace(outcome, warnings=(*outcome.warnings, f"it {self._seated[name]}"))
+            elif name in self._took_over and outcome is not None:
+                outcome = replace(outcome, warnings=(*outcome.warnings, f"it {self._took_over[name]}"))
             elif name in self._useless:
                 outcome = Outcome.skipped(name, f"a spare that could not take over: {self._useless[name]}")
             elif outcome is None:

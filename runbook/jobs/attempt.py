@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
 from runbook.launch.naming import LAUNCH
-from runbook.launch.ranks import Seat, Seating, seating
-from runbook.launch.render import launch_recipe
+from runbook.launch.ranks import NodeRanks, RankLayout, layout
+from runbook.launch.render import launch_spec
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory
 from runbook.node.journal import attempt_folder
@@ -59,7 +59,7 @@ class Attempt:
     serial: int
     token: str
     inventory: Inventory
-    seating: Seating
+    layout: RankLayout
     places: tuple[ProcessSpec, ...]
 
     @property
@@ -76,19 +76,19 @@ class Attempt:
 
     def script(self, node: str, folder: str, made_from: Sequence[str]) -> Script:
         """`folder`: where the attempt's files lie there."""
-        seat = self.seating.seats[node]
-        recipe = launch_recipe(
-            self.seating, seat, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
+        node_ranks = self.layout.by_node[node]
+        spec = launch_spec(
+            self.layout, node_ranks, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
         )
-        return write(recipe, "sh")
+        return write(spec, "sh")
 
 
 def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:
     """The first try of a stage uses the inventory's port, each later one another: the old one may be what failed."""
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
-    seats = seating(inventory)
-    return Attempt(job, number, serial, secrets.token_hex(8), inventory, seats, tuple(_places(job, seats)))
+    by_node = layout(inventory)
+    return Attempt(job, number, serial, secrets.token_hex(8), inventory, by_node, tuple(_places(job, by_node)))
 
 
 def port_of(inventory: Inventory, number: int) -> int:
@@ -101,29 +101,29 @@ def port_of(inventory: Inventory, number: int) -> int:
     return ports[(number - 1) % len(ports)]
 
 
-def _places(job: Job, seats: Seating) -> list[ProcessSpec]:
+def _places(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
     found = []
-    for name, seat in seats.seats.items():
+    for name, node_ranks in by_node.by_node.items():
         if not job.starts_each:
-            ranks = tuple(rank.rank for rank in seat.ranks)
+            ranks = tuple(rank.rank for rank in node_ranks.ranks)
             label = f"ranks-{ranks[0]:05d}-{ranks[-1]:05d}.{name}.launcher"
-            found.append(ProcessSpec(label, name, 0, ranks, tuple(seat.node.gpus), tuple(_each(seat))))
+            found.append(ProcessSpec(label, name, 0, ranks, tuple(node_ranks.node.gpus), tuple(_each(node_ranks))))
         else:
-            found += _each(seat)
+            found += _each(node_ranks)
     return found
 
 
-def _each(seat: Seat) -> list[ProcessSpec]:
+def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
     """One place a rank of the node."""
     return [
         ProcessSpec(
-            rank_name(seat.node.name, rank.rank, rank.local_rank),
-            seat.node.name,
+            rank_name(node_ranks.node.name, rank.rank, rank.local_rank),
+            node_ranks.node.name,
             rank.local_rank,
             (rank.rank,),
             () if rank.device is None else (rank.device,),
         )
-        for rank in seat.ranks
+        for rank in node_ranks.ranks
     ]
 
 
@@ -146,5 +146,7 @@ def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str,
         "port": attempt.port,
         "gpus": [gpu for place in attempt.on(node) for gpu in place.gpus],
         "node": node,
-        "nodes": {name: [rank.rank for rank in seat.ranks] for name, seat in attempt.seating.seats.items()},
+        "nodes": {
+            name: [rank.rank for rank in node_ranks.ranks] for name, node_ranks in attempt.layout.by_node.items()
+        },
     }

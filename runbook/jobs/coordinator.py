@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import OVER, Crew, KeptProcess
+from runbook.jobs.kept import OVER, KeptProcess, KeptProcesses
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
@@ -14,30 +14,30 @@ WAITED = "CoordinationService/RegisterTask"
 """The call in which JAX waits for all processes, as it names it when it gives up."""
 
 
-def never_met(crew: Crew, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
+def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
     """The node to look at and why, where `first` gave up waiting for the others at JAX's coordinator; else None."""
-    if not _waited(crew, first):
+    if not _waited(kept, first):
         return None
-    waited = [member for member in crew.members if _waited(crew, member)]
-    absent = {member.label: how for member in crew.members if member not in waited and (how := _absent(member, frozen))}
+    waited = [member for member in kept.members if _waited(kept, member)]
+    absent = {member.label: how for member in kept.members if member not in waited and (how := _absent(member, frozen))}
     wait = f"after {seconds_text(first.ended - first.started)}" if first.ended and first.started else "in the end"
     if not absent:
-        master = crew.at.inventory.rendezvous.master
+        master = kept.at.inventory.rendezvous.master
         says = f"all came to JAX's coordinator on {master} or tried to, and {first.label} gave up {wait}: not all reached it"
         remedy = "put `- check: port` and `- check: firewall` before the launch: they name what is in the way"
         return first.place.node, Finding("ranks-missing", says, remedy)
-    who = next(member for member in crew.members if member.label in absent)
+    who = next(member for member in kept.members if member.label in absent)
     told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
     says = (
-        f"{told}{more}: {len(waited)} of {len(crew.members)} processes waited at JAX's coordinator, and gave up {wait}"
+        f"{told}{more}: {len(waited)} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
     )
-    remedy = f"see what it did instead: `less {word(crew.logs.folder / who.place.name)}.err`, and `.out`"
+    remedy = f"see what it did instead: `less {word(kept.logs.folder / who.place.name)}.err`, and `.out`"
     return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
 
 
-def _waited(crew: Crew, member: KeptProcess) -> bool:
-    path = crew.logs.folder / f"{member.place.name}.err"
+def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
+    path = kept.logs.folder / f"{member.place.name}.err"
     return path.is_file() and WAITED in path.read_text(errors="replace")[-65536:]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import OVER, Crew
+from runbook.jobs.kept import OVER, KeptProcesses
 from runbook.jobs.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, write_below
@@ -22,33 +22,33 @@ DRAIN_S = 4.0
 DRAIN_MOST_S = 1800.0
 
 
-def freeze(crew: Crew) -> dict[str, Facts]:
+def freeze(kept: KeptProcesses) -> dict[str, Facts]:
     """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after LOOK_S."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
-        alive = {str(m.place.ranks[0]): m.journal["pid"] for m in crew.on(name) if not m.over and m.journal.get("pid")}
-        session = crew.at.run.site.sessions.get(name)
+        alive = {str(m.place.ranks[0]): m.journal["pid"] for m in kept.on(name) if not m.over and m.journal.get("pid")}
+        session = kept.at.run.site.sessions.get(name)
         if session is None or not alive:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            order = {"leaders": alive, "seconds": 0.3, "stacks": crew.stacks.get(name)}
+            order = {"leaders": alive, "seconds": 0.3, "stacks": kept.stacks.get(name)}
             found[name] = session.call("halt", order, timeout_s=LOOK_S)
 
-    _everywhere(crew, look, LOOK_S)
+    _everywhere(kept, look, LOOK_S)
     for name, facts in found.items():
-        text = json.dumps(crew.logs.redactor_of(name).anything(facts), indent=1)
+        text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):
-            write_below(crew.at.run.run_dir, "hang", f"{crew.folder}.{name}.json", data=text)
+            write_below(kept.at.run.run_dir, "hang", f"{kept.folder}.{name}.json", data=text)
     return found
 
 
-def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lambda: False) -> list[str]:
+def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bool] = lambda: False) -> list[str]:
     """Stop every process that lives, on every node that answers. Gives the names of nodes where that is not certain.
 
     `hurry` is asked meanwhile: true cuts the grace short.
     """
-    for member in crew.members:
+    for member in kept.members:
         if member.remote is None or member.gone:
             continue
         with contextlib.suppress(Unreachable):
@@ -56,84 +56,84 @@ def end(crew: Crew, *, grace_s: float, why: str, hurry: Callable[[], bool] = lam
                 member.remote.signal("SIGKILL")
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
-    if crew.members and all(member.remote is None for member in crew.members):
-        _order(crew, {"do": "stop"})
+    if kept.members and all(member.remote is None for member in kept.members):
+        _order(kept, {"do": "stop"})
     deadline = time.monotonic() + grace_s + 6.0
-    while time.monotonic() < deadline and not hurry() and not all(member.gone for member in crew.members):
-        crew.drain(0.1)
-        for name in crew.nodes:
-            session = crew.at.run.site.sessions.get(name)
+    while time.monotonic() < deadline and not hurry() and not all(member.gone for member in kept.members):
+        kept.drain(0.1)
+        for name in kept.nodes:
+            session = kept.at.run.site.sessions.get(name)
             if session is not None and session.lost:
-                crew.lose(name, session.lost)
-    unsure = {name for name in crew.nodes if name not in crew.live_nodes()}
-    gone = {m.place.node for m in crew.members if m.keeper_gone or m.state != OVER or not m.gone}
+                kept.lose(name, session.lost)
+    unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
+    gone = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
-        for name, answer in _order(crew, {"do": "kill"}, gone - unsure).items():
+        for name, answer in _order(kept, {"do": "kill"}, gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)
 
 
-def drain(crew: Crew) -> list[str]:
+def drain(kept: KeptProcesses) -> list[str]:
     """Fetch every log as far as it has been written by now, for as long as it comes and nobody is in a hurry. Gives the names
     of nodes that still have some of it."""
     end = time.monotonic() + DRAIN_MOST_S
 
     def rest(name: str) -> None:
-        session = crew.at.run.site.sessions.get(name)
-        deadline, wanted, here = time.monotonic() + DRAIN_S, None, crew.fetched(name)
+        session = kept.at.run.site.sessions.get(name)
+        deadline, wanted, here = time.monotonic() + DRAIN_S, None, kept.fetched(name)
         while session is not None and not session.lost and time.monotonic() < min(deadline, end):
-            if not fetch(crew, session, name) or crew.at.hurry.is_set():
+            if not fetch(kept, session, name) or kept.at.hurry.is_set():
                 return
             if wanted is None:
-                wanted = crew.fetched(name) + crew.unread[name]  # what comes while we read is another time's
-            if crew.fetched(name) >= wanted:
-                crew.unread[name] = 0
+                wanted = kept.fetched(name) + kept.unread[name]  # what comes while we read is another time's
+            if kept.fetched(name) >= wanted:
+                kept.unread[name] = 0
                 return
-            if crew.fetched(name) > here:
-                deadline, here = time.monotonic() + DRAIN_S, crew.fetched(name)
+            if kept.fetched(name) > here:
+                deadline, here = time.monotonic() + DRAIN_S, kept.fetched(name)
                 time.sleep(NEXT_S)
             else:
                 time.sleep(0.05)
 
-    for name in crew.nodes:
-        crew.unread[name] = 1  # until the node has said that there is nothing
-        crew.seen.pop(name, None)
-    _everywhere(crew, rest, DRAIN_MOST_S, unless=crew.at.hurry.is_set)
-    crew.drain(0.0)
-    crew.logs.close()
-    return [name for name in crew.nodes if crew.unread.get(name)]
+    for name in kept.nodes:
+        kept.unread[name] = 1  # until the node has said that there is nothing
+        kept.seen.pop(name, None)
+    _everywhere(kept, rest, DRAIN_MOST_S, unless=kept.at.hurry.is_set)
+    kept.drain(0.0)
+    kept.logs.close()
+    return [name for name in kept.nodes if kept.unread.get(name)]
 
 
-def clean(crew: Crew, names: Collection[str]) -> None:
+def clean(kept: KeptProcesses, names: Collection[str]) -> None:
     """Remove what the attempts wrote on these nodes: it is all here."""
-    sessions = crew.at.run.site.sessions
+    sessions = kept.at.run.site.sessions
 
     def one(name: str) -> None:
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
             sessions[name].call("job", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
 
-    _everywhere(crew, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
+    _everywhere(kept, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
 
 
-def _order(crew: Crew, order: Facts, names: set[str] | None = None) -> dict[str, object]:
+def _order(kept: KeptProcesses, order: Facts, names: set[str] | None = None) -> dict[str, object]:
     found: dict[str, object] = {}
 
     def one(name: str) -> None:
-        session = crew.at.run.site.sessions.get(name)
+        session = kept.at.run.site.sessions.get(name)
         if session is None:
             return
         try:
-            found[name] = session.call("job", {**order, "folder": crew.folders[name]}, timeout_s=10.0)
+            found[name] = session.call("job", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
         except (Unreachable, ProgramNotStarted, TimeoutError) as error:
             found[name] = error
 
-    _everywhere(crew, one, 12.0, names)
+    _everywhere(kept, one, 12.0, names)
     return found
 
 
 def _everywhere(
-    crew: Crew,
+    kept: KeptProcesses,
     work: Callable[[str], None],
     timeout_s: float,
     names: set[str] | None = None,
@@ -141,7 +141,7 @@ def _everywhere(
     unless: Callable[[], bool] = lambda: False,
 ) -> None:
     """Do this for each node at once, until the time is up or `unless` is true."""
-    chosen = [name for name in crew.folders if names is None or name in names]
+    chosen = [name for name in kept.folders if names is None or name in names]
     pool = ThreadPoolExecutor(max(1, min(64, len(chosen))), thread_name_prefix="job")
     working: Collection[Future[None]] = [pool.submit(work, name) for name in chosen]
     deadline = time.monotonic() + timeout_s

@@ -10,7 +10,7 @@ from pathlib import Path
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.crew import Crew
+from runbook.jobs.kept import KeptProcesses
 from runbook.jobs.known import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import RankLogs
@@ -27,43 +27,43 @@ PATIENCE_S = 60.0
 """How long a node that is reached may tell nothing of a job whose logs are followed."""
 
 
-def crew_of(
+def kept_of(
     cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets, *, goes_on: bool = False
-) -> Crew:
+) -> KeptProcesses:
     """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets. `goes_on`: a part
     of them is there already."""
     run = Run(job.id, run_dir, cluster.site, redactor=secrets.everywhere)
     at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
     logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
-    crew = Crew(at, job.attempt, job.places, logs)
-    crew.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in crew.nodes}
-    crew.offsets = {name: cluster.site.sessions[name].clock() for name in crew.folders if name in cluster.site.sessions}
+    kept = KeptProcesses(at, job.attempt, job.places, logs)
+    kept.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in kept.nodes}
+    kept.offsets = {name: cluster.site.sessions[name].clock() for name in kept.folders if name in cluster.site.sessions}
     by_name = {journal["name"]: journal for journal in job.processes}
-    for member in crew.members:
-        crew.learn(member, by_name[member.place.name])
+    for member in kept.members:
+        kept.learn(member, by_name[member.place.name])
         member.keeper_gone = member.state != "ended" and not by_name[member.place.name]["keeper_lives"]
-    return crew
+    return kept
 
 
-def read(crew: Crew) -> list[str]:
+def read(kept: KeptProcesses) -> list[str]:
     """All that was written so far; names of nodes that did not tell all of theirs."""
-    return ending.drain(crew)
+    return ending.drain(kept)
 
 
 def follow(
-    crew: Crew, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
+    kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:
     """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did not tell
     all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are followed on."""
-    with Fetching(crew, patience_s=PATIENCE_S):
-        end = watch(crew, stopping=stopping, deadline=math.inf, on_loss=on_loss)
+    with Fetching(kept, patience_s=PATIENCE_S):
+        end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
-    return end, ending.drain(crew) if end.kind != "stopped" else []
+    return end, ending.drain(kept) if end.kind != "stopped" else []
 
 
 def supervise(
-    crew: Crew,
+    kept: KeptProcesses,
     *,
     grace_s: float,
     watched: Callable[[], tuple[WatchEnd, Stall]],
@@ -71,14 +71,14 @@ def supervise(
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
     """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say why it
     failed, none where it did not."""
-    with Fetching(crew):
+    with Fetching(kept):
         end, stall = watched()
         if end.kind not in ("failed", "stalled"):
-            return end, [], ending.drain(crew) if end.kind == "finished" else []
-        frozen = ending.freeze(crew) if end.kind == "failed" else {}
+            return end, [], ending.drain(kept) if end.kind == "finished" else []
+        frozen = ending.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else "the training made no steps any more"
-        ending.end(crew, grace_s=grace_s, why=why, hurry=hurry)
-    left = ending.drain(crew)
+        ending.end(kept, grace_s=grace_s, why=why, hurry=hurry)
+    left = ending.drain(kept)
     if end.kind == "stalled":
-        return end, outcomes_of_stall(crew, stall.findings, stall.seconds), left
-    return end, judge_attempt(crew, end, frozen), left
+        return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
+    return end, judge_attempt(kept, end, frozen), left

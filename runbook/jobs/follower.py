@@ -17,8 +17,8 @@ from pathlib import Path
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.crew import Crew
-from runbook.jobs.follow import crew_of, supervise
+from runbook.jobs.follow import kept_of, supervise
+from runbook.jobs.kept import KeptProcesses
 from runbook.jobs.known import Cluster, KnownJob, serial_of
 from runbook.jobs.launch import Stall, Try, judge_retry
 from runbook.jobs.logs import RankLogs
@@ -136,7 +136,7 @@ class Follower:
         Raises Unreachable, FilesWrong."""
         job = cluster.job(self._id)
         self._say_silent(cluster, job)
-        crew, tried = self._crew(cluster, job)
+        kept, tried = self._kept(cluster, job)
         lost = dict.fromkeys(job.absent, time.monotonic())
 
         def on_loss(node: str, error: Unreachable) -> None:
@@ -149,30 +149,30 @@ class Follower:
         def watched() -> tuple[WatchEnd, Stall]:
             if tried is not None:
                 return tried.watch(math.inf, enough, on_loss)
-            return watch(crew, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
+            return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
 
         grace_s = float(job.about.get("grace_s") or 30.0)
-        end, outcomes, left = supervise(crew, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
+        end, outcomes, left = supervise(kept, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
         if end.kind == "stopped" or self._leaving.is_set():
             return None
         if end.kind == "stalled":
             self._stalled = outcomes  # once they are ended they look as if somebody had stopped them
         outcomes = self._stalled or outcomes
-        stopped = end.kind == "failed" and not self._stalled and _stopped(crew)
+        stopped = end.kind == "failed" and not self._stalled and _stopped(kept)
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
             return None
         if not outcomes or stopped:
-            outcomes = _outcomes_of_end(crew, stopped, serial_of(job.attempt))
-        self._say("", None, None, {"ends": {"number": serial_of(job.attempt), "processes": crew.ends()}})
+            outcomes = _outcomes_of_end(kept, stopped, serial_of(job.attempt))
+        self._say("", None, None, {"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
         outcomes = [by_node.get(name) or _untold(name, silent_s) for name in job.nodes]
-        after_s = None if stopped or self._ending() else self._judge_retry(crew, job, outcomes)
+        after_s = None if stopped or self._ending() else self._judge_retry(kept, job, outcomes)
         if after_s is None and not left and not lost:
             clean(cluster, job)
         return outcomes, after_s
 
-    def _crew(self, cluster: Cluster, job: KnownJob) -> tuple[Crew, Try | None]:
+    def _kept(self, cluster: Cluster, job: KnownJob) -> tuple[KeptProcesses, Try | None]:
         """The job's latest attempt. Its logs are those of the look before, which are here already."""
         if job.attempt != self._attempt:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
@@ -182,24 +182,24 @@ class Follower:
             if self._try is not None:
                 self._try.heard(place, stream, lines)
 
-        crew = crew_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
-        crew.logs = self._logs = self._logs or crew.logs
+        kept = kept_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
+        kept.logs = self._logs = self._logs or kept.logs
         launched = self._launched
         if launched is None:
-            return crew, None
-        crew.at = replace(crew.at, say=self._say)
+            return kept, None
+        kept.at = replace(kept.at, say=self._say)
         if self._try is None:
-            self._try = Try(crew.at, self._attempt_of(launched))
+            self._try = Try(kept.at, self._attempt_of(launched))
         if launched.job.watch is not None and launched.job.watch.stacks:
-            crew.stacks = {name: f"{folder}/{STACKS}" for name, folder in crew.folders.items()}
-        self._try.go_on_with(crew)
-        return crew, self._try
+            kept.stacks = {name: f"{folder}/{STACKS}" for name, folder in kept.folders.items()}
+        self._try.go_on_with(kept)
+        return kept, self._try
 
     def _attempt_of(self, launched: Launched) -> Attempt:
         before = [folder for folder in launched.causes if serial_of(folder) < self._serial]
         return make_attempt(launched.job, launched.inventory, len(before) + 1, self._serial)
 
-    def _judge_retry(self, crew: Crew, job: KnownJob, outcomes: list[Outcome]) -> float | None:
+    def _judge_retry(self, kept: KeptProcesses, job: KnownJob, outcomes: list[Outcome]) -> float | None:
         """The seconds until the next attempt, None for none; `outcomes` get the reason."""
         launched = self._launched
         if launched is None:
@@ -207,7 +207,7 @@ class Follower:
         earlier = sorted((folder for folder in launched.causes if folder != job.attempt), key=serial_of)
         causes = [launched.causes[folder] for folder in earlier]
         outcomes[:], after_s = judge_retry(
-            replace(crew.at, say=self._say), self._attempt_of(launched), outcomes, causes, stalled=bool(self._stalled)
+            replace(kept.at, say=self._say), self._attempt_of(launched), outcomes, causes, stalled=bool(self._stalled)
         )
         if after_s is not None:
             launched.causes[job.attempt] = causes[-1]
@@ -269,24 +269,24 @@ def _left(outcomes: Sequence[Outcome]) -> bool:
     return any("job" in outcome.metrics for outcome in outcomes)
 
 
-def _outcomes_of_end(crew: Crew, stopped: bool, number: int) -> list[Outcome]:
+def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
     """Of a job that ended well, or was stopped."""
     if stopped:
-        logs = (f"logs: {crew.logs.folder}",)
+        logs = (f"logs: {kept.logs.folder}",)
         why = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
-        return [Outcome.unknown(name, why) for name in crew.nodes]
-    times = [(member.started, member.ended) for member in crew.members]
+        return [Outcome.unknown(name, why) for name in kept.nodes]
+    times = [(member.started, member.ended) for member in kept.members]
     seconds = max(ended or 0.0 for _, ended in times) - min(started or 0.0 for started, _ in times)
-    ranks = sum(len(member.place.ranks) for member in crew.members)
+    ranks = sum(len(member.place.ranks) for member in kept.members)
     again = f", at attempt {number}" if number > 1 else ""
     proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{again}"
     metrics = {"attempts": number, "seconds": round(seconds, 3)}
-    return [Outcome.passed(name, proof, metrics=metrics) for name in crew.nodes]
+    return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 
 
-def _stopped(crew: Crew) -> bool:
+def _stopped(kept: KeptProcesses) -> bool:
     """Whether those that did not end well were told to, by `runbook stop`."""
-    failed = [member for member in crew.members if member.failed and not member.lost]
+    failed = [member for member in kept.members if member.failed and not member.lost]
     return bool(failed) and all(str(member.journal.get("why") or "").startswith("signal") for member in failed)
 
 

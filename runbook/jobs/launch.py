@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import OF_THE_NODE
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
-from runbook.checks.ranks.gang import dismiss_gang
+from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.crew import Crew
+from runbook.jobs.kept import KeptProcesses
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.prepare import AFTER_S, READY_S, prepare
 from runbook.jobs.progress import StepProgress
@@ -61,7 +61,7 @@ class Launch(Check):
         ]
 
     def _attempts(self, at: Context) -> list[Outcome]:
-        dismiss_gang(at.run)  # its ranks hold the port and the GPUs
+        dismiss_pool(at.run)  # its ranks hold the port and the GPUs
         causes = at.run.tried.pop(at.stage, [])
         while True:
             at.run.attempts += 1
@@ -150,18 +150,18 @@ class Try:
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
         self._raised = Raised(self._job.grace_s) if self._job.launcher == "jax" else None
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
-        self.go_on_with(Crew(at, attempt.folder, attempt.places, logs))
+        self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
         self._pace_told = time.monotonic()
 
-    def go_on_with(self, crew: Crew) -> None:
+    def go_on_with(self, kept: KeptProcesses) -> None:
         """The processes of this attempt, as somebody who looked for them on the nodes found them."""
-        self._crew = crew
-        self._members = {member.place.name: member for member in crew.members}
-        crew.steps = self._steps
+        self._kept = kept
+        self._members = {member.place.name: member for member in kept.members}
+        kept.steps = self._steps
 
     def run(self) -> list[Outcome]:
         """With what was noticed on the nodes besides."""
@@ -175,56 +175,56 @@ class Try:
         ]
 
     def _run(self) -> list[Outcome]:
-        crew, at = self._crew, self._at
+        kept, at = self._kept, self._at
         at.say(
-            f"attempt {self._attempt.number}: preparing {len(crew.nodes)} node{'s' * (len(crew.nodes) != 1)}, port {self._attempt.port}",
+            f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port {self._attempt.port}",
             None,
             None,
             {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
         )
         ready_s = self._job.start_timeout_s or READY_S
-        if problems := prepare(crew, self._attempt, ready_s=ready_s, facts=self._about()):
-            if any(member.remote for member in crew.members):  # else nothing was started that could be waited for
-                ending.end(crew, grace_s=0.0, why="not every node was ready")
-            self._clean(crew.nodes)
-            return [problems.get(name) or _not_started(name, problems) for name in crew.nodes]
+        if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
+            if any(member.remote for member in kept.members):  # else nothing was started that could be waited for
+                ending.end(kept, grace_s=0.0, why="not every node was ready")
+            self._clean(kept.nodes)
+            return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
         try:
-            measure_clocks(crew)
+            measure_clocks(kept)
         except Unreachable as error:
-            ending.end(crew, grace_s=0.0, why="a node was lost before the start")
+            ending.end(kept, grace_s=0.0, why="a node was lost before the start")
             lost = Finding(error.cause, error.says, error.remedy, error.evidence)
-            return [Outcome.unknown(name, lost) for name in crew.nodes]
+            return [Outcome.unknown(name, lost) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
-        with Fetching(crew), self._readings():
-            self._skew = commit(crew) if self._job.barrier == "controller" else running(crew, ready_s + 15.0)
+        with Fetching(kept), self._readings():
+            self._skew = commit(kept) if self._job.barrier == "controller" else running(kept, ready_s + 15.0)
             if self._skew:
-                says = f"all {len(crew.members)} processes started {self._skew} of each other"
+                says = f"all {len(kept.members)} processes started {self._skew} of each other"
                 at.say(says, None, None, {"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
             end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
-            frozen = ending.freeze(crew) if end.kind in ("failed", "late") else {}
-            if end.kind != "finished" or not all(member.gone for member in crew.members):
-                unsure = ending.end(crew, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
-        left = sorted({*ending.drain(crew), *unsure})
-        self._clean([name for name in crew.nodes if name not in left])
+            frozen = ending.freeze(kept) if end.kind in ("failed", "late") else {}
+            if end.kind != "finished" or not all(member.gone for member in kept.members):
+                unsure = ending.end(kept, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
+        left = sorted({*ending.drain(kept), *unsure})
+        self._clean([name for name in kept.nodes if name not in left])
         for name in left:
-            at.say(f"a part of the logs is still on {name}: {crew.folders[name]}", name)
+            at.say(f"a part of the logs is still on {name}: {kept.folders[name]}", name)
         if end.kind == "failed":
-            return judge_attempt(crew, end, frozen)
+            return judge_attempt(kept, end, frozen)
         if end.kind == "stalled":
             self.stalled = True
-            return outcomes_of_stall(crew, stall.findings, stall.seconds)
-        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in crew.nodes]
+            return outcomes_of_stall(kept, stall.findings, stall.seconds)
+        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
         """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven broken."""
-        site, live = self._at.run.site, self._crew.live_nodes()
+        site, live = self._at.run.site, self._kept.live_nodes()
         silent = {
             name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
-            for name in self._crew.nodes
+            for name in self._kept.nodes
             if name not in live
         }
         lost = {name: error.says if error else f"{name} is not reached" for name, error in silent.items()}
@@ -239,7 +239,7 @@ class Try:
 
     def say_ends(self) -> None:
         """For reports."""
-        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._crew.ends()}})
+        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
 
     def watch(
         self,
@@ -252,23 +252,23 @@ class Try:
         progress, job = self._progress, self._job
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         if progress is None or job.watch is None:
-            return watch(self._crew, stopping=stopping, deadline=deadline, on_loss=on_loss), Stall()
+            return watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss), Stall()
         progress.begin()
 
         def stalled() -> bool:
             self._say_pace(progress)
-            return progress.stalled_s() is not None and not any(member.lost for member in self._crew.members)
+            return progress.stalled_s() is not None and not any(member.lost for member in self._kept.members)
 
         while True:
-            end = watch(self._crew, stopping=stopping, deadline=deadline, on_loss=on_loss, stalled=stalled)
+            end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, stalled=stalled)
             if end.kind != "stalled":
                 return end, Stall()
             self._at.say("no step for too long: looking at every rank")
-            frozen = ending.freeze(self._crew)
+            frozen = ending.freeze(self._kept)
             seconds = progress.stalled_s()
             if seconds is None:
                 continue  # it went on meanwhile
-            found = judge_stall(self._crew, progress, frozen)
+            found = judge_stall(self._kept, progress, frozen)
             progress.stall_told()
             if job.watch.on_stall != "report":
                 return end, Stall(found, seconds)
@@ -292,9 +292,9 @@ class Try:
         """A detached job is left alone, and nobody is there to be told."""
         if self._job.watch is None or self._job.detach:
             return contextlib.nullcontext()
-        readings = Readings(self._crew, self._warn, self._say_unread)
+        readings = Readings(self._kept, self._warn, self._say_unread)
         if self._progress:
-            readings.then = Slowness(self._crew, self._progress.paces, readings, self._warn, self._at.say).look
+            readings.then = Slowness(self._kept, self._progress.paces, readings, self._warn, self._at.say).look
         return readings
 
     def _warn(self, node: str, finding: Finding) -> None:
@@ -316,26 +316,26 @@ class Try:
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
-            self._progress.told(steps, {m.place.name: m.place.rank for m in self._crew.on(node)})
+            self._progress.told(steps, {m.place.name: m.place.rank for m in self._kept.on(node)})
 
     def _clean(self, names: Collection[str]) -> None:
         """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
         if not self._at.run.site.keep:
-            ending.clean(self._crew, names)
+            ending.clean(self._kept, names)
 
     def _make_files(self) -> None:
         """Every process has its files from the start: an empty one says that nothing was written."""
-        voices = [voice for member in self._crew.members for voice in member.place.voices]
-        self._crew.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
+        voices = [voice for member in self._kept.members for voice in member.place.voices]
+        self._kept.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
 
     def _about(self) -> Facts:
         run = self._at.run
         return {"job": run.run_id, "run_dir": str(run.run_dir), "began": time.time(), "made_from": list(run.made_from)}
 
     def _finished(self, left: list[str]) -> list[Outcome]:
-        crew, number = self._crew, self._attempt.number
-        seconds = max(m.ended or 0.0 for m in crew.members) - min(m.started or 0.0 for m in crew.members)
-        ranks = sum(len(member.place.ranks) for member in crew.members)
+        kept, number = self._kept, self._attempt.number
+        seconds = max(m.ended or 0.0 for m in kept.members) - min(m.started or 0.0 for m in kept.members)
+        ranks = sum(len(member.place.ranks) for member in kept.members)
         proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
         metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
@@ -345,10 +345,10 @@ class Try:
                 metrics=metrics,
                 warnings=[
                     *(f"stalled once: {says}" for says in self._stalls),
-                    *([f"a part of the logs is still on {name}: {crew.folders[name]}"] if name in left else []),
+                    *([f"a part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
                 ],
             )
-            for name in crew.nodes
+            for name in kept.nodes
         ]
 
     def _detached(self) -> list[Outcome]:
@@ -356,21 +356,21 @@ class Try:
         connection that ends is no reason to end a job that is to outlive it."""
         job = self._at.run.run_id
         proof = (
-            f"{sum(len(m.place.ranks) for m in self._crew.members)} ranks run by themselves now{self._details()}; "
+            f"{sum(len(m.place.ranks) for m in self._kept.members)} ranks run by themselves now{self._details()}; "
             f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
-        lost = {member.place.node: member.lost for member in self._crew.members if member.lost}
+        lost = {member.place.node: member.lost for member in self._kept.members if member.lost}
         return [
             Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
             if (why := lost.get(name))
             else Outcome.passed(name, proof, metrics=metrics)
-            for name in self._crew.nodes
+            for name in self._kept.nodes
         ]
 
     def _only_lost(self, end: WatchEnd) -> bool:
         """Whether nothing failed but the connection to a node."""
-        failed = [member for member in self._crew.members if member.failed]
+        failed = [member for member in self._kept.members if member.failed]
         return end.kind == "failed" and all(member.lost for member in failed)
 
     def _details(self) -> str:
@@ -378,14 +378,14 @@ class Try:
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
     def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
-        logs = (f"logs: {self._crew.logs.folder}",)
+        logs = (f"logs: {self._kept.logs.folder}",)
         if end.kind == "stopped":
             finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
             return Outcome.unknown(name, finding)
-        lived = len([member for member in self._crew.members if member.journal.get("why")])
+        lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = Finding(
             "insufficient-evidence",
-            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._crew.members)} processes lived, and "
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, and "
             "were ended",
             "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
             logs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.jobs.crew import Crew, KeptProcess
+from runbook.jobs.kept import KeptProcess, KeptProcesses
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
@@ -15,12 +15,12 @@ def failed_to_meet(member: KeptProcess) -> bool:
     return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
 
 
-def why_not_met(crew: Crew, first: KeptProcess) -> tuple[str, Finding]:
+def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     """The node that is to blame, and what is wrong with it. `first` waited in vain."""
-    waiting = {name: _who_waits(crew, name) for name in crew.nodes}
-    owner = next(member for member in crew.members if 0 in member.place.ranks)
+    waiting = {name: _who_waits(kept, name) for name in kept.nodes}
+    owner = next(member for member in kept.members if 0 in member.place.ranks)
     met = _met(waiting[owner.place.node])
-    absent = [name for name in crew.nodes if name not in met]
+    absent = [name for name in kept.nodes if name not in met]
     for name in absent or [first.place.node]:
         member = waiting[name]
         folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
@@ -53,9 +53,9 @@ def why_not_met(crew: Crew, first: KeptProcess) -> tuple[str, Finding]:
     )
 
 
-def _who_waits(crew: Crew, node: str) -> KeptProcess:
+def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
     """The process of a node that puts down its name."""
-    return crew.on(node)[0]
+    return kept.on(node)[0]
 
 
 def _met(member: KeptProcess) -> list[str]:

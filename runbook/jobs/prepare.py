@@ -8,10 +8,10 @@ from importlib import resources
 
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.names import gloo_announces, own_name_finding
-from runbook.checks.network.seen import Observations
+from runbook.checks.network.observed import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
-from runbook.jobs.crew import Crew, KeptProcess, wait_for
+from runbook.jobs.kept import KeptProcess, KeptProcesses, wait_for
 from runbook.launch.environment import network_environment
 from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
@@ -33,14 +33,14 @@ READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
 
 
-def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
+def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
     """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word, or at the barrier.
 
     `facts` are written down on every node for whoever comes later.
     """
-    at = crew.at
-    nodes = [at.inventory.node(name) for name in crew.nodes]
-    answers = at.run.site.each(nodes, lambda node: _node(crew, attempt, node, facts), timeout_s=ready_s)
+    at = kept.at
+    nodes = [at.inventory.node(name) for name in kept.nodes]
+    answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
     problems: dict[str, Outcome] = {}
     told: dict[str, Facts] = {}
     for name, answer in answers.items():
@@ -62,17 +62,17 @@ def prepare(crew: Crew, attempt: Attempt, *, ready_s: float, facts: Facts) -> di
     if problems:
         return problems
     for node in nodes:
-        for member in crew.on(node.name):
-            _keeper(crew, attempt, node, member, ready_s)
-    wait_for(crew, lambda: all(m.state != "none" or m.over for m in crew.members), ready_s)
-    absent = {m.place.node for m in crew.members if m.state == "none"}
-    return {name: _absent(crew, name, ready_s) for name in crew.nodes if name in absent}
+        for member in kept.on(node.name):
+            _keeper(kept, attempt, node, member, ready_s)
+    wait_for(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
+    absent = {m.place.node for m in kept.members if m.state == "none"}
+    return {name: _absent(kept, name, ready_s) for name in kept.nodes if name in absent}
 
 
-def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
-    session = crew.at.session(node)
+def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
+    session = kept.at.session(node)
     folder = f"{session.folder}/{attempt.folder}"
-    crew.folders[node.name] = folder
+    kept.folders[node.name] = folder
     program = attempt.job.programs[node.name]
     files = [
         word if word.startswith(("/", "~")) else f"{program.workdir or folder}/{word}"
@@ -86,12 +86,12 @@ def _node(crew: Crew, attempt: Attempt, node: Node, facts: Facts) -> Facts:
         "hash": files,
     }
     answer = session.call("job", order, timeout_s=15.0)
-    script = attempt.script(node.name, folder, crew.at.run.made_from)
+    script = attempt.script(node.name, folder, kept.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
     if attempt.job.watch is not None and attempt.job.watch.stacks:
         session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
-        crew.stacks[node.name] = f"{folder}/{STACKS}"
+        kept.stacks[node.name] = f"{folder}/{STACKS}"
     session.push_program("owned")
     session.push_program("keeper")
     return {**answer, "script": script.name}
@@ -210,14 +210,14 @@ def dials(other: Address, mine: Address) -> bool:
     return True  # gloo connects no two families
 
 
-def _keeper(crew: Crew, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
-    session, job, place = crew.at.session(node), attempt.job, member.place
-    script = f"{crew.folders[node.name]}/{LAUNCH}.sh"
+def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
+    session, job, place = kept.at.session(node), attempt.job, member.place
+    script = f"{kept.folders[node.name]}/{LAUNCH}.sh"
     order = {
         "argv": ["/bin/sh", script, *([str(place.local_rank)] if job.starts_each else [])],
-        "folder": crew.folders[node.name],
+        "folder": kept.folders[node.name],
         "name": place.name,
-        "job": crew.at.run.run_id,
+        "job": kept.at.run.run_id,
         "attempt": attempt.serial,
         "node": node.name,
         "ranks": list(place.ranks),
@@ -226,37 +226,37 @@ def _keeper(crew: Crew, attempt: Attempt, node: Node, member: KeptProcess, ready
         "grace_s": job.grace_s,
         "detached": job.detach,
         "each": [one.name for one in place.each],
-        "logs": f"{crew.folders[node.name]}/{BY_LAUNCHER}",
-        "stacks": crew.stacks.get(node.name),
-        "barrier": _barrier(crew, attempt, node, place, ready_s) if job.barrier == "file" else None,
+        "logs": f"{kept.folders[node.name]}/{BY_LAUNCHER}",
+        "stacks": kept.stacks.get(node.name),
+        "barrier": _barrier(kept, attempt, node, place, ready_s) if job.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
     member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
         says=answers.KEEPER,
-        on_message=lambda message: crew.news.put((member, message)),
-        on_end=lambda: crew.news.put((member, None)),
+        on_message=lambda message: kept.news.put((member, message)),
+        on_end=lambda: kept.news.put((member, None)),
         grace_s=job.grace_s + AFTER_S,
         spared=job.detach,
     )
 
 
-def _barrier(crew: Crew, attempt: Attempt, node: Node, place: ProcessSpec, ready_s: float) -> Facts:
+def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSpec, ready_s: float) -> Facts:
     """Where the nodes meet by themselves: a folder that is new for every attempt."""
     shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
     return {
-        "folder": f"{shared}/{crew.at.run.run_id}.{attempt.folder}.{attempt.token}",
+        "folder": f"{shared}/{kept.at.run.run_id}.{attempt.folder}.{attempt.token}",
         "token": attempt.token,
         "node": node.name,
-        "nodes": list(crew.nodes),
+        "nodes": list(kept.nodes),
         "first": place is attempt.on(node.name)[0],
         "owner": 0 in place.ranks,
         "timeout_s": ready_s,
     }
 
 
-def _absent(crew: Crew, node: str, ready_s: float) -> Outcome:
-    members = [m for m in crew.on(node) if m.state == "none"]
+def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
+    members = [m for m in kept.on(node) if m.state == "none"]
     said = [m.remote.error.text for m in members if m.remote and m.remote.error]
     return Outcome.failed(
         node,

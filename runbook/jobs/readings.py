@@ -8,7 +8,7 @@ from collections.abc import Callable
 from runbook.checks.bandwidth.wires import interfaces_of
 from runbook.checks.context import Facts, no_answer
 from runbook.jobs.counters import not_read, rises
-from runbook.jobs.crew import Crew
+from runbook.jobs.kept import KeptProcesses
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -24,11 +24,13 @@ class Readings:
     """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What rose is told
     when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
-    def __init__(self, crew: Crew, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, kept: KeptProcesses, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]
+    ) -> None:
         """`unread` is told of a node what was not read, once."""
         self.then: Callable[[], None] = lambda: None
         """What is done after each reading but the first and the last."""
-        self._crew = crew
+        self._kept = kept
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
@@ -50,7 +52,7 @@ class Readings:
     def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._thread.join(LEAVE_S)
-        if not self._crew.at.hurry.is_set():
+        if not self._kept.at.hurry.is_set():
             self.read()
 
     def _read_on(self) -> None:
@@ -60,8 +62,8 @@ class Readings:
 
     def read(self) -> None:
         """Ask every node that is reached."""
-        nodes = [self._crew.at.inventory.node(name) for name in self._crew.live_nodes()]
-        for name, answer in self._crew.at.run.site.each(nodes, self._ask, timeout_s=ANSWER_S).items():
+        nodes = [self._kept.at.inventory.node(name) for name in self._kept.live_nodes()]
+        for name, answer in self._kept.at.run.site.each(nodes, self._ask, timeout_s=ANSWER_S).items():
             with self._lock:
                 if isinstance(answer, BaseException):
                     self._say_unread(name, no_answer(name, "counters", answer).findings[0].says)
@@ -70,16 +72,16 @@ class Readings:
 
     def _gpus(self, name: str) -> list[int]:
         """Those that are asked for on a node."""
-        mine = sorted({gpu for member in self._crew.on(name) for gpu in member.place.gpus})
+        mine = sorted({gpu for member in self._kept.on(name) for gpu in member.place.gpus})
         return [] if name in self._without_gpus else mine
 
     def _pid(self, name: str) -> int | None:
         """Of a process of the job there; None before it has any."""
-        pids = [member.journal.get("pid") for member in self._crew.on(name) if not member.over]
+        pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
     def _ask(self, node: Node) -> Facts:
-        at = self._crew.at
+        at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
             "gpus": self._gpus(node.name),

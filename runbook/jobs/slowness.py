@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import Crew
+from runbook.jobs.kept import KeptProcesses
 from runbook.jobs.pace import Paces, Slower
 from runbook.jobs.readings import Readings
 from runbook.jobs.slowed import EVERY_S, LOOKS, Late, Waits, Why, judge, late, pace_text, reasons, waits
@@ -25,13 +25,13 @@ class Slowness:
 
     def __init__(
         self,
-        crew: Crew,
+        kept: KeptProcesses,
         paces: Paces,
         readings: Readings,
         tell: Callable[[str, Finding], None],
         say: Callable[[str], None],
     ) -> None:
-        self._crew = crew
+        self._kept = kept
         self._paces = paces
         self._readings = readings
         self._tell = tell
@@ -49,7 +49,7 @@ class Slowness:
         found = self._late(by_stack=False)
         if found is not None or slower is not None:
             found = self._late(by_stack=True)
-        if any(member.over for member in self._crew.members):
+        if any(member.over for member in self._kept.members):
             return  # the others do not wait for it any more, or for nothing else
         self._say_what(slower, found)
 
@@ -59,7 +59,7 @@ class Slowness:
         return due
 
     def _say_what(self, slower: Slower | None, found: Late | None) -> None:
-        why = {name: self._why(name) for name in self._crew.nodes}
+        why = {name: self._why(name) for name in self._kept.nodes}
         findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]])
         self._told = bool(findings) or slower is not None
         for node, finding in findings.items():
@@ -74,27 +74,27 @@ class Slowness:
 
     def _late(self, *, by_stack: bool) -> Late | None:
         """None also where a rank has a GPU, for which it waits as for another rank."""
-        crew = self._crew
-        if any(member.place.gpus for member in crew.members):
+        kept = self._kept
+        if any(member.place.gpus for member in kept.members):
             return None
-        nodes = [crew.at.inventory.node(name) for name in crew.live_nodes()]
+        nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
         def ask(node: Node) -> Facts:
-            leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in crew.on(node.name) if not m.over}
+            leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
                 "looks": LOOKS,
                 "every_s": EVERY_S,
-                "stacks": crew.stacks.get(node.name) if by_stack else None,
+                "stacks": kept.stacks.get(node.name) if by_stack else None,
             }
-            return crew.at.session(node).call("standing", order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call("standing", order, timeout_s=ANSWER_S)
 
         self._seen = seen = []
-        for name, answer in crew.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
+        for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
             told = answer["ranks"] if isinstance(answer, dict) else {}
             self._busy[name] = answer["busy"] if isinstance(answer, dict) else []
-            for rank in (rank for member in crew.on(name) for rank in member.place.ranks):
+            for rank in (rank for member in kept.on(name) for rank in member.place.ranks):
                 one = told.get(str(rank), {"states": "", "stacks": []})
                 label = f"rank {rank} on {name}"
                 seen.append(waits(name, label, one["states"], one["stacks"], by_stack=by_stack))
-        return late(seen) if len(nodes) == len(crew.nodes) else None
+        return late(seen) if len(nodes) == len(kept.nodes) else None

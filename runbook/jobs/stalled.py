@@ -14,7 +14,7 @@ from typing import Any
 
 from runbook.checks.context import Facts
 from runbook.checks.ranks.words import rank_stopped
-from runbook.jobs.crew import Crew, KeptProcess
+from runbook.jobs.kept import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
@@ -104,14 +104,14 @@ class Standing:
         return [f"{self.label} is in:", *(f"  {frame}" for frame in self.frames[:MOST_FRAMES])] if self.frames else []
 
 
-def judge_stall(crew: Crew, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
+def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
     """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
     pace = progress.pace()
     since = f"no step for {seconds_text(pace.age_s)}, after step {pace.step:,}" if pace else "no step so far"
-    standing = list(_standing(crew, frozen))
+    standing = list(_standing(kept, frozen))
     if found := accused(standing, since):
         return found
-    blind = sorted(set(crew.nodes) - frozen.keys())
+    blind = sorted(set(kept.nodes) - frozen.keys())
     evidence = [line for one in standing[:2] for line in one.shown()]
     evidence += [f"{name} could not be looked at" for name in blind[:4]]
     asked = [one for one in standing if one.frames]
@@ -131,7 +131,7 @@ def judge_stall(crew: Crew, progress: StepProgress, frozen: Mapping[str, Facts])
             "see what the ranks do: `py-spy dump --pid PID` on the nodes, RUN_DIR/hang; a longer `stall:` where steps may take so long",
             (*_states(standing), *evidence),
         )
-    return {name: [finding] for name in crew.nodes}
+    return {name: [finding] for name in kept.nodes}
 
 
 def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
@@ -139,13 +139,13 @@ def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]
     return _asleep(standing, since) or _elsewhere(standing, since)
 
 
-def outcomes_of_stall(crew: Crew, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
+def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
     names = ", ".join(sorted(found))
     waited = Finding(
         "peer-died", f"its ranks were ended because of {names}", f"mend {names} first", (), tuple(sorted(found))
     )
-    logs = f"logs: {crew.logs.folder}"
+    logs = f"logs: {kept.logs.folder}"
     return [
         Outcome.failed(
             name,
@@ -154,12 +154,12 @@ def outcomes_of_stall(crew: Crew, found: Mapping[str, Sequence[Finding]], stalle
         )
         if name in found
         else Outcome.unknown(name, waited)
-        for name in crew.nodes
+        for name in kept.nodes
     ]
 
 
-def _standing(crew: Crew, frozen: Mapping[str, Facts]) -> Iterator[Standing]:
-    for member in crew.members:
+def _standing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[Standing]:
+    for member in kept.members:
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
         if seen is None:
             continue

@@ -14,7 +14,7 @@ from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.coordinator import never_met
-from runbook.jobs.crew import Crew, KeptProcess
+from runbook.jobs.kept import KeptProcess, KeptProcesses
 from runbook.jobs.launcher import failed_worker, first_of_launchers
 from runbook.jobs.meeting import failed_to_meet, why_not_met
 from runbook.jobs.watch import WatchEnd
@@ -28,23 +28,23 @@ NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal fram
 """Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
 
 
-def judge_attempt(crew: Crew, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
+def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
     """One outcome a node: the guilty one fails, of the others nothing was proven."""
     first = end.first
     assert first is not None
-    first = first_of_launchers(crew, first, [member for member in crew.members if member.failed])
-    first = _killed_beside(crew, first) or first
-    node, finding = first.place.node, _finding(crew, first, frozen)
+    first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
+    first = _killed_beside(kept, first) or first
+    node, finding = first.place.node, _finding(kept, first, frozen)
     if failed_to_meet(first):
-        node, finding = why_not_met(crew, first)
-    elif (told := _by_logs(crew, first)) and _says_more(told, finding, first):
-        node, finding = _told(crew, told, first, finding)
-    elif first.gave_up is None and (met := never_met(crew, first, frozen)):
+        node, finding = why_not_met(kept, first)
+    elif (told := _by_logs(kept, first)) and _says_more(told, finding, first):
+        node, finding = _told(kept, told, first, finding)
+    elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
-    finding = replace(finding, evidence=(*finding.evidence, *_collateral(crew, first), f"logs: {crew.logs.folder}"))
+    finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
     waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
     outcomes = []
-    for name in crew.nodes:
+    for name in kept.nodes:
         if name == node:
             outcomes.append(
                 Outcome.unknown(name, finding)
@@ -56,18 +56,18 @@ def judge_attempt(crew: Crew, end: WatchEnd, frozen: Mapping[str, Facts]) -> lis
     return outcomes
 
 
-def _killed_beside(crew: Crew, first: KeptProcess) -> KeptProcess | None:
+def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
     """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
 
     Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
     been ended, and whoever had been killed before that is known, however late the news came."""
-    if not first.raised or "".join(_tail(crew, first.place)[-1:]).startswith(tuple(MISTAKES)):
+    if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
-    killed = [member for member in crew.members if member.killed]
+    killed = [member for member in kept.members if member.killed]
     return min(killed, key=lambda member: member.ended or 0.0, default=None)
 
 
-def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
+def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
     """What can be said of how it ended, without its logs."""
     node = member.place.node
     if member.lost is not None:
@@ -77,11 +77,11 @@ def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Fi
         return Finding(
             "program-error",
             f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}",
-            f"read its log: `less {word(_log(crew, member.place))}`; end the process where it raises (`os._exit(1)`): then nobody waits",
-            _tail(crew, member.place),
+            f"read its log: `less {word(_log(kept, member.place))}`; end the process where it raises (`os._exit(1)`): then nobody waits",
+            _tail(kept, member.place),
         )
     if member.stop is not None:
-        return _stopped(crew, member, member.stop)
+        return _stopped(kept, member, member.stop)
     if member.keeper_gone:
         return Finding(
             "terminated-from-outside",
@@ -90,8 +90,8 @@ def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Fi
         )
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
-        place, code = failed_worker(crew, member) or (place, code)
-    tail = _tail(crew, place)
+        place, code = failed_worker(kept, member) or (place, code)
+    tail = _tail(kept, place)
     if code is None:
         why = str(member.journal.get("why") or "it was never started")
         says = f"{member.label} ended before it was started: {why}"
@@ -103,14 +103,14 @@ def _finding(crew: Crew, member: KeptProcess, frozen: Mapping[str, Facts]) -> Fi
         return Finding(
             "program-error",
             f"{place.label} exited with code {code} after {_ran(member)}: {said}",
-            f"read its log: `less {word(_log(crew, place))}`",
+            f"read its log: `less {word(_log(kept, place))}`",
             tail,
         )
-    return _by_signal(crew, place, -code, _ran(member), tail, frozen)
+    return _by_signal(kept, place, -code, _ran(member), tail, frozen)
 
 
 def _by_signal(
-    crew: Crew, place: ProcessSpec, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+    kept: KeptProcesses, place: ProcessSpec, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
 ) -> Finding:
     node = place.node
     try:
@@ -142,15 +142,15 @@ def _by_signal(
     return Finding(
         "rank-crashed" if crashed else "rank-killed",
         says.format("crashed" if crashed else "was ended by a signal"),
-        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(crew, place))}`",
+        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(kept, place))}`",
         tail,
     )
 
 
-def _stopped(crew: Crew, member: KeptProcess, said: Mapping[str, object]) -> Finding:
+def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
     """Why the launch script stopped before it started the program."""
-    node = crew.at.inventory.node(member.place.node)
-    event, tail = str(said["event"]), _tail(crew, member.place)
+    node = kept.at.inventory.node(member.place.node)
+    event, tail = str(said["event"]), _tail(kept, member.place)
     if event == "activation-failed":
         return Finding(
             "activation-failed",
@@ -174,15 +174,15 @@ def _stopped(crew: Crew, member: KeptProcess, said: Mapping[str, object]) -> Fin
     )
 
 
-def _by_logs(crew: Crew, first: KeptProcess) -> Cause | None:
+def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     """What the logs of all processes together tell, where that is more than that something failed."""
     from runbook.diagnose.catalogue import scanner  # takes a moment: only for a job that failed
 
     scan = scanner()
-    for member in sorted(crew.members, key=lambda member: member is not first):
+    for member in sorted(kept.members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
             for end in ("err", "out"):
-                path = crew.logs.folder / f"{place.name}.{end}"
+                path = kept.logs.folder / f"{place.name}.{end}"
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
@@ -201,19 +201,19 @@ def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
     return finding.cause != told.cause
 
 
-def _told(crew: Crew, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
-    node = told.node if told.node in crew.nodes else None
+def _told(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+    node = told.node if told.node in kept.nodes else None
     if node is None and told.rank is not None:
-        node = next((m.place.node for m in crew.members if told.rank in m.place.ranks), None)
+        node = next((m.place.node for m in kept.members if told.rank in m.place.ranks), None)
     lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in told.evidence[:6])
     remedy = told.remedy or f"runbook explain {told.cause}"
     return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
 
 
-def _collateral(crew: Crew, first: KeptProcess) -> list[str]:
+def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
     """How the others ended: only because of the first."""
     lines = []
-    for member in crew.members:
+    for member in kept.members:
         if member is first or not member.failed or member.state != "ended":
             continue
         after = f" {seconds_text(max(0.0, member.ended - first.ended))} later" if member.ended and first.ended else ""
@@ -222,10 +222,10 @@ def _collateral(crew: Crew, first: KeptProcess) -> list[str]:
     return lines[:8]
 
 
-def _tail(crew: Crew, place: ProcessSpec) -> tuple[str, ...]:
+def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that it wrote, errors before ordinary output."""
     for end in ("err", "out"):
-        path = crew.logs.folder / f"{place.name}.{end}"
+        path = kept.logs.folder / f"{place.name}.{end}"
         if path.is_file():
             lines = [
                 line
@@ -237,8 +237,8 @@ def _tail(crew: Crew, place: ProcessSpec) -> tuple[str, ...]:
     return ()
 
 
-def _log(crew: Crew, place: ProcessSpec) -> Path:
-    return crew.logs.folder / f"{place.name}.err"
+def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
+    return kept.logs.folder / f"{place.name}.err"
 
 
 def _ran(member: KeptProcess) -> str:

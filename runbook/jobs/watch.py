@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
-from runbook.jobs.crew import OVER, Crew, KeptProcess
+from runbook.jobs.kept import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 
@@ -39,18 +39,18 @@ class WatchEnd:
 
 
 class Fetching:
-    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the crew, lines to its logs.
+    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the kept processes, lines to its logs.
 
     A node that has answered nothing for `patience_s` is lost.
     """
 
-    def __init__(self, crew: Crew, *, patience_s: float = math.inf) -> None:
-        self._crew = crew
+    def __init__(self, kept: KeptProcesses, *, patience_s: float = math.inf) -> None:
+        self._kept = kept
         self._patience_s = patience_s
         self._ending = threading.Event()
         self._threads = [
             threading.Thread(target=self._fetch, args=(name,), name=f"fetch {name}", daemon=True)
-            for name in crew.folders
+            for name in kept.folders
         ]
 
     def __enter__(self) -> Fetching:
@@ -60,23 +60,23 @@ class Fetching:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        deadline = time.monotonic() + (0.0 if self._crew.at.hurry.is_set() else LEAVE_S)
+        deadline = time.monotonic() + (0.0 if self._kept.at.hurry.is_set() else LEAVE_S)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _fetch(self, name: str) -> None:
         looked, told = 0.0, time.monotonic()
         while not self._ending.is_set():
-            session = self._crew.at.run.site.sessions.get(name)
+            session = self._kept.at.run.site.sessions.get(name)
             if session is None or session.lost:
                 return
             look = time.monotonic() - looked > LOOK_S
             looked = time.monotonic() if look else looked
-            if fetch(self._crew, session, name, wait_s=WAIT_S, look=look):
+            if fetch(self._kept, session, name, wait_s=WAIT_S, look=look):
                 told = time.monotonic()
             elif (silent_s := time.monotonic() - told) > self._patience_s:
                 session.disbelieve(_silent(name, silent_s))
-            self._ending.wait(NEXT_S if self._crew.unread.get(name) else POLL_S)
+            self._ending.wait(NEXT_S if self._kept.unread.get(name) else POLL_S)
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
@@ -87,49 +87,49 @@ def _silent(name: str, seconds: float) -> Unreachable:
     )
 
 
-def fetch(crew: Crew, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
-    """Ask one node for news; whether it answered. How much more it has is in the crew's `unread`."""
+def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
+    """Ask one node for news; whether it answered. How much more it has is in the kept processes's `unread`."""
     at = {
-        f"{voice.name}.{end}": crew.logs.at(f"{voice.name}.{end}")
-        for member in crew.on(name)
+        f"{voice.name}.{end}": kept.logs.at(f"{voice.name}.{end}")
+        for member in kept.on(name)
         for voice in member.place.voices
         for end in ("out", "err")
     }
     order = {
-        "do": "watch", "folder": crew.folders[name], "at": at, "seen": crew.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
+        "do": "watch", "folder": kept.folders[name], "at": at, "seen": kept.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
     }  # fmt: skip
     try:
         answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
-        if all(member.remote is None for member in crew.on(name)):
+        if all(member.remote is None for member in kept.on(name)):
             session.disbelieve(
                 error
             )  # nothing else tells of its processes, and nobody would ever learn that they ended
         return False
     except (ProgramNotStarted, TimeoutError):
         return False
-    take(crew, name, answer, at)
+    take(kept, name, answer, at)
     return True
 
 
-def take(crew: Crew, name: str, answer: Facts, at: Mapping[str, int]) -> None:
+def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """What a node answered to somebody who had its files up to `at`."""
-    crew.seen[name] = answer["seen"]
-    crew.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
-    members = {member.place.name: member for member in crew.on(name)}
+    kept.seen[name] = answer["seen"]
+    kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
+    members = {member.place.name: member for member in kept.on(name)}
     voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
     for file, data in answer["read"].items():
         if voice := voices.get(file.rpartition(".")[0]):
-            crew.logs.take(voice, file, data, at.get(file, 0))
+            kept.logs.take(voice, file, data, at.get(file, 0))
     ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
-    crew.unread[name] = sum(max(0, size - crew.logs.at(file)) for file, size in ours.items())
+    kept.unread[name] = sum(max(0, size - kept.logs.at(file)) for file, size in ours.items())
     for journal in {str(journal["name"]): journal for journal in answer["kept"]}.values():
         if member := members.get(str(journal["name"])):
-            crew.news.put((member, {**journal, "event": "kept"}))
+            kept.news.put((member, {**journal, "event": "kept"}))
 
 
 def watch(
-    crew: Crew,
+    kept: KeptProcesses,
     *,
     stopping: Callable[[], bool],
     deadline: float,
@@ -142,18 +142,18 @@ def watch(
     """
     told: set[str] = set()
     bad_since: float | None = None
-    settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in crew.members) else SETTLE_S
+    settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
     while True:
-        crew.drain(0.1)
+        kept.drain(0.1)
         now = time.monotonic()
-        for name in crew.nodes:
-            session = crew.at.run.site.sessions.get(name)
+        for name in kept.nodes:
+            session = kept.at.run.site.sessions.get(name)
             if session is not None and session.lost:
-                crew.lose(name, session.lost)
-                if on_loss and name not in told and any(member.lost for member in crew.on(name)):
+                kept.lose(name, session.lost)
+                if on_loss and name not in told and any(member.lost for member in kept.on(name)):
                     told.add(name)
                     on_loss(name, session.lost)
-        judged = [member for member in crew.members if not (on_loss and member.lost)]
+        judged = [member for member in kept.members if not (on_loss and member.lost)]
         if all(member.state == OVER and member.code == 0 for member in judged):
             return WatchEnd("finished")
         if any(member.failed for member in judged):

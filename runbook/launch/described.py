@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.launch.environment import node_environment
-from runbook.launch.ranks import seating
+from runbook.launch.ranks import layout
 from runbook.model.inventory import EnvValue, Inventory, Node
 from runbook.model.redact import GONE
 from runbook.model.secret import Secret
@@ -15,10 +15,10 @@ def described(inventory: Inventory) -> dict[str, object]:
 
     A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
     """
-    seats = seating(inventory)
+    by_node = layout(inventory)
     told = {
-        name: {variable: _shown(variable, value) for variable, value in node_environment(seats, seat).items()}
-        for name, seat in seats.seats.items()
+        name: {variable: _shown(variable, value) for variable, value in node_environment(by_node, node_ranks).items()}
+        for name, node_ranks in by_node.by_node.items()
     }
     first = next(iter(told.values()), {})
     common = {
@@ -29,22 +29,22 @@ def described(inventory: Inventory) -> dict[str, object]:
     return {
         "name": inventory.name,
         "master": inventory.rendezvous.master,
-        "address": seats.address,
+        "address": by_node.address,
         "port": inventory.rendezvous.port,
         "backend": inventory.rendezvous.backend,
-        "world_size": seats.world_size,
+        "world_size": by_node.world_size,
         "ports": [list(range_) for range_ in inventory.network.ports],
         "env": common,
         "nodes": [
             {
                 "name": name,
-                **_facts(seat.node),
-                "first_rank": seat.ranks[0].rank,
-                "ranks": len(seat.ranks),
-                "devices": sorted(seat.node.gpus),
+                **_facts(node_ranks.node),
+                "first_rank": node_ranks.ranks[0].rank,
+                "ranks": len(node_ranks.ranks),
+                "devices": sorted(node_ranks.node.gpus),
                 "env": {key: value for key, value in told[name].items() if key not in common},
             }
-            for name, seat in seats.seats.items()
+            for name, node_ranks in by_node.by_node.items()
         ],
     }
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runbook.launch.ranks import Rank, Seat, Seating
+from runbook.launch.ranks import NodeRanks, Rank, RankLayout
 from runbook.model.inventory import EnvValue, Inventory, Node
 
 
-def node_environment(seating: Seating, seat: Seat) -> dict[str, EnvValue]:
+def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, EnvValue]:
     """Variables that all ranks of a node share; weakest first: derived from the inventory, its `env`, the node's."""
-    node = seat.node
+    node = node_ranks.node
     derived: dict[str, EnvValue] = {
-        "MASTER_ADDR": seating.address,
-        "MASTER_PORT": str(seating.inventory.rendezvous.port),
-        "WORLD_SIZE": str(seating.world_size),
-        "LOCAL_WORLD_SIZE": str(len(seat.ranks)),
-        "NODE_RANK": str(seat.node_rank),
-        "GROUP_RANK": str(seat.node_rank),
-        "RUNBOOK_BACKEND": seating.inventory.rendezvous.backend,
+        "MASTER_ADDR": layout.address,
+        "MASTER_PORT": str(layout.inventory.rendezvous.port),
+        "WORLD_SIZE": str(layout.world_size),
+        "LOCAL_WORLD_SIZE": str(len(node_ranks.ranks)),
+        "NODE_RANK": str(node_ranks.node_rank),
+        "GROUP_RANK": str(node_ranks.node_rank),
+        "RUNBOOK_BACKEND": layout.inventory.rendezvous.backend,
     }
     if node.gpus:
         derived["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in sorted(node.gpus))
-    if len(seat.ranks) > 1:
+    if len(node_ranks.ranks) > 1:
         # As torchrun does: several processes with a thread per core each would fight over the cores.
         derived["OMP_NUM_THREADS"] = "1"
-    return {**derived, **network_environment(seating.inventory, node)}
+    return {**derived, **network_environment(layout.inventory, node)}
 
 
 def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.launch.launchers import STARTS_ITS_RANKS
-from runbook.launch.ranks import Seat, Seating
+from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.load.templating import as_text, fill, is_template, names_used
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
@@ -63,22 +63,22 @@ class Job:
         return self.stage.launch_spans.get(place, self.stage.span)
 
 
-def node_facts(seat: Seat) -> dict[str, object]:
+def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
     """What templates may say about the node they are filled for."""
     return {
-        "node": seat.node.name,
-        "address": seat.node.address,
-        "python": seat.node.interpreter,
-        "node_rank": seat.node_rank,
-        "first_rank": seat.ranks[0].rank,
-        "ranks_here": len(seat.ranks),
-        "gpus_here": len(seat.node.gpus),
+        "node": node_ranks.node.name,
+        "address": node_ranks.node.address,
+        "python": node_ranks.node.interpreter,
+        "node_rank": node_ranks.node_rank,
+        "first_rank": node_ranks.ranks[0].rank,
+        "ranks_here": len(node_ranks.ranks),
+        "gpus_here": len(node_ranks.node.gpus),
     }
 
 
 def make_job(
     stage: Stage,
-    seating: Seating,
+    layout: RankLayout,
     facts: Mapping[str, object],
     set_above: Mapping[str, object],
     spares: tuple[str, ...] = (),
@@ -90,7 +90,7 @@ def make_job(
     """
     given: Mapping[str, Any] = stage.launch
     blank = JobProgram(tuple(given["command"]), given["env"], given["workdir"])
-    programs = _Filling(stage, blank).programs(seating, facts, set_above)
+    programs = _Filling(stage, blank).programs(layout, facts, set_above)
     return Job(
         stage,
         given["launcher"],
@@ -124,24 +124,26 @@ class _Filling:
         self._problems: dict[Problem, list[str]] = {}
 
     def programs(
-        self, seating: Seating, facts: Mapping[str, object], set_above: Mapping[str, object]
+        self, layout: RankLayout, facts: Mapping[str, object], set_above: Mapping[str, object]
     ) -> dict[str, JobProgram]:
         templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
-        seats = list(seating.seats.values())
-        of_nodes = {name for seat in seats for name in (*seat.node.vars, *node_facts(seat))} - set_above.keys()
+        by_node = list(layout.by_node.values())
+        of_nodes = {
+            name for node_ranks in by_node for name in (*node_ranks.node.vars, *node_facts(node_ranks))
+        } - set_above.keys()
         own = {place: text for place, text in templates.items() if names_used(text) & of_nodes}
-        first = {**facts, **node_facts(seats[0]), **seats[0].node.vars, **set_above}
+        first = {**facts, **node_facts(by_node[0]), **by_node[0].node.vars, **set_above}
         shared = self._filled({place: text for place, text in templates.items() if place not in own}, first, "")
         same = _put(self._blank, shared)
         made: dict[str, JobProgram] = {}
-        for seat in seats:
+        for node_ranks in by_node:
             if not own:
-                made[seat.node.name] = same
+                made[node_ranks.node.name] = same
                 continue
-            variables = {**facts, **node_facts(seat), **seat.node.vars, **set_above}
-            made[seat.node.name] = _put(same, self._filled(own, variables, seat.node.name))
+            variables = {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
+            made[node_ranks.node.name] = _put(same, self._filled(own, variables, node_ranks.node.name))
         if self._problems:
-            raise FilesWrong([_on(problem, nodes, len(seats)) for problem, nodes in self._problems.items()])
+            raise FilesWrong([_on(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()])
         return made
 
     def _filled(self, texts: Mapping[Place, str], variables: Mapping[str, object], node: str) -> dict[Place, str]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runbook.launch.environment import rank_environment
-from runbook.launch.ranks import Seat, Seating
-from runbook.launch.recipe import ScriptProcess
+from runbook.launch.ranks import NodeRanks, RankLayout
+from runbook.launch.spec import ScriptProcess
 from runbook.model.inventory import EnvValue
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
@@ -40,13 +40,13 @@ class Start:
 
 def start(
     launcher: str,
-    seating: Seating,
-    seat: Seat,
+    layout: RankLayout,
+    node_ranks: NodeRanks,
     environment: Mapping[str, EnvValue],
     command: tuple[str, ...] | None,
     logs: str | None = None,
 ) -> Start:
-    """How `launcher` starts `command` on the node of `seat`. Raises CannotLaunch.
+    """How `launcher` starts `command` on the node of `node_ranks`. Raises CannotLaunch.
 
     `logs` is a folder for the output of the ranks, where the launcher starts them.
     """
@@ -54,23 +54,23 @@ def start(
         if command is None:
             raise CannotLaunch(f"{launcher} needs to know the command")
         kept = {key: value for key, value in environment.items() if key not in _SET_BY_TORCHRUN}
-        options = _launcher_words(launcher, seating, seat, environment, command, logs)
+        options = _launcher_words(launcher, layout, node_ranks, environment, command, logs)
         words = (*options, *program_words(launcher, command))
         return Start(kept, (ScriptProcess(0),), words, (*_SET_BY_TORCHRUN, _UNEVEN))
     if command is not None and command[0].endswith(".py"):
-        command = (seat.node.interpreter, *command)
-    elif command is not None and command[0] in _ANY_PYTHON and seat.node.python not in _ANY_PYTHON:
-        command = (seat.node.python, *command[1:])  # the one that the inventory names, which `reach` has proved
-    processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in seat.ranks)
+        command = (node_ranks.node.interpreter, *command)
+    elif command is not None and command[0] in _ANY_PYTHON and node_ranks.node.python not in _ANY_PYTHON:
+        command = (node_ranks.node.python, *command[1:])  # the one that the inventory names, which `reach` has proved
+    processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks)
     if launcher == "jax":
-        environment, processes = _jax(seating, seat, environment, processes)
+        environment, processes = _jax(layout, node_ranks, environment, processes)
     return Start(environment, processes, command, ())
 
 
 def _launcher_words(
     launcher: str,
-    seating: Seating,
-    seat: Seat,
+    layout: RankLayout,
+    node_ranks: NodeRanks,
     environment: Mapping[str, EnvValue],
     command: tuple[str, ...],
     logs: str | None,
@@ -80,16 +80,16 @@ def _launcher_words(
     # Releases before torch 2 know the underscores only, and torch.distributed.launch is for what was written then.
     module, dash = ("torch.distributed.run", "-") if launcher == "torchrun" else ("torch.distributed.launch", "_")
     options = {
-        "nnodes": str(len(seating.seats)),
-        "nproc-per-node": str(len(seat.ranks)),
-        "node-rank": str(seat.node_rank),
-        "master-addr": _plain(environment.get("MASTER_ADDR"), seating.address),
-        "master-port": _plain(environment.get("MASTER_PORT"), str(seating.inventory.rendezvous.port)),
+        "nnodes": str(len(layout.by_node)),
+        "nproc-per-node": str(len(node_ranks.ranks)),
+        "node-rank": str(node_ranks.node_rank),
+        "master-addr": _plain(environment.get("MASTER_ADDR"), layout.address),
+        "master-port": _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port)),
     }
     if logs is not None:
         options |= {"log-dir": logs, "redirects": "3"}  # both streams into files
     words = [f"--{name.replace('-', dash)}={value}" for name, value in options.items()]
-    return (named or seat.node.interpreter, "-m", module, *words)
+    return (named or node_ranks.node.interpreter, "-m", module, *words)
 
 
 def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -118,16 +118,16 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _jax(
-    seating: Seating, seat: Seat, environment: Mapping[str, EnvValue], processes: tuple[ScriptProcess, ...]
+    layout: RankLayout, node_ranks: NodeRanks, environment: Mapping[str, EnvValue], processes: tuple[ScriptProcess, ...]
 ) -> tuple[Mapping[str, EnvValue], tuple[ScriptProcess, ...]]:
     """jax.distributed reads the coordinator and its own devices; the program passes it RANK and WORLD_SIZE itself.
 
     CUDA_VISIBLE_DEVICES already renumbers the node's GPUs from 0, and JAX counts among these.
     """
-    address = _plain(environment.get("MASTER_ADDR"), seating.address)
-    port = _plain(environment.get("MASTER_PORT"), str(seating.inventory.rendezvous.port))
+    address = _plain(environment.get("MASTER_ADDR"), layout.address)
+    port = _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port))
     coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    if seat.node.gpus:
+    if node_ranks.node.gpus:
         processes = tuple(
             ScriptProcess(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})
             for one in processes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.launch.stops import CODES
+from runbook.launch.exits import CODES
 
 PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "

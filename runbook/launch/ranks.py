@@ -22,7 +22,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class NodeRanks:
     """One node's place in the job, and the ranks that run there."""
 
     node: Node
@@ -31,33 +31,33 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
-    """Every node's seat by its name, in rank order: worked out once, because a seat depends on all nodes before it."""
+class RankLayout:
+    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before it."""
 
     inventory: Inventory
     world_size: int
-    seats: Mapping[str, Seat]
+    by_node: Mapping[str, NodeRanks]
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """Every rank of the job, in order."""
-        return tuple(rank for seat in self.seats.values() for rank in seat.ranks)
+        return tuple(rank for node_ranks in self.by_node.values() for rank in node_ranks.ranks)
 
     @property
     def address(self) -> str:
         """What every rank dials."""
-        return dialled_address(self.inventory.rendezvous, len(self.seats))
+        return dialled_address(self.inventory.rendezvous, len(self.by_node))
 
     @property
     def meets_over_network(self) -> bool:
         """Whether ranks of several machines have to meet, so that a loopback address would be wrong."""
-        return len(self.seats) > 1 and not self.inventory.one_machine
+        return len(self.by_node) > 1 and not self.inventory.one_machine
 
 
-def seating(inventory: Inventory) -> Seating:
+def layout(inventory: Inventory) -> RankLayout:
     """Ranks for the inventory's nodes, which already stand in rank order."""
     world_size = inventory.world_size
-    seats: dict[str, Seat] = {}
+    by_node: dict[str, NodeRanks] = {}
     first = 0
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
@@ -65,14 +65,14 @@ def seating(inventory: Inventory) -> Seating:
             Rank(first + local_rank, node.name, node_rank, local_rank, node.slots, world_size, device)
             for local_rank, device in enumerate(devices)
         )
-        seats[node.name] = Seat(node, node_rank, ranks)
+        by_node[node.name] = NodeRanks(node, node_rank, ranks)
         first += len(ranks)
-    return Seating(inventory, world_size, seats)
+    return RankLayout(inventory, world_size, by_node)
 
 
 def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
     """Every rank of the job, in order."""
-    return seating(inventory).ranks
+    return layout(inventory).ranks
 
 
 def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:

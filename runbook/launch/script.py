@@ -1,4 +1,4 @@
-"""A recipe written down for one shell. A value that did not pass through that shell's own quoting stops it."""
+"""A spec written down for one shell. A value that did not pass through that shell's own quoting stops it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jinja2
 
 import runbook
 from runbook.launch.activation import read_activation
+from runbook.launch.exits import secrets_file, stops
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, Dialect, Literal, bat, ps1, sh
-from runbook.launch.recipe import Recipe
-from runbook.launch.stops import secrets_file, stops
+from runbook.launch.spec import ScriptSpec
 from runbook.model.inventory import EnvValue
 from runbook.model.secret import Secret
 
@@ -32,31 +32,31 @@ class Script:
     files: Mapping[str, bytes]
 
 
-def write(recipe: Recipe, shell: str) -> Script:
+def write(spec: ScriptSpec, shell: str) -> Script:
     """The script for `shell` (sh, bat or ps1). Raises CannotQuote for the first thing that shell cannot carry."""
-    if not _FILE_NAME.match(recipe.name):
-        raise ValueError(f"{recipe.name!r} cannot be the name of a script")
+    if not _FILE_NAME.match(spec.name):
+        raise ValueError(f"{spec.name!r} cannot be the name of a script")
     try:
-        for _, attempt, _ in _about_all(recipe, DIALECTS[shell]):
+        for _, attempt, _ in _about_all(spec, DIALECTS[shell]):
             attempt()
-        return _written(recipe, shell)  # which quotes every value: looking at each beforehand would do it twice
+        return _written(spec, shell)  # which quotes every value: looking at each beforehand would do it twice
     except CannotQuote as refused:
-        raise next(complaints(recipe, shell), refused) from None
+        raise next(complaints(spec, shell), refused) from None
 
 
-def _written(recipe: Recipe, shell: str) -> Script:
+def _written(spec: ScriptSpec, shell: str) -> Script:
     dialect = DIALECTS[shell]
-    secrets = {key: value for key, value in recipe.environment.items() if isinstance(value, Secret)}
-    name, beside = f"{recipe.name}.{shell}", secrets_file(recipe, shell)
-    activation = read_activation(recipe.activate, shell)
+    secrets = {key: value for key, value in spec.environment.items() if isinstance(value, Secret)}
+    name, beside = f"{spec.name}.{shell}", secrets_file(spec, shell)
+    activation = read_activation(spec.activate, shell)
     text = _template(shell).render(
         version=runbook.__version__,
-        recipe=recipe,
-        environment={key: value for key, value in recipe.environment.items() if key not in secrets},
+        spec=spec,
+        environment={key: value for key, value in spec.environment.items() if key not in secrets},
         secrets=beside if secrets else None,
         file=name,
         activation=activation,
-        stops=stops(recipe, shell, activation),
+        stops=stops(spec, shell, activation),
         probe=PROBE,
     )
     try:
@@ -70,10 +70,10 @@ def _written(recipe: Recipe, shell: str) -> Script:
     return Script(name, files)
 
 
-def complaints(recipe: Recipe, shell: str) -> Iterator[CannotQuote]:
-    """Everything in the recipe that `shell` cannot carry, each with its place. No secret is in what they say."""
+def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
+    """Everything in the spec that `shell` cannot carry, each with its place. No secret is in what they say."""
     dialect = DIALECTS[shell]
-    for place, attempt, secret in _attempts(recipe, dialect):
+    for place, attempt, secret in _attempts(spec, dialect):
         try:
             attempt()
         except CannotQuote as refused:
@@ -83,37 +83,37 @@ def complaints(recipe: Recipe, shell: str) -> Iterator[CannotQuote]:
                 yield CannotQuote(refused.reason, refused.value, place)
 
 
-def _attempts(recipe: Recipe, dialect: Dialect) -> Iterator[_Attempt]:
+def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
     """Everything that is to be quoted: where it stands, the quoting itself, and whether it is a secret."""
     bound = functools.partial
     filters = dialect.filters
-    for key, value in recipe.environment.items():
+    for key, value in spec.environment.items():
         yield ("environment", key), bound(dialect.setting, key, _revealed(value)), isinstance(value, Secret)
-    for process in recipe.processes:
+    for process in spec.processes:
         for key, text in process.environment.items():
             yield ("process", str(process.local_rank), key), bound(dialect.setting, key, text), False
-    for number, word in enumerate(recipe.command or ()):
+    for number, word in enumerate(spec.command or ()):
         yield ("command", str(number)), bound(filters["argument"], word), False
-    if recipe.command and "programs" in filters:
-        yield ("command", "0"), bound(filters["programs"], recipe.command[0]), False
-    if recipe.activate is not None:
-        yield ("activate",), bound(filters["line"], recipe.activate), False
-    if recipe.workdir is not None:
-        yield ("workdir",), bound(filters["folder"], recipe.workdir), False
-    if recipe.guards:
-        yield ("address",), bound(filters["word"], recipe.guards.address), False
-        yield ("python",), bound(filters.get("programs", filters["argument"]), recipe.guards.python), False
-    yield from _about_all(recipe, dialect)
+    if spec.command and "programs" in filters:
+        yield ("command", "0"), bound(filters["programs"], spec.command[0]), False
+    if spec.activate is not None:
+        yield ("activate",), bound(filters["line"], spec.activate), False
+    if spec.workdir is not None:
+        yield ("workdir",), bound(filters["folder"], spec.workdir), False
+    if spec.guards:
+        yield ("address",), bound(filters["word"], spec.guards.address), False
+        yield ("python",), bound(filters.get("programs", filters["argument"]), spec.guards.python), False
+    yield from _about_all(spec, dialect)
 
 
-def _about_all(recipe: Recipe, dialect: Dialect) -> Iterator[_Attempt]:
+def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
     """What printing each value does not find: names that are patterns, and what no single value is to blame for."""
     bound = functools.partial
-    for key in (*recipe.unset, *recipe.unset_prefixes):
+    for key in (*spec.unset, *spec.unset_prefixes):
         yield ("unset", key), bound(dialect.filters["name"], key), False
-    keys = [*recipe.environment, *(recipe.processes[0].environment if recipe.processes else ())]
+    keys = [*spec.environment, *(spec.processes[0].environment if spec.processes else ())]
     yield ("environment", keys[-1] if keys else ""), bound(dialect.check_names, keys), False
-    yield ("command", "0"), bound(dialect.check_command, recipe.command or ()), False
+    yield ("command", "0"), bound(dialect.check_command, spec.command or ()), False
 
 
 def _revealed(value: EnvValue) -> str:

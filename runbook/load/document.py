@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from runbook.load.collector import collector_paused
-from runbook.load.punctuation import unfinished
+from runbook.load.separators import unfinished
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices

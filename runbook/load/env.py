@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from runbook.load.complaints import Complaints
 from runbook.load.document import Keys
+from runbook.load.placed import Complaints
 from runbook.model.inventory import EnvValue
 from runbook.model.secret import Secret
 

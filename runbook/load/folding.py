@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from runbook.load.address import address_fault, strip_brackets
-from runbook.load.complaints import Complaints
 from runbook.load.document import Keys
 from runbook.load.durations import seconds
 from runbook.load.env import UNCARRIABLE, EnvReader
 from runbook.load.names import NodeKey
 from runbook.load.origins import Layer
+from runbook.load.placed import Complaints
 from runbook.load.ranges import expand, has_range
 from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 

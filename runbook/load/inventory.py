@@ -12,13 +12,13 @@ from typing import Any
 
 from runbook.load.address import is_loopback, one_spelling, strip_brackets
 from runbook.load.collector import collector_paused
-from runbook.load.complaints import Complaints, in_file_order
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.env import EnvReader
 from runbook.load.folding import Folding
 from runbook.load.names import NodeKey, group_members, node_entries
 from runbook.load.origins import Layer, Origins
+from runbook.load.placed import Complaints, in_file_order
 from runbook.load.ports import port_ranges
 from runbook.load.schema import judge
 from runbook.load.shape import wrong_kind

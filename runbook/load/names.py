@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.load.complaints import Complaints
 from runbook.load.patterns import COMPARED, Names, matching, names_looked_at
-from runbook.load.punctuation import spaced
+from runbook.load.placed import Complaints
 from runbook.load.ranges import LARGEST, expand
+from runbook.load.separators import spaced
 from runbook.model.errors import FilesWrong
 
 MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 times `*`

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.load.complaints import Complaints, in_file_order
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.durations import seconds
 from runbook.load.env import EnvReader
+from runbook.load.placed import Complaints, in_file_order
 from runbook.load.schema import judge
 from runbook.load.shape import wrong_kind
 from runbook.model.errors import FilesWrong, Problem, Span

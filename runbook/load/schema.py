@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from runbook.load.accepts import Accepts, accepts
-from runbook.load.borrowed import advise
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document, Keys, Point, plain_scalar
+from runbook.load.foreign_keys import advise
 from runbook.load.ports import port_range_message
-from runbook.load.punctuation import spaced
+from runbook.load.separators import spaced
 from runbook.load.shipped import shipped
 from runbook.model.errors import Problem, Span
 

@@ -9,9 +9,9 @@ from typing import TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.heard import progress_text, waiting
 from runbook.report.page import Line, RunPage
 from runbook.report.paint import paint
+from runbook.report.stage_status import progress_text, waiting
 
 QUIET_S = 2.0  # at most one line of progress in this time, by the clock of the events
 PATIENCE_S = 10.0  # after this silence the log says what runs, then after three times as much, and so on

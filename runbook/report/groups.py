@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import CONSEQUENCES
-from runbook.diagnose.kinship import root_of
+from runbook.diagnose.consequences import root_of
 from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -14,8 +14,8 @@ from runbook.survey.ask import HostAnswers, SurveyResult, candidates
 from runbook.survey.devices import active, gpus_of, ports_of
 from runbook.survey.hints import fabric_hints, missing, network_hints, together
 from runbook.survey.hosts import SurveyHost
+from runbook.survey.judged import SurveyedHost
 from runbook.survey.pythons import choose, pythons_of
-from runbook.survey.seen import SurveyedHost
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from runbook.checks.infiniband.ports import rate
 from runbook.load.pairing import folded
 from runbook.survey.devices import active
+from runbook.survey.judged import SurveyedHost
 from runbook.survey.pythons import pythons_of
-from runbook.survey.seen import SurveyedHost
 
 MOST_NAMES = 6
 

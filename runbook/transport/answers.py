@@ -745,7 +745,7 @@ class Started(TypedDict):
     step: Line
     pid: Pid
     host: Line
-    seat: RankOfWorld
+    node_ranks: RankOfWorld
     kernel_kills: Count | None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.network import mesh
-from runbook.checks.ranks import gang
+from runbook.checks.ranks import pool
 from runbook.jobs import ending
 from runbook.load.inventory import load_inventory
 from runbook.transport.answers import ANSWERS, KEEPER, MESH, RULES, Messages, message
@@ -23,7 +23,7 @@ from .recorded_node import Json, Recording, recording, recordings, unchanged
 RUNS = tuple(name for name in recordings() if recording(name).runs)
 OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
-SILENCES = ((mesh, "LISTEN_S"), (gang, "START_S"), (gang, "SILENT_S"), (ending, "DRAIN_S"))
+SILENCES = ((mesh, "LISTEN_S"), (pool, "START_S"), (pool, "SILENT_S"), (ending, "DRAIN_S"))
 """How long a node that says nothing is waited for. One that plays its recording answers at once, or not at all."""
 
 

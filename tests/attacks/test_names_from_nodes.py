@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.training_world import crew
+from checks.training_world import kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from profiles import examples, one_in
@@ -356,7 +356,7 @@ def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, An
 
 
 def test_a_keeper_that_is_not_believed_makes_its_node_unknown(tmp_path: Path) -> None:
-    pair = crew(tmp_path)
+    pair = kept(tmp_path)
     a, b = pair.on("node-a")[0], pair.on("node-b")[0]
     pair.news.put((a, {"event": "kept", **journal("node-a", 0)}))
     assert pair.drain(0.0)

@@ -13,10 +13,10 @@ import jinja2
 
 import runbook
 from runbook.launch.activation import read_activation
+from runbook.launch.exits import stops
 from runbook.launch.probe import PROBE
-from runbook.launch.recipe import Guards, Recipe, ScriptProcess
 from runbook.launch.script import DIALECTS
-from runbook.launch.stops import stops
+from runbook.launch.spec import Guards, ScriptProcess, ScriptSpec
 
 
 def main(nodes: int, gpus: int, out: Path) -> None:
@@ -55,16 +55,16 @@ def main(nodes: int, gpus: int, out: Path) -> None:
         folder.mkdir(parents=True)
         for script in ("launch", "connection"):
             guards = Guards("python3", "10.1.0.1", None if number else 29500, several_nodes=True)
-            recipe = Recipe(name, script, ("x", "y"), nodes * gpus, variables, ranks, words, guards=guards)
+            spec = ScriptSpec(name, script, ("x", "y"), nodes * gpus, variables, ranks, words, guards=guards)
             activation = read_activation(None, "sh")
             text = template.render(
                 version=runbook.__version__,
-                recipe=recipe,
+                spec=spec,
                 environment=variables,
                 secrets=None,
                 file=f"{script}.sh",
                 activation=activation,
-                stops=stops(recipe, "sh", activation),
+                stops=stops(spec, "sh", activation),
                 probe=PROBE,
             )
             (folder / f"{script}.sh").write_text(text)

@@ -15,11 +15,11 @@ from runbook.checks.bandwidth.blame import Blame, Charge
 from runbook.checks.base import configure
 from runbook.checks.context import Context
 from runbook.checks.normal import BandwidthSetting, expect
-from runbook.checks.ranks.gang import Gang
+from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import at, cluster, context, gang_of, node, verdicts
+from .world import at, cluster, context, node, pool_of, verdicts
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def judged(
     rows: list[dict[str, Any]], *, stop: dict[str, Any] | None = None, ranks: int = 2, **arguments: Any
 ) -> list[Outcome]:
     inventory = cluster(node("node-a", processes=ranks)) if ranks == 1 else cluster()
-    gang = gang_of(inventory)
-    for member in gang.members:
+    pool = pool_of(inventory)
+    for member in pool.members:
         member.steps["done"] = {"event": "step", "step": "done", "stopped_before": stop}
     check = AllReduce(**arguments)
-    stop, at = gang.members[0].steps["done"].get("stopped_before"), context(inventory)
-    return check._judge(gang, at, rows, stop) if rows else check._nothing(gang, at, stop)
+    stop, at = pool.members[0].steps["done"].get("stopped_before"), context(inventory)
+    return check._judge(pool, at, rows, stop) if rows else check._nothing(pool, at, stop)
 
 
 def test_without_a_gate() -> None:
@@ -136,10 +136,10 @@ UNHEARD_OF = expect(BandwidthSetting("nccl", (8,), ("NVIDIA Z1000",) * 8))
 
 def normed(busbw: float, norm: Norm, *, size: int = 16 << 30, blame: Blame | None = None) -> list[Outcome]:
     inventory = cluster()
-    gang = gang_of(inventory)
-    for member in gang.members:
+    pool = pool_of(inventory)
+    for member in pool.members:
         member.steps["done"] = {"event": "step", "step": "done"}
-    return AllReduce(min_busbw_gbytes="auto")._judge(gang, context(inventory), [row(size, busbw)], None, norm, blame)
+    return AllReduce(min_busbw_gbytes="auto")._judge(pool, context(inventory), [row(size, busbw)], None, norm, blame)
 
 
 def test_auto_says_what_is_normal() -> None:
@@ -226,32 +226,32 @@ def test_a_sweep_of_nothing_is_no_success(stop: dict[str, Any] | None) -> None:
     assert {outcome.verdict for outcome in outcomes} == {Verdict.FAIL}
 
 
-def told(gang: Gang, number: int, count: int, element: int = 7) -> None:
+def told(pool: RankPool, number: int, count: int, element: int = 7) -> None:
     """Rank `number` says that `count` elements were wrong."""
     first = {"element": element, "got": 11.0, "expected": 12.0} if count else None
-    gang.members[number].steps["wrong"] = {"event": "wrong", "size": 4096, "count": count, "first": first}
+    pool.members[number].steps["wrong"] = {"event": "wrong", "size": 4096, "count": count, "first": first}
 
 
 @pytest.fixture
-def three() -> tuple[Gang, Context]:
+def three() -> tuple[RankPool, Context]:
     inventory = cluster(node("node-a"), node("node-b"), node("node-c"))
-    return gang_of(inventory), context(inventory)
+    return pool_of(inventory), context(inventory)
 
 
 WRONG = (Verdict.FAIL, ("allreduce-wrong-data",))
 BYSTANDER = (Verdict.UNKNOWN, ("peer-died",))
 
 
-def test_right_data(three: tuple[Gang, Context]) -> None:
+def test_right_data(three: tuple[RankPool, Context]) -> None:
     assert wrong_data(*three) is None
 
 
-def test_the_rank_whose_contribution_is_wrong(three: tuple[Gang, Context]) -> None:
-    gang, at = three
+def test_the_rank_whose_contribution_is_wrong(three: tuple[RankPool, Context]) -> None:
+    pool, at = three
     for number in range(3):
-        told(gang, number, 1)
-    gang.extra["located"] = {"event": "located", "ranks": [1]}
-    outcomes = wrong_data(gang, at) or []
+        told(pool, number, 1)
+    pool.extra["located"] = {"event": "located", "ranks": [1]}
+    outcomes = wrong_data(pool, at) or []
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": WRONG, "node-c": BYSTANDER}
     assert "rank 1 contributes wrong data" in outcomes[1].findings[0].says
     assert (
@@ -259,71 +259,71 @@ def test_the_rank_whose_contribution_is_wrong(three: tuple[Gang, Context]) -> No
     )
 
 
-def test_a_rank_that_alone_received_wrong_sums(three: tuple[Gang, Context]) -> None:
-    gang, at = three
+def test_a_rank_that_alone_received_wrong_sums(three: tuple[RankPool, Context]) -> None:
+    pool, at = three
     for number, count in enumerate((0, 0, 5)):
-        told(gang, number, count)
-    gang.extra["located"] = {"event": "located", "ranks": []}
-    assert verdicts(wrong_data(gang, at) or []) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": WRONG}
+        told(pool, number, count)
+    pool.extra["located"] = {"event": "located", "ranks": []}
+    assert verdicts(wrong_data(pool, at) or []) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": WRONG}
 
 
-def test_wrong_everywhere_and_nobody_to_blame(three: tuple[Gang, Context]) -> None:
-    gang, at = three
+def test_wrong_everywhere_and_nobody_to_blame(three: tuple[RankPool, Context]) -> None:
+    pool, at = three
     for number in range(3):
-        told(gang, number, 9)
-    gang.extra["located"] = {"event": "located", "ranks": []}
-    assert set(verdicts(wrong_data(gang, at) or []).values()) == {WRONG}
+        told(pool, number, 9)
+    pool.extra["located"] = {"event": "located", "ranks": []}
+    assert set(verdicts(wrong_data(pool, at) or []).values()) == {WRONG}
 
 
-def test_two_that_contribute_wrong_data(three: tuple[Gang, Context]) -> None:
-    gang, at = three
+def test_two_that_contribute_wrong_data(three: tuple[RankPool, Context]) -> None:
+    pool, at = three
     for number in range(3):
-        told(gang, number, 9)
-    gang.extra["located"] = {"event": "located", "ranks": [0, 2]}
-    outcomes = wrong_data(gang, at) or []
+        told(pool, number, 9)
+    pool.extra["located"] = {"event": "located", "ranks": [0, 2]}
+    outcomes = wrong_data(pool, at) or []
     assert verdicts(outcomes) == {"node-a": WRONG, "node-b": BYSTANDER, "node-c": WRONG}
     assert "ranks 0, 2 contribute wrong data" in outcomes[0].findings[0].says
 
 
-def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[Gang, Context]) -> None:
+def test_wrong_data_of_an_earlier_stage_is_not_this_stages(three: tuple[RankPool, Context]) -> None:
     """`on_failure: continue`, and the next AllReduce uses the same ranks."""
-    gang, at = three
-    told(gang, 0, 9)
-    for member in gang.members:
+    pool, at = three
+    told(pool, 0, 9)
+    for member in pool.members:
         member.remote = None
-    gang.order({"do": "allreduce"})
-    assert wrong_data(gang, at) is None
+    pool.order({"do": "allreduce"})
+    assert wrong_data(pool, at) is None
 
 
-def test_how_long_an_iteration_may_take_grows_with_its_size(three: tuple[Gang, Context]) -> None:
-    gang, _ = three
+def test_how_long_an_iteration_may_take_grows_with_its_size(three: tuple[RankPool, Context]) -> None:
+    pool, _ = three
     before = {**row(1 << 20, 1.0), "time_us": 1e6}
-    assert expected_seconds(gang, [before], None) == pytest.approx(1.0)
-    for member in gang.members:
+    assert expected_seconds(pool, [before], None) == pytest.approx(1.0)
+    for member in pool.members:
         at(member, 1 << 23, 1)
-    assert expected_seconds(gang, [before], None) == pytest.approx(8.0)
+    assert expected_seconds(pool, [before], None) == pytest.approx(8.0)
 
 
-def test_the_first_size_has_only_a_gate_to_be_measured_by(three: tuple[Gang, Context]) -> None:
-    gang, _ = three
-    for member in gang.members:
+def test_the_first_size_has_only_a_gate_to_be_measured_by(three: tuple[RankPool, Context]) -> None:
+    pool, _ = three
+    for member in pool.members:
         at(member, 3 * 10**9, 1)
-    assert expected_seconds(gang, [], None) is None
-    assert expected_seconds(gang, [], "auto") is None
-    assert expected_seconds(gang, [], 0.0) is None
-    assert expected_seconds(gang, [], 2.0) == pytest.approx(2.0), "each of three ranks sends 4/3 of 3 GB"
-    assert promised_rate(gang, [], 2.0) == pytest.approx(6e9)
-    assert promised_rate(gang, [], None) is None
+    assert expected_seconds(pool, [], None) is None
+    assert expected_seconds(pool, [], "auto") is None
+    assert expected_seconds(pool, [], 0.0) is None
+    assert expected_seconds(pool, [], 2.0) == pytest.approx(2.0), "each of three ranks sends 4/3 of 3 GB"
+    assert promised_rate(pool, [], 2.0) == pytest.approx(6e9)
+    assert promised_rate(pool, [], None) is None
 
 
-def test_what_smaller_sizes_reached_is_less_of_a_promise_than_a_gate(three: tuple[Gang, Context]) -> None:
-    gang, _ = three
+def test_what_smaller_sizes_reached_is_less_of_a_promise_than_a_gate(three: tuple[RankPool, Context]) -> None:
+    pool, _ = three
     before = {**row(3 * 10**6, 1.0), "time_us": 1e6}
-    for member in gang.members:
+    for member in pool.members:
         at(member, 3 * 10**6, 1)
-    assert promised_rate(gang, [before], 1e-3) == pytest.approx(3e6), "and what they reached beyond it is none at all"
-    assert promised_rate(gang, [before], None) == pytest.approx(12e6 / 8)
-    assert promised_rate(gang, [before], 0.0) == pytest.approx(12e6 / 8), "a gate of nothing promises nothing"
+    assert promised_rate(pool, [before], 1e-3) == pytest.approx(3e6), "and what they reached beyond it is none at all"
+    assert promised_rate(pool, [before], None) == pytest.approx(12e6 / 8)
+    assert promised_rate(pool, [before], 0.0) == pytest.approx(12e6 / 8), "a gate of nothing promises nothing"
 
 
 def of_rank_program(name: str) -> Callable[..., Any]:

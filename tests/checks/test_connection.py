@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks import connection
-from runbook.checks.connection import misseated, over_tcp, unjoined, wrong_hosts
+from runbook.checks.connection import misnumbered, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between
-from runbook.checks.ranks.gang import Gang
+from runbook.checks.ranks.pool import RankPool
 from runbook.checks.ranks.words import log_name
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 
-from .world import FakeRemote, Nobody, cluster, context, gang_of, node, verdicts
+from .world import FakeRemote, Nobody, cluster, context, node, pool_of, verdicts
 
 WAITING = (Verdict.UNKNOWN, ("ranks-missing",))
 ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
@@ -30,10 +30,10 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between())
 
 
-def joining(inventory: Inventory | None = None, **steps: str) -> tuple[Gang, Context]:
+def joining(inventory: Inventory | None = None, **steps: str) -> tuple[RankPool, Context]:
     """Ranks that came so far: node_a="listening"; a reason after a colon for those that dial."""
-    gang = gang_of(inventory or cluster(node("node-a"), node("node-b"), node("node-c")))
-    for member in gang.members:
+    pool = pool_of(inventory or cluster(node("node-a"), node("node-b"), node("node-c")))
+    for member in pool.members:
         last, _, reason = steps[member.rank.node.replace("-", "_")].partition(":")
         member.step = last
         before = ORDER[: ORDER.index(last) + 1] if last in ORDER else ()
@@ -42,11 +42,11 @@ def joining(inventory: Inventory | None = None, **steps: str) -> tuple[Gang, Con
         member.steps = {step: {"event": "step", "step": step} for step in before}
         if reason:
             member.steps["dialling"]["reason"] = reason
-    return gang, Context(gang.run, gang.inventory, "connection", 0.0, lambda *_, **__: None)
+    return pool, Context(pool.run, pool.inventory, "connection", 0.0, lambda *_, **__: None)
 
 
-def judged(gang: Gang, at: Context) -> dict[str, tuple[Verdict, tuple[str, ...]]]:
-    outcomes = unjoined(gang, at)
+def judged(pool: RankPool, at: Context) -> dict[str, tuple[Verdict, tuple[str, ...]]]:
+    outcomes = unjoined(pool, at)
     assert outcomes is not None
     assert [outcome.node for outcome in outcomes] == [one.name for one in at.nodes]
     return verdicts(outcomes)
@@ -62,52 +62,52 @@ def judged(gang: Gang, at: Context) -> dict[str, tuple[Verdict, tuple[str, ...]]
     ],
 )
 def test_a_rank_that_cannot_dial_the_master(reason: str, cause: str) -> None:
-    gang, at = joining(node_a="connected", node_b=f"dialling:{reason}", node_c="connected")
-    assert judged(gang, at) == {"node-a": WAITING, "node-b": (Verdict.FAIL, (cause,)), "node-c": WAITING}
+    pool, at = joining(node_a="connected", node_b=f"dialling:{reason}", node_c="connected")
+    assert judged(pool, at) == {"node-a": WAITING, "node-b": (Verdict.FAIL, (cause,)), "node-c": WAITING}
 
 
 def test_every_rank_that_cannot_dial_is_named() -> None:
-    gang, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:refused")
-    found = judged(gang, at)
+    pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:refused")
+    found = judged(pool, at)
     assert found["node-b"] == (Verdict.FAIL, ("firewall-drop",))
     assert found["node-c"] == (Verdict.FAIL, ("firewall-reject",))
 
 
 def test_ranks_that_reach_the_store_and_not_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    gang, at = joining(node_a="connected", node_b="connected", node_c="joined")
-    assert unjoined(gang, at) is None, "connections between the nodes open: no port is closed"
+    pool, at = joining(node_a="connected", node_b="connected", node_c="joined")
+    assert unjoined(pool, at) is None, "connections between the nodes open: no port is closed"
     monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between(blind={"node-a": "no sudo"}))
-    found = judged(gang, at)
+    found = judged(pool, at)
     assert set(found.values()) == {(Verdict.FAIL, ("data-ports-blocked",))}
 
 
 def test_a_rule_between_the_nodes_is_named_instead_of_what_the_ranks_met(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Finding("firewall-drop", "node-a drops TCP 29500: rule 7", "sudo nft delete rule …")
     monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between({"node-a": (rule,)}))
-    gang, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:no answer")
-    assert judged(gang, at) == {"node-a": (Verdict.FAIL, ("firewall-drop",)), "node-b": WAITING, "node-c": WAITING}
+    pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:no answer")
+    assert judged(pool, at) == {"node-a": (Verdict.FAIL, ("firewall-drop",)), "node-b": WAITING, "node-c": WAITING}
 
 
-def dials(gang: Gang, number: int, address: str, port: int, step: str = "dialling") -> None:
-    gang.members[number].steps[step] |= {"address": address, "port": port, "reason": "refused"}
+def dials(pool: RankPool, number: int, address: str, port: int, step: str = "dialling") -> None:
+    pool.members[number].steps[step] |= {"address": address, "port": port, "reason": "refused"}
 
 
 @pytest.mark.parametrize(
     ("address", "cause"), [("127.0.0.1", "master-addr-loopback"), ("10.0.0.9", "master-addr-wrong-host")]
 )
 def test_a_rank_that_dials_elsewhere(address: str, cause: str) -> None:
-    gang, at = joining(node_a="listening", node_b="dialling", node_c="connected")
-    dials(gang, 1, address, 29500)
-    assert judged(gang, at)["node-b"] == (Verdict.FAIL, (cause,))
+    pool, at = joining(node_a="listening", node_b="dialling", node_c="connected")
+    dials(pool, 1, address, 29500)
+    assert judged(pool, at)["node-b"] == (Verdict.FAIL, (cause,))
 
 
 def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused() -> None:
-    gang, at = joining(node_a="listening", node_b="dialling", node_c="dialling")
-    dials(gang, 0, "10.0.0.1", 29777, "listening")
+    pool, at = joining(node_a="listening", node_b="dialling", node_c="dialling")
+    dials(pool, 0, "10.0.0.1", 29777, "listening")
     for number in (1, 2):
-        dials(gang, number, "10.0.0.1", 29500)
+        dials(pool, number, "10.0.0.1", 29500)
     expected = (Verdict.FAIL, ("master-addr-wrong-host",))
-    assert judged(gang, at) == {"node-a": expected, "node-b": WAITING, "node-c": WAITING}
+    assert judged(pool, at) == {"node-a": expected, "node-b": WAITING, "node-c": WAITING}
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused()
     [(1, 3, None), (0, 3, "duplicate-rank"), (1, 4, "world-size-mismatch"), (2, 9, "duplicate-rank")],
 )
 def test_a_rank_that_was_told_who_it_is_by_somebody_else(rank: int, world: int, cause: str | None) -> None:
-    gang, _ = joining(node_a="imported", node_b="imported", node_c="imported")
-    gang.members[1].steps["started"] = {"event": "step", "seat": {"rank": rank, "world_size": world}}
-    outcomes = misseated(gang)
+    pool, _ = joining(node_a="imported", node_b="imported", node_c="imported")
+    pool.members[1].steps["started"] = {"event": "step", "seat": {"rank": rank, "world_size": world}}
+    outcomes = misnumbered(pool)
     if cause is None:
         assert outcomes is None
     else:
@@ -125,65 +125,65 @@ def test_a_rank_that_was_told_who_it_is_by_somebody_else(rank: int, world: int, 
 
 
 def test_a_rank_that_never_imported() -> None:
-    gang, at = joining(node_a="listening", node_b="started", node_c="connected")
-    gang.members[1].log = ["OMP: Warning #123\n"]
-    assert judged(gang, at) == {"node-a": WAITING, "node-b": (Verdict.FAIL, ("ranks-missing",)), "node-c": WAITING}
-    outcome = (unjoined(gang, at) or [])[1]
+    pool, at = joining(node_a="listening", node_b="started", node_c="connected")
+    pool.members[1].log = ["OMP: Warning #123\n"]
+    assert judged(pool, at) == {"node-a": WAITING, "node-b": (Verdict.FAIL, ("ranks-missing",)), "node-c": WAITING}
+    outcome = (unjoined(pool, at) or [])[1]
     assert outcome.findings[0].evidence == ("OMP: Warning #123",)
 
 
 @pytest.mark.parametrize("state", ["T", "t", "D", "Z"])
 def test_a_process_that_is_stopped_or_dead_is_left_to_the_halts(state: str) -> None:
-    gang, at = joining(node_a="listening", node_b="dialling:no answer", node_c="connected")
-    gang.members[1].remote = cast(Remote, FakeRemote(state))
-    assert unjoined(gang, at) is None
+    pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="connected")
+    pool.members[1].remote = cast(Remote, FakeRemote(state))
+    assert unjoined(pool, at) is None
 
 
 def test_when_no_step_tells_it_is_left_to_the_halts() -> None:
-    gang, at = joining(node_a="done", node_b="done", node_c="done")
-    assert unjoined(gang, at) is None
+    pool, at = joining(node_a="done", node_b="done", node_c="done")
+    assert unjoined(pool, at) is None
 
 
-def met(at: Context, gang: Gang, *machines: str) -> list[Outcome] | None:
-    gang.extra["world"] = {"event": "world", "hosts": [{"host": f"h-{m}", "machine": m} for m in machines]}
-    return wrong_hosts(gang, at)
+def met(at: Context, pool: RankPool, *machines: str) -> list[Outcome] | None:
+    pool.extra["world"] = {"event": "world", "hosts": [{"host": f"h-{m}", "machine": m} for m in machines]}
+    return wrong_hosts(pool, at)
 
 
-def two(**options: Any) -> tuple[Gang, Context]:
+def two(**options: Any) -> tuple[RankPool, Context]:
     return joining(cluster(node("node-a", **options), node("node-b", **options)), node_a="done", node_b="done")
 
 
 def test_the_right_machines_met() -> None:
-    gang, at = two()
-    assert met(at, gang, "boot-node-a", "boot-node-b") is None
+    pool, at = two()
+    assert met(at, pool, "boot-node-a", "boot-node-b") is None
 
 
 def test_a_rank_from_another_machine() -> None:
-    gang, at = two()
-    outcomes = met(at, gang, "boot-node-a", "boot-node-x") or []
+    pool, at = two()
+    outcomes = met(at, pool, "boot-node-a", "boot-node-x") or []
     assert verdicts(outcomes)["node-b"] == (Verdict.FAIL, ("solo-world",))
     assert "h-boot-node-x" in outcomes[1].findings[0].says
 
 
-def one_machine(gang: Gang, *names: str) -> None:
+def one_machine(pool: RankPool, *names: str) -> None:
     for name in names:
-        cast(Nobody, gang.run.site.sessions[name]).hello["machine"] = "boot-same"
+        cast(Nobody, pool.run.site.sessions[name]).hello["machine"] = "boot-same"
 
 
 def test_two_nodes_that_are_one_machine_over_ssh() -> None:
-    gang, at = two()
-    one_machine(gang, "node-a", "node-b")
-    assert verdicts(met(at, gang, "boot-same", "boot-same") or [])["node-b"] == (Verdict.FAIL, ("solo-world",))
+    pool, at = two()
+    one_machine(pool, "node-a", "node-b")
+    assert verdicts(met(at, pool, "boot-same", "boot-same") or [])["node-b"] == (Verdict.FAIL, ("solo-world",))
 
 
 def test_two_nodes_that_are_meant_to_be_this_machine() -> None:
-    gang, at = two(connection="local")
-    one_machine(gang, "node-a", "node-b")
-    assert met(at, gang, "boot-same", "boot-same") is None
+    pool, at = two(connection="local")
+    one_machine(pool, "node-a", "node-b")
+    assert met(at, pool, "boot-same", "boot-same") is None
 
 
 def test_agents_on_loopback_are_one_machine_only_where_that_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    gang, at = joining(
+    pool, at = joining(
         cluster(
             node("node-a", connection="agent", address="127.0.0.1"),
             node("node-b", connection="agent", address="127.0.0.1"),
@@ -191,10 +191,10 @@ def test_agents_on_loopback_are_one_machine_only_where_that_is_this_one(monkeypa
         node_a="done",
         node_b="done",
     )
-    one_machine(gang, "node-a", "node-b")
-    assert verdicts(met(at, gang, "boot-same", "boot-same") or [])["node-b"] == (Verdict.FAIL, ("solo-world",))
+    one_machine(pool, "node-a", "node-b")
+    assert verdicts(met(at, pool, "boot-same", "boot-same") or [])["node-b"] == (Verdict.FAIL, ("solo-world",))
     monkeypatch.setattr(connection, "this_machine", lambda: "boot-same")
-    assert met(at, gang, "boot-same", "boot-same") is None
+    assert met(at, pool, "boot-same", "boot-same") is None
 
 
 def test_the_made_up_context_knows_its_machines() -> None:
@@ -204,12 +204,12 @@ def test_the_made_up_context_knows_its_machines() -> None:
 
 @pytest.mark.parametrize(("network", "causes"), [("Socket", ["ib-not-used-socket-fallback"]), ("IB", [])])
 def test_nccl_that_took_tcp_where_there_is_infiniband(tmp_path: Path, network: str, causes: list[str]) -> None:
-    gang = gang_of(cluster(backend="nccl", infiniband=Infiniband("mlx5")))
-    at = context(gang.inventory)
-    gang.run.run_dir = tmp_path
+    pool = pool_of(cluster(backend="nccl", infiniband=Infiniband("mlx5")))
+    at = context(pool.inventory)
+    pool.run.run_dir = tmp_path
     (tmp_path / "logs").mkdir()
-    for member in gang.members:
-        log = Path(log_name(gang, member))
+    for member in pool.members:
+        log = Path(log_name(pool, member))
         log.write_text(f"node:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/{network}/0\n")
-    outcomes = over_tcp(gang, at) or []
+    outcomes = over_tcp(pool, at) or []
     assert sorted({finding.cause for outcome in outcomes for finding in outcome.findings}) == causes

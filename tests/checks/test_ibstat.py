@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.ibstat import judge, spares
-from runbook.checks.infiniband.among import uneven
+from runbook.checks.infiniband.compare import uneven
 from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.infiniband.ports import select
 from runbook.model.verdict import Outcome, Verdict

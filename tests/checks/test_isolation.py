@@ -15,7 +15,7 @@ from runbook.checks.bandwidth.run import Isolation, LaneLayer
 from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
 from runbook.parsers.ib_ports import Port
 
-from .world import cluster, gang_of, node
+from .world import cluster, node, pool_of
 
 GATE = 10.0
 FAST, SLOW = 12.0, 2.0
@@ -189,8 +189,8 @@ def test_an_adapter_that_came_up_slower() -> None:
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
 
 
-THREE = gang_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
-PAIRS = gang_of(cluster(node("node-a", processes=2), node("node-b", processes=2))).members
+THREE = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
+PAIRS = pool_of(cluster(node("node-a", processes=2), node("node-b", processes=2))).members
 
 
 def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> LaneLayer:
@@ -291,7 +291,7 @@ def test_one_slow_pair_of_ranks_is_named() -> None:
         {("node-a", "node-b"): 2.0, ("node-b", "node-c"): 12.0, ("node-c", "node-a"): 12.0},
         {("node-a", "node-c"): 2.0, ("node-c", "node-b"): 12.0, ("node-a", "node-b"): 2.0},
     )
-    members = gang_of(cluster(*(node(name, processes=2) for name in ("node-a", "node-b", "node-c")))).members
+    members = pool_of(cluster(*(node(name, processes=2) for name in ("node-a", "node-b", "node-c")))).members
     between.pairs = {Link("node-a", "node-b"): {(0, 2): 6.0, (1, 3): 1.0}}
     charge = blame(members, Isolation(between=between), {}, GATE).charges["node-a"]
     assert charge.evidence == (

@@ -19,11 +19,11 @@ from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
 from runbook.checks.normal import link_floor
 from runbook.checks.normal.expect import BandwidthSetting
-from runbook.checks.ranks.gang import Halt
+from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
 
-from .world import cluster, context, gang_of, node
+from .world import cluster, context, node, pool_of
 
 FULL = 5.0  # GB/s, 40 Gbit/s
 
@@ -57,14 +57,14 @@ def searched(count: int, rate: Rate, *, leaf_size: int | None = None, each: int 
     names = [one.name for one in inventory.nodes]
     leaf_of = {name: f"leaf{number // leaf_size}" for number, name in enumerate(names)} if leaf_size else {}
     ranks: Any = Measuring(names, rate, each)
-    return look(ranks, gang_of(inventory).members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True, **options)
+    return look(ranks, pool_of(inventory).members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True, **options)
 
 
 def told(
     count: int, rate: Rate, *, wires: dict[str, Wires] | None = None, floor: float | None = None, **options: Any
 ) -> LinkFindings:
     done = searched(count, rate, **options)
-    return tell(done, gang_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
+    return tell(done, pool_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
 
 
 def sound(_source: str, _destination: str) -> PairMeasured:
@@ -176,7 +176,7 @@ def test_all_alike_and_below_the_gate_is_slow_and_without_a_gate_is_not() -> Non
 
 def test_one_slow_rail_of_a_node_is_named() -> None:
     inventory = world(4, processes=2)
-    members = gang_of(inventory).members
+    members = pool_of(inventory).members
 
     class Rails(Measuring):
         def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
@@ -211,7 +211,7 @@ def test_a_starved_node_is_measured_again_and_then_fine() -> None:
 
     done = searched(6, rate)
     assert done.rounds > 5
-    found = tell(done, gang_of(world(6)).members, {}, None)
+    found = tell(done, pool_of(world(6)).members, {}, None)
     assert not found.findings
     assert not found.unsettled
     assert sum(not each.counts for each in done.found) == 5
@@ -257,9 +257,9 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
     inventory = world(12)
     names = [one.name for one in inventory.nodes]
     ranks: Any = Short(names, slow_sender)
-    done = look(ranks, gang_of(inventory).members, seconds=0.5)
+    done = look(ranks, pool_of(inventory).members, seconds=0.5)
     assert done.stopped
-    found = tell(done, gang_of(inventory).members, {}, None)
+    found = tell(done, pool_of(inventory).members, {}, None)
     assert not found.findings
     assert "n2" in found.unsettled
     assert found.unsettled["n2"].cause == "insufficient-evidence"
@@ -273,7 +273,7 @@ def test_a_rank_that_died_ends_the_search() -> None:
 
     ranks: Any = Dying([], sound)
     with pytest.raises(Halted):
-        look(ranks, gang_of(world(3)).members, seconds=0.5)
+        look(ranks, pool_of(world(3)).members, seconds=0.5)
 
 
 # Outcomes and documents.
@@ -282,7 +282,7 @@ def test_a_rank_that_died_ends_the_search() -> None:
 def test_every_node_has_one_outcome_and_its_own_links() -> None:
     inventory = world(6)
     done = searched(6, slow_sender)
-    made = outcomes(context(inventory), done, tell(done, gang_of(inventory).members, {}, None))
+    made = outcomes(context(inventory), done, tell(done, pool_of(inventory).members, {}, None))
     assert [(each.node, each.verdict) for each in made] == [
         (f"n{number}", Verdict.FAIL if number == 2 else Verdict.PASS) for number in range(6)
     ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
-from runbook.checks.ranks.gang import Gang
+from runbook.checks.ranks.pool import RankPool
 from runbook.checks.readiness.clock import SKEW_WARN_S, Clocks, right_clock
 from runbook.checks.readiness.interfaces import interface_findings
 from runbook.checks.readiness.limits import limit_findings
@@ -21,7 +21,7 @@ from runbook.model.inventory import Infiniband, Network
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import Answer, NoPython, ProgramNotStarted
 
-from .world import LO, A, B, cluster, gang_of, interface, machine, node
+from .world import LO, A, B, cluster, interface, machine, node, pool_of
 
 GPUS = node("node-a", gpus=(0, 1))
 
@@ -286,33 +286,33 @@ def test_what_cannot_be_judged_of_one_node_is_told_of_that_node_and_where_it_hap
     assert finding.evidence[0].startswith("test_reach.py:")
 
 
-def imported(gang: Gang, **versions: str) -> None:
-    for member in gang.members:
+def imported(pool: RankPool, **versions: str) -> None:
+    for member in pool.members:
         if name := versions.get(member.rank.node.replace("-", "_")):
             member.steps["imported"] = {"torch": name, "nccl": None, "gpus": 0, "gpu": None, "python": "3.11"}
 
 
 def test_the_minority_of_torch_versions_is_named() -> None:
-    gang = gang_of(cluster(node("node-a"), node("node-b"), node("node-c")))
-    outcomes = [Outcome.passed(n.name, "ok") for n in gang.inventory.nodes]
-    imported(gang, node_a="2.4.0", node_b="2.4.0", node_c="2.4.0")
-    assert compare_versions(outcomes, gang) == outcomes
-    imported(gang, node_b="2.1.0")
-    changed = compare_versions(outcomes, gang)
+    pool = pool_of(cluster(node("node-a"), node("node-b"), node("node-c")))
+    outcomes = [Outcome.passed(n.name, "ok") for n in pool.inventory.nodes]
+    imported(pool, node_a="2.4.0", node_b="2.4.0", node_c="2.4.0")
+    assert compare_versions(outcomes, pool) == outcomes
+    imported(pool, node_b="2.1.0")
+    changed = compare_versions(outcomes, pool)
     assert [o.verdict for o in changed] == [Verdict.PASS, Verdict.FAIL, Verdict.PASS]
     assert "torch==2.4.0" in changed[1].findings[0].remedy
 
 
 def test_torch_that_never_came_is_unknown_and_torch_that_is_missing_a_failure() -> None:
-    gang = gang_of(cluster(replace(node("node-a"), python="/opt/py/bin/python"), node("node-b")))
-    first = gang.inventory.nodes[0]
-    failures, unknown = torch_findings(gang, first, imported=set())
+    pool = pool_of(cluster(replace(node("node-a"), python="/opt/py/bin/python"), node("node-b")))
+    first = pool.inventory.nodes[0]
+    failures, unknown = torch_findings(pool, first, imported=set())
     assert (failures, [f.cause for f in unknown]) == ([], ["tool-output-unknown"])
-    gang.members[0].failure = {"event": "failed", "cause": "torch-missing", "text": "no torch"}
-    failures, unknown = torch_findings(gang, first, imported=set())
+    pool.members[0].failure = {"event": "failed", "cause": "torch-missing", "text": "no torch"}
+    failures, unknown = torch_findings(pool, first, imported=set())
     assert ([f.cause for f in failures], unknown) == (["torch-missing"], [])
     assert "/opt/py/bin/python -m pip install torch" in failures[0].remedy
-    assert torch_findings(gang, gang.inventory.nodes[1], imported={"node-b"}) == ([], [])
+    assert torch_findings(pool, pool.inventory.nodes[1], imported={"node-b"}) == ([], [])
     assert torch_findings(None, first, imported=set()) == ([], [])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.refusal import RouteRefusal, Sent, family, refusal, rule_text, within
+from runbook.checks.network.routing_policy import RouteRefusal, Sent, family, refusal, rule_text, within
 from runbook.firewall.truth import NumberRange
 
 Rule = dict[str, Any]

@@ -14,8 +14,8 @@ import pytest
 from runbook.causes.catalogue import CAUSES
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import about, port_of
-from runbook.jobs.crew import Crew, KeptProcess, wait_for
 from runbook.jobs.ending import drain, end
+from runbook.jobs.kept import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
 from runbook.jobs.prepare import AFTER_S, _in_the_way, _programs, _sources
@@ -28,7 +28,7 @@ from runbook.model.redact import Redactor
 from runbook.model.secret import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .training_world import PAIR, attempt, come, crew, ended, job, journal, place, wrote
+from .training_world import PAIR, attempt, come, ended, job, journal, kept, place, wrote
 from .world import cluster, node, with_ports
 
 LOST = Unreachable("ssh-unreachable", "no answer for 6 s", "look at node-b")
@@ -199,21 +199,21 @@ def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Pat
 
 
 def test_times_are_of_the_controllers_clock(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.offsets["node-b"] = (5.0, 0.01)
     member = ended(made, 2, 0, 205.0, began=105.0)
     assert (member.started, member.ended) == (100.0, 200.0)
 
 
 def test_an_older_journal_says_nothing(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     member = ended(made, 0, 1, 101.0)
     made.learn(member, journal("running", started=100.0))
     assert (member.state, member.code, member.failed) == ("ended", 1, True)
 
 
 def test_a_node_that_is_lost_loses_only_what_had_not_ended(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     done = ended(made, 2, 0, 101.0)
     made.lose("node-b", LOST)
     assert (done.lost, done.failed) == (None, False)
@@ -229,7 +229,7 @@ class Gone:
 
 @pytest.mark.parametrize(("remote", "keeper_gone"), [(Gone(), True), (Gone(LOST), False)])
 def test_a_keeper_that_is_gone_is_no_lost_node(tmp_path: Path, remote: Any, keeper_gone: bool) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     member = made.members[0]
     member.remote = remote
     made.news.put((member, None))
@@ -240,7 +240,7 @@ def test_a_keeper_that_is_gone_is_no_lost_node(tmp_path: Path, remote: Any, keep
 
 
 def test_a_keeper_that_ends_after_its_process_is_as_it_should_be(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     member = ended(made, 0, 0, 101.0)
     member.remote = Gone()  # type: ignore[assignment]
     made.news.put((member, None))
@@ -249,12 +249,12 @@ def test_a_keeper_that_ends_after_its_process_is_as_it_should_be(tmp_path: Path)
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:
-    assert not wait_for(crew(tmp_path), lambda: False, 0.0)
-    assert running(crew(tmp_path), 0.0) is None, "no skew where not all came to run"
+    assert not wait_for(kept(tmp_path), lambda: False, 0.0)
+    assert running(kept(tmp_path), 0.0) is None, "no skew where not all came to run"
 
 
 def test_the_skew_is_told_once_all_run(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.offsets = {"node-a": (0.0, 0.002), "node-b": (-3.0, 0.005)}
     for member in made.members:
         started = 100.0 if member.place.node == "node-a" else 97.04
@@ -266,7 +266,7 @@ def test_the_skew_is_told_once_all_run(tmp_path: Path) -> None:
 
 
 def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     name = made.members[0].place.name
     take(
         made,
@@ -289,19 +289,19 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
 # How watching ends.
 
 
-def watched(made: Crew, *, stopping: bool = False, left_s: float = 60.0) -> WatchEnd:
+def watched(made: KeptProcesses, *, stopping: bool = False, left_s: float = 60.0) -> WatchEnd:
     return watch(made, stopping=lambda: stopping, deadline=time.monotonic() + left_s)
 
 
 def test_all_ended_with_code_0(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     for rank in range(4):
         ended(made, rank, 0, 101.0)
     assert watched(made, stopping=True).kind == "finished"
 
 
 def test_the_first_failure_is_the_earliest_by_one_clock(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.offsets["node-b"] = (1000.0, 0.001)
     ended(made, 0, 1, 102.0)
     ended(made, 1, 1, 103.0)
@@ -312,7 +312,7 @@ def test_the_first_failure_is_the_earliest_by_one_clock(tmp_path: Path) -> None:
 
 
 def test_a_lost_node_is_the_first_only_where_nothing_else_failed(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.lose("node-b", LOST)
     assert earliest(made.members).place.node == "node-b"
     crashed = ended(made, 0, -11, 101.0)
@@ -320,12 +320,12 @@ def test_a_lost_node_is_the_first_only_where_nothing_else_failed(tmp_path: Path)
 
 
 def test_somebody_wants_it_to_stop_or_the_time_is_up(tmp_path: Path) -> None:
-    assert watched(crew(tmp_path), stopping=True).kind == "stopped"
-    assert watched(crew(tmp_path), left_s=-1.0).kind == "late"
+    assert watched(kept(tmp_path), stopping=True).kind == "stopped"
+    assert watched(kept(tmp_path), left_s=-1.0).kind == "late"
 
 
 def test_a_failure_is_told_before_the_end_of_time(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     for rank in range(4):
         ended(made, rank, 1 if rank == 3 else 0, 101.0)
     assert watched(made, stopping=True, left_s=-1.0).kind == "failed"
@@ -335,7 +335,7 @@ def test_a_failure_is_told_before_the_end_of_time(tmp_path: Path) -> None:
 
 
 def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.lose("node-b", LOST)
     for rank in (0, 1):
         ended(made, rank, -15, 101.0)
@@ -346,7 +346,7 @@ def test_nodes_that_do_not_answer_are_not_certain(tmp_path: Path) -> None:
 # Causes.
 
 
-def judged(made: Crew, first: KeptProcess, frozen: dict[str, Facts] | None = None) -> tuple[Outcome, Finding]:
+def judged(made: KeptProcesses, first: KeptProcess, frozen: dict[str, Facts] | None = None) -> tuple[Outcome, Finding]:
     """The guilty outcome and what it says; of every other node nothing is proven, and it says because of whom."""
     outcomes = judge_attempt(made, WatchEnd("failed", first), frozen or {})
     assert [outcome.node for outcome in outcomes] == list(made.nodes)
@@ -359,7 +359,7 @@ def judged(made: Crew, first: KeptProcess, frozen: dict[str, Facts] | None = Non
 
 
 def test_an_exit_code_with_the_last_line_and_the_way_to_the_log(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 1, 3, 101.5)
     wrote(made, first, err=b"one\n\nthe config has no key lr\n", out=b"step 1\n")
     guilty, finding = judged(made, first)
@@ -370,13 +370,13 @@ def test_an_exit_code_with_the_last_line_and_the_way_to_the_log(tmp_path: Path) 
 
 
 def test_a_rank_that_wrote_nothing_is_said_to_have(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     _, finding = judged(made, ended(made, 0, 1, 101.0))
     assert finding.says.endswith("it printed nothing")
 
 
 def test_the_tail_is_short_and_its_secrets_are_masked(tmp_path: Path) -> None:
-    made = crew(tmp_path, secrets=["hunter22"])
+    made = kept(tmp_path, secrets=["hunter22"])
     first = ended(made, 0, 1, 101.0)
     wrote(made, first, err=b"".join(b"line %d of hunter22\n" % number for number in range(3000)))
     _, finding = judged(made, first)
@@ -386,7 +386,7 @@ def test_the_tail_is_short_and_its_secrets_are_masked(tmp_path: Path) -> None:
 
 
 def test_without_errors_the_tail_is_that_of_the_ordinary_output(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 0, 2, 101.0)
     wrote(made, first, out=b"usage: train.py [--lr LR]\n")
     assert "usage: train.py" in judged(made, first)[1].says
@@ -408,21 +408,21 @@ def test_without_errors_the_tail_is_that_of_the_ordinary_output(tmp_path: Path) 
     ],
 )
 def test_how_it_ended_has_a_cause(tmp_path: Path, code: int, cause: str, words: str) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     guilty, finding = judged(made, ended(made, 2, code, 101.0))
     assert (guilty.node, finding.cause) == ("node-b", cause)
     assert words in finding.says
 
 
 def test_what_the_kernel_says_of_a_kill_is_evidence(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     kernel = {"node-a": {"kernel_says": ["Out of memory: Killed process 7 (python3)"]}}
     _, finding = judged(made, ended(made, 0, -9, 101.0), kernel)
     assert "Out of memory" in finding.evidence[0]
 
 
 def test_what_the_logs_tell_goes_before_a_mere_exit_code(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 0, 1, 101.0)
     wrote(
         made,
@@ -437,7 +437,7 @@ def test_what_the_logs_tell_goes_before_a_mere_exit_code(tmp_path: Path) -> None
 
 
 def test_whom_somebody_ended_is_not_explained_by_what_the_others_saw_of_it(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 0, -9, 101.0)
     other = ended(made, 2, 1, 101.4)
     wrote(made, other, err=b"RuntimeError: [1] Connection closed by peer [10.0.0.1]:34567\n")
@@ -446,7 +446,7 @@ def test_whom_somebody_ended_is_not_explained_by_what_the_others_saw_of_it(tmp_p
 
 
 def test_later_deaths_are_told_as_what_followed(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 0, -9, 101.0)
     ended(made, 1, 0, 101.0)
     ended(made, 2, 1, 101.4)
@@ -461,14 +461,14 @@ def test_later_deaths_are_told_as_what_followed(tmp_path: Path) -> None:
 
 
 def test_a_lost_node_is_unknown_and_never_blamed_for_more(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.lose("node-b", LOST)
     guilty, finding = judged(made, made.members[2])
     assert (guilty.verdict, guilty.node, finding.cause) == (Verdict.UNKNOWN, "node-b", "ssh-unreachable")
 
 
 def test_a_keeper_that_was_killed_is_no_fault_of_the_program(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     made.members[0].keeper_gone = True
     assert judged(made, made.members[0])[1].cause == "terminated-from-outside"
 
@@ -478,7 +478,7 @@ def test_a_keeper_that_was_killed_is_no_fault_of_the_program(tmp_path: Path) -> 
     [("barrier: node-b did not come within 30 s", "ranks-missing"), (None, "terminated-from-outside")],
 )
 def test_one_that_never_started(tmp_path: Path, why: str | None, cause: str) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     member = made.members[0]
     made.learn(member, journal("ended", why=why, ended=101.0))
     assert judged(made, member)[1].cause == cause
@@ -486,7 +486,7 @@ def test_one_that_never_started(tmp_path: Path, why: str | None, cause: str) -> 
 
 @pytest.mark.parametrize("event", ["activation-failed", "program-missing", "something-new"])
 def test_a_script_that_stopped_says_why(tmp_path: Path, event: str) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     first = ended(made, 0, 1, 100.1)
     first.stop = {"event": event, "code": 1}
     wrote(made, first, err=b"node-a: no program `train` was found\n")
@@ -498,7 +498,7 @@ TORCHRUN = b"E failed (exitcode: %d) local_rank: %d (pid: 77) of binary: /usr/bi
 
 
 def test_of_a_launcher_the_rank_is_named_that_it_saw_end(tmp_path: Path) -> None:
-    made = crew(tmp_path, attempt(launcher="torchrun"))
+    made = kept(tmp_path, attempt(launcher="torchrun"))
     first = ended(made, 0, 1, 101.0)
     wrote(made, first, err=TORCHRUN % (3, 1))
     wrote(made, first.place.each[1], err=b"the config has no key lr\n")
@@ -507,7 +507,7 @@ def test_of_a_launcher_the_rank_is_named_that_it_saw_end(tmp_path: Path) -> None
 
 
 def test_a_launcher_whose_rank_was_killed_goes_before_one_whose_rank_saw_it(tmp_path: Path) -> None:
-    made = crew(tmp_path, attempt(launcher="torchrun"))
+    made = kept(tmp_path, attempt(launcher="torchrun"))
     first, killed = ended(made, 0, 1, 101.0), ended(made, 2, 1, 101.6)
     wrote(made, first, err=TORCHRUN % (1, 0))
     wrote(made, killed, err=TORCHRUN % (-9, 0))
@@ -516,7 +516,7 @@ def test_a_launcher_whose_rank_was_killed_goes_before_one_whose_rank_saw_it(tmp_
 
 
 def test_a_folder_that_only_its_own_node_sees_is_not_shared(tmp_path: Path) -> None:
-    made = crew(tmp_path)
+    made = kept(tmp_path)
     for member in made.members:
         met = [member.place.node]
         why = "barrier: node-b did not come within 30 s"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from runbook.checks.allreduce import pauses
-from runbook.checks.brief import MOST, in_brief
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.ports import why_so_many
 from runbook.checks.ranks.ended import LAUNCH_SCRIPT
 from runbook.checks.ranks.words import telling
+from runbook.checks.shortened import MOST, in_brief
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
 CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'

@@ -1,4 +1,4 @@
-"""Attempts of a job whose nodes nobody has to reach: places, journals as keepers write them, and a crew of real logs."""
+"""Attempts of a job whose nodes nobody has to reach: places, journals as keepers write them, and a kept processes of real logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.crew import Crew, KeptProcess
+from runbook.jobs.kept import KeptProcess, KeptProcesses
 from runbook.jobs.logs import RankLogs
 from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
@@ -35,13 +35,13 @@ def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Att
     return make_attempt(job(inventory, **options), inventory, number, number)
 
 
-def crew(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> Crew:
+def kept(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> KeptProcesses:
     tried = tried or attempt()
     redactor = Redactor([Secret(text, "TOKEN") for text in secrets])
     site = cast(Site, SimpleNamespace(sessions={}, failures={}))
     run = Run("job-1", folder, site, redactor=redactor)
     at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_: None)
-    made = Crew(at, tried.folder, tried.places, RankLogs(folder, tried.folder, redactor, lambda *_: None))
+    made = KeptProcesses(at, tried.folder, tried.places, RankLogs(folder, tried.folder, redactor, lambda *_: None))
     made.folders = {name: f"/work/job-1/{name}/{tried.folder}" for name in made.nodes}
     return made
 
@@ -51,19 +51,19 @@ def journal(state: str, **facts: Any) -> dict[str, Any]:
 
 
 def ended(
-    crew: Crew, rank: int, code: int | None, at: float, *, why: str | None = None, began: float = 100.0
+    kept: KeptProcesses, rank: int, code: int | None, at: float, *, why: str | None = None, began: float = 100.0
 ) -> KeptProcess:
     """The rank has ended at this time of its node's clock."""
-    member = next(member for member in crew.members if rank in member.place.ranks)
-    crew.learn(member, journal("ended", code=code, started=began, ended=at, why=why))
+    member = next(member for member in kept.members if rank in member.place.ranks)
+    kept.learn(member, journal("ended", code=code, started=began, ended=at, why=why))
     return member
 
 
-def wrote(crew: Crew, member: KeptProcess | ProcessSpec, err: bytes = b"", out: bytes = b"") -> None:
+def wrote(kept: KeptProcesses, member: KeptProcess | ProcessSpec, err: bytes = b"", out: bytes = b"") -> None:
     voice = member.place if isinstance(member, KeptProcess) else member
     for end, data in (("err", err), ("out", out)):
         if data:
-            come(crew.logs, f"{voice.name}.{end}", data, voice)
+            come(kept.logs, f"{voice.name}.{end}", data, voice)
 
 
 def come(logs: RankLogs, name: str, data: bytes, voice: ProcessSpec | None = None) -> None:

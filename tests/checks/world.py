@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from runbook.checks.context import Context, Facts, Run
 from runbook.checks.network.dial import Dial
-from runbook.checks.ranks.gang import Gang, RankMember
+from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.firewall import Evidence
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
@@ -75,16 +75,16 @@ class Nobody:
     lost = None
     silence_s = 0.0
 
-    def __init__(self, name: str, gang: Gang | None = None) -> None:
-        self.name, self.gang = name, gang
+    def __init__(self, name: str, pool: RankPool | None = None) -> None:
+        self.name, self.pool = name, pool
         self.hello = {"machine": f"boot-{name}"}
         self.files: dict[str, str] = {}
         self.kernel: dict[str, Any] = {}
 
     def call(self, program: str, arguments: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        if program != "halt" or self.gang is None:
+        if program != "halt" or self.pool is None:
             raise TimeoutError(f"nobody runs {program} here within {timeout_s} s")
-        remotes = {rank: cast(FakeRemote, self.gang.members[int(rank)].remote) for rank in arguments["leaders"]}
+        remotes = {rank: cast(FakeRemote, self.pool.members[int(rank)].remote) for rank in arguments["leaders"]}
         ranks = {
             rank: {"processes": one.processes(), "moved": one.moved, "queued": one.queued, "stack": None}
             for rank, one in remotes.items()
@@ -170,18 +170,18 @@ class FakeRemote:
         self.told.append(message)
 
 
-def gang_of(inventory: Inventory) -> Gang:
+def pool_of(inventory: Inventory) -> RankPool:
     """Ranks that were started, joined and are at the same place of a sweep."""
     run = run_of(inventory)
-    gang = Gang(run, inventory, "full AllReduce")
+    pool = RankPool(run, inventory, "full AllReduce")
     for one in inventory.nodes:
-        cast(dict[str, Any], run.site.sessions)[one.name] = Nobody(one.name, gang)
-    for member in gang.members:
+        cast(dict[str, Any], run.site.sessions)[one.name] = Nobody(one.name, pool)
+    for member in pool.members:
         member.remote = cast(Remote, FakeRemote())
         member.step = "done"
         member.steps = {step: {"event": "step", "step": step} for step in ("started", "imported", "joined")}
         at(member, 1 << 20, 3)
-    return gang
+    return pool
 
 
 def at(member: RankMember, size: int, turn: int) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.causes.catalogue import CAUSES
-from runbook.diagnose.kinship import in_order, root_of
+from runbook.diagnose.consequences import in_order, root_of
 
 
 def test_a_consequence_comes_after_its_root() -> None:

@@ -13,7 +13,7 @@ from runbook.launch.environment import (
     socket_interface,
     socket_interfaces,
 )
-from runbook.launch.ranks import seating
+from runbook.launch.ranks import layout
 from runbook.model.inventory import EnvValue, Infiniband, Inventory, Network
 from runbook.model.secret import Secret
 
@@ -24,11 +24,11 @@ THREE = cluster(*(node(f"node-{letter}", f"10.0.0.{i}") for i, letter in enumera
 
 def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
     """Of every rank, in rank order."""
-    seats = seating(inventory)
+    by_node = layout(inventory)
     return [
-        {**node_environment(seats, seat), **rank_environment(rank)}
-        for seat in seats.seats.values()
-        for rank in seat.ranks
+        {**node_environment(by_node, node_ranks), **rank_environment(rank)}
+        for node_ranks in by_node.by_node.values()
+        for rank in node_ranks.ranks
     ]
 
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.launch.activation import Activation, read_activation
-from runbook.launch.recipe import Guards
+from runbook.launch.exits import CODES
 from runbook.launch.script import write
-from runbook.launch.stops import CODES
+from runbook.launch.spec import Guards
 from runbook.model.secret import Secret
 
 from .needs import require
-from .recipes import TEXT, ranks, recipe, written
+from .specs import TEXT, ranks, spec, written
 from .test_script import EACH_SHELL, SHELLS, messages, run
 
 STARTED = ("echo", "started")
@@ -161,7 +161,7 @@ def test_where_nobody_can_look_the_script_says_so_and_goes_on(
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
 def test_what_cannot_happen_is_not_in_the_script(shell: str) -> None:
-    script = write(recipe(guards=guards(address="10.0.0.1", several_nodes=True)), shell)
+    script = write(spec(guards=guards(address="10.0.0.1", several_nodes=True)), shell)
     text = script.files[script.name].decode()
     for word in ("None", "unresolved", "port-taken", "cannot be had", "ipaddress", "secrets-missing", "activate"):
         assert word not in text.replace("activate:", "")
@@ -235,7 +235,7 @@ def test_what_is_looked_at_with_and_without_guards(
 def test_every_reason_has_a_code_of_its_own_and_the_header_says_which() -> None:
     assert len(set(CODES.values())) == len(CODES)
     assert 96 not in CODES.values()  # the controller's own
-    everything = recipe(
+    everything = spec(
         guards=guards(address="gpu-1", port=1, several_nodes=True),
         activate="conda activate train",
         workdir="/data",

@@ -18,10 +18,10 @@ from ports import free_port
 
 from runbook.launch.job import Job, JobProgram, make_job
 from runbook.launch.launchers import CannotLaunch, program_words
-from runbook.launch.ranks import seating
-from runbook.launch.recipe import Recipe, ScriptProcess, Word
-from runbook.launch.render import launch_recipe, ranks_recipe
+from runbook.launch.ranks import layout
+from runbook.launch.render import launch_spec, ranks_spec
 from runbook.launch.script import write
+from runbook.launch.spec import ScriptProcess, ScriptSpec, Word
 from runbook.load.playbook import load_playbook
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
@@ -36,12 +36,15 @@ def job(folder: Path, launch: str, inventory: Inventory, **above: object) -> Job
     file.write_text("stages:\n- launch:\n" + "".join(f"    {line}\n" for line in dedent(launch).strip().splitlines()))
     facts = {"node_count": len(inventory.nodes), "world_size": inventory.world_size}
     stage = load_playbook(file, environ={"KEY": "{{ nobody }}"}).stages[0]
-    return make_job(stage, seating(inventory), facts, above)
+    return make_job(stage, layout(inventory), facts, above)
 
 
-def recipes(inventory: Inventory, made: Job | None) -> list[Recipe]:
-    seats = seating(inventory)
-    return [launch_recipe(seats, seat, made, name="launch", made_from=("x",)) for seat in seats.seats.values()]
+def specs(inventory: Inventory, made: Job | None) -> list[ScriptSpec]:
+    by_node = layout(inventory)
+    return [
+        launch_spec(by_node, node_ranks, made, name="launch", made_from=("x",))
+        for node_ranks in by_node.by_node.values()
+    ]
 
 
 TWO = cluster(
@@ -114,9 +117,9 @@ def test_many_nodes_with_one_mistake_are_one_problem(tmp_path: Path) -> None:
 # What the launchers make of it.
 
 
-def launched(launcher: str, *command: str, inventory: Inventory = TWO) -> list[Recipe]:
+def launched(launcher: str, *command: str, inventory: Inventory = TWO) -> list[ScriptSpec]:
     programs = {one.name: JobProgram(command, {"MY": "1"}, None) for one in inventory.nodes}
-    return recipes(inventory, Job(Stage("train", "launch"), launcher, programs))
+    return specs(inventory, Job(Stage("train", "launch"), launcher, programs))
 
 
 def test_direct_starts_one_process_a_rank() -> None:
@@ -139,8 +142,8 @@ def test_direct_starts_one_process_a_rank() -> None:
 def test_a_script_is_run_by_the_nodes_python(python: str, activate: str | None, connection: str, ends: str) -> None:
     one = cluster(node("node-a", python=python, activate=activate, connection=connection))
     for launcher in ("direct", "jax"):
-        (recipe,) = launched(launcher, "src/train.py", "x.py", inventory=one)
-        assert recipe.command == (ends, "src/train.py", "x.py")
+        (spec,) = launched(launcher, "src/train.py", "x.py", inventory=one)
+        assert spec.command == (ends, "src/train.py", "x.py")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "torch.distributed.launch"])
@@ -150,12 +153,12 @@ def test_torch_starts_the_ranks_of_a_node(launcher: str) -> None:
     options = [f"--nnodes=2 --nproc{dash}per{dash}node={n} --node{dash}rank={r}" for n, r in ((1, 0), (3, 1))]
     where = f"--master{dash}addr=10.0.0.1 --master{dash}port=29500"
     module = "torch.distributed.run" if launcher == "torchrun" else launcher
-    for recipe, own in zip((a, b), options, strict=True):
-        assert " ".join(recipe.command or ()) == f"python3 -m {module} {own} {where} train.py -x"
-        assert recipe.processes == (ScriptProcess(0),)
-        assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} & recipe.environment.keys()
-        assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} <= set(recipe.unset)
-        assert "PET_" in recipe.unset_prefixes
+    for spec, own in zip((a, b), options, strict=True):
+        assert " ".join(spec.command or ()) == f"python3 -m {module} {own} {where} train.py -x"
+        assert spec.processes == (ScriptProcess(0),)
+        assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} & spec.environment.keys()
+        assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} <= set(spec.unset)
+        assert "PET_" in spec.unset_prefixes
     assert (b.environment["NODE_RANK"], b.environment["MY"]) == ("1", "1")
 
 
@@ -207,25 +210,25 @@ def test_jax_is_told_the_coordinator_and_its_devices(address: str, coordinator: 
 
 def test_what_the_guards_are_told() -> None:
     here = cluster(node("a", "127.0.0.1", connection="local"), node("b", "127.0.0.2", connection="local"))
-    (a, b), (c, d) = recipes(TWO, None), recipes(here, None)
-    for recipe, port, several in ((a, 29500, True), (b, None, True), (c, 29500, False), (d, None, False)):
-        assert recipe.guards is not None
-        assert (recipe.guards.port, recipe.guards.several_nodes) == (port, several)
+    (a, b), (c, d) = specs(TWO, None), specs(here, None)
+    for spec, port, several in ((a, 29500, True), (b, None, True), (c, 29500, False), (d, None, False)):
+        assert spec.guards is not None
+        assert (spec.guards.port, spec.guards.several_nodes) == (port, several)
     by_hand = cluster(node("a", env={"MASTER_PORT": "1234", "MASTER_ADDR": "10.9.9.9"}), node("b", "10.0.0.2"))
-    guards = recipes(by_hand, None)[0].guards
+    guards = specs(by_hand, None)[0].guards
     assert guards is not None
     assert (guards.address, guards.port) == ("10.9.9.9", 1234)
 
 
 def test_without_a_job_the_command_comes_later() -> None:
-    assert [(recipe.command, len(recipe.processes)) for recipe in recipes(TWO, None)] == [(None, 1), (None, 3)]
+    assert [(spec.command, len(spec.processes)) for spec in specs(TWO, None)] == [(None, 1), (None, 3)]
 
 
 def test_the_script_of_our_own_ranks() -> None:
-    seats = seating(TWO)
-    recipe = ranks_recipe(seats, seats.seats["node-b"], name="full", made_from=("x",))
-    assert recipe.command == ("python3", "-u", "./rank.py")
-    assert (recipe.guards, recipe.workdir, len(recipe.processes)) == (None, None, 3)
+    by_node = layout(TWO)
+    spec = ranks_spec(by_node, by_node.by_node["node-b"], name="full", made_from=("x",))
+    assert spec.command == ("python3", "-u", "./rank.py")
+    assert (spec.guards, spec.workdir, len(spec.processes)) == (None, None, 3)
 
 
 # The real thing.
@@ -263,11 +266,11 @@ def run_on_both(folder: Path, launch: str, stale: Mapping[str, str]) -> tuple[li
     inventory = loaded(folder, text)
     made = job(folder, launch, inventory)
     started: list[subprocess.Popen[str]] = []
-    for recipe in recipes(inventory, made):
-        here = folder / recipe.node
+    for spec in specs(inventory, made):
+        here = folder / spec.node
         here.mkdir()
         (here / "train.py").write_text(PROGRAM)
-        script = write(recipe, "sh")
+        script = write(spec, "sh")
         for name, data in script.files.items():
             (here / name).write_bytes(data)
         started.append(
@@ -337,7 +340,7 @@ def test_only_the_program_of_a_job_is_a_place_and_arguments_arrive_as_written(tm
 
     def made(workdir: str | None, *command: str) -> tuple[str, ...]:
         launch = f"command: {json.dumps(list(command))}\n" + (f"workdir: {workdir}\n" if workdir else "")
-        return recipes(one, job(tmp_path, launch, one))[0].command or ()
+        return specs(one, job(tmp_path, launch, one))[0].command or ()
 
     words = made("/srv", "./train", "./conf.yml", "~/data")
     assert words == ("/srv/train", "./conf.yml", "~/data")
@@ -352,4 +355,4 @@ def test_a_bare_python_is_the_one_that_the_inventory_names(tmp_path: Path, launc
     launch = f"launcher: {launcher}\ncommand: [python, train.py]"
     for python, first in (("/opt/venv/bin/python", "/opt/venv/bin/python"), ("python3", "python")):
         one = cluster(node("node-a", python=python))
-        assert (recipes(one, job(tmp_path, launch, one))[0].command or ())[0] == first
+        assert (specs(one, job(tmp_path, launch, one))[0].command or ())[0] == first

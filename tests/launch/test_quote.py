@@ -18,7 +18,7 @@ from profiles import examples
 from runbook.launch import script
 from runbook.launch.quote import CannotQuote, Literal, bat, ps1, sh
 
-from .recipes import TEXT
+from .specs import TEXT
 
 SHELLS = [shell for shell in ("sh", "dash", "bash", "ksh", "mksh") if shutil.which(shell)]
 AT_ONCE = examples(40)  # of sixty texts each: a shell for every text would take minutes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.launch.ranks import dialled_address, narrow, rank_table, seating
+from runbook.launch.ranks import dialled_address, layout, narrow, rank_table
 from runbook.model.inventory import Inventory
 
 from .world import cluster, loaded, node
@@ -43,16 +43,19 @@ def test_cpu_ranks() -> None:
     assert table(inventory) == [(0, "node-a", 0, 0, None), (1, "node-a", 0, 1, None), (2, "node-b", 1, 0, 3)]
 
 
-def test_a_seating_has_every_rank_once_with_its_node() -> None:
+def test_a_layout_has_every_rank_once_with_its_node() -> None:
     inventory = cluster(node("node-a", processes=2), node("node-b", gpus=(3,)), node("node-c", processes=3))
-    seats = seating(inventory).seats
-    assert tuple(rank for seat in seats.values() for rank in seat.ranks) == rank_table(inventory)
-    assert [(name, seat.node.name, seat.node_rank, len(seat.ranks)) for name, seat in seats.items()] == [
+    by_node = layout(inventory).by_node
+    assert tuple(rank for node_ranks in by_node.values() for rank in node_ranks.ranks) == rank_table(inventory)
+    assert [
+        (name, node_ranks.node.name, node_ranks.node_rank, len(node_ranks.ranks))
+        for name, node_ranks in by_node.items()
+    ] == [
         ("node-a", "node-a", 0, 2),
         ("node-b", "node-b", 1, 1),
         ("node-c", "node-c", 2, 3),
     ]
-    assert seating(inventory).world_size == 6
+    assert layout(inventory).world_size == 6
 
 
 @pytest.mark.parametrize(
@@ -100,12 +103,12 @@ def test_a_narrowed_cluster_keeps_its_master_or_makes_the_first_one_lead() -> No
 def test_one_node_dials_itself_and_many_never_do() -> None:
     assert dialled_address(THREE.rendezvous, 1) == "127.0.0.1"
     assert dialled_address(THREE.rendezvous, 2) == "10.0.0.1"
-    assert seating(narrow(THREE, THREE.nodes[:1])).address == "127.0.0.1"
-    assert seating(THREE).address == "10.0.0.1"
+    assert layout(narrow(THREE, THREE.nodes[:1])).address == "127.0.0.1"
+    assert layout(THREE).address == "10.0.0.1"
 
 
 def test_whether_ranks_meet_over_a_network() -> None:
-    assert seating(THREE).meets_over_network
-    assert not seating(narrow(THREE, THREE.nodes[:1])).meets_over_network
+    assert layout(THREE).meets_over_network
+    assert not layout(narrow(THREE, THREE.nodes[:1])).meets_over_network
     here = cluster(node("a", "127.0.0.1", connection="local"), node("b", "127.0.0.2", connection="local"))
-    assert not seating(here).meets_over_network
+    assert not layout(here).meets_over_network

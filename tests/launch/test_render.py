@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from runbook.launch.quote import CannotQuote
-from runbook.launch.ranks import seating
-from runbook.launch.render import ranks_recipe
+from runbook.launch.ranks import layout
+from runbook.launch.render import ranks_spec
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory, Node
 from runbook.model.secret import Secret
 
-from .recipes import put
+from .specs import put
 from .test_script import SHELLS, run
 from .world import cluster, node
 
@@ -24,8 +24,8 @@ SHOW = "import os, sys\nprint(*(f'{k}={v}' for k, v in sorted(os.environ.items()
 
 
 def rendered(inventory: Inventory, name: str, shell: str = "sh") -> Script:
-    seats = seating(inventory)
-    return write(ranks_recipe(seats, seats.seats[name], name="small", made_from=("inventory x.yml",)), shell)
+    by_node = layout(inventory)
+    return write(ranks_spec(by_node, by_node.by_node[name], name="small", made_from=("inventory x.yml",)), shell)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

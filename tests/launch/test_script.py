@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.launch.quote import CannotQuote, sh
-from runbook.launch.recipe import Word
 from runbook.launch.script import complaints, write
+from runbook.launch.spec import Word
 from runbook.model.secret import Secret
 
-from .recipes import TEXT, put, ranks, recipe, written
+from .specs import TEXT, put, ranks, spec, written
 
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 EACH_SHELL = pytest.mark.parametrize("shell", SHELLS)
@@ -344,11 +344,11 @@ def test_a_secret_is_in_the_environment_file_and_nowhere_else() -> None:
         ("bat", "small.env.bat", b"@echo off\r\nset \"TOKEN=s3cr3t 'x'\"\r\n"),
         ("ps1", "small.env.ps1", b"\xef\xbb\xbf$env:TOKEN = 's3cr3t ''x'''\r\n"),
     ):
-        files = write(recipe(name="small", environment=environment), shell).files
+        files = write(spec(name="small", environment=environment), shell).files
         assert sorted(files) == sorted([f"small.{shell}", beside])
         assert b"s3cr3t" not in files[f"small.{shell}"]
         assert files[beside] == content
-        assert list(write(recipe(), shell).files) == [f"launch.{shell}"]
+        assert list(write(spec(), shell).files) == [f"launch.{shell}"]
 
 
 @EACH_SHELL
@@ -379,16 +379,16 @@ def test_a_script_without_its_secrets_does_not_start(shell: str, tmp_path: Path)
 def test_what_a_script_cannot_carry_is_refused_with_its_place(
     shell: str, options: dict[str, Any], place: tuple[str, ...]
 ) -> None:
-    (refused,) = complaints(recipe(**options), shell)
+    (refused,) = complaints(spec(**options), shell)
     assert refused.place == place
     assert "hush" not in str(refused)
     with pytest.raises(CannotQuote) as raised:
-        write(recipe(**options), shell)
+        write(spec(**options), shell)
     assert str(raised.value) == str(refused)
 
 
 def test_everything_that_is_wrong_is_found_at_once() -> None:
-    wrong = recipe(
+    wrong = spec(
         environment={"A": 'x"y', "OK": "1", "E": "é", "a": "1"}, command=("python", 'q"'), workdir="~/é", activate="é"
     )
     places = [("environment", "A"), ("environment", "E"), ("command", "1"), ("activate",), ("workdir",)]
@@ -400,14 +400,14 @@ def test_everything_that_is_wrong_is_found_at_once() -> None:
 
 @EACH_SHELL
 def test_names_and_sources_cannot_leave_their_comment(shell: str, tmp_path: Path) -> None:
-    script = write(recipe(node="node-a\necho broken", made_from=("a\necho broken", "b\r\necho broken")), "sh")
+    script = write(spec(node="node-a\necho broken", made_from=("a\necho broken", "b\r\necho broken")), "sh")
     assert run(shell, put(tmp_path, script), "0").stdout == ""
 
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
-def test_the_same_recipe_gives_the_same_bytes_and_a_header_that_says_what_it_is(shell: str) -> None:
-    script = write(recipe(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
-    assert script == write(recipe(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
+def test_the_same_spec_gives_the_same_bytes_and_a_header_that_says_what_it_is(shell: str) -> None:
+    script = write(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
+    assert script == write(spec(node="gn-07", processes=ranks(2, first=4), world_size=8), shell)
     head = script.files[script.name].decode("utf-8-sig")[:400]
     for words in ("gn-07, 2 of 8 ranks", "made from playbooks/train.yml", "made from inventories/two.yml", "usage:"):
         assert words in head

@@ -8,8 +8,8 @@ import pytest
 
 from runbook.launch.environment import node_environment, rank_environment
 from runbook.launch.job import make_job
-from runbook.launch.ranks import rank_table, seating
-from runbook.launch.render import launch_recipe
+from runbook.launch.ranks import layout, rank_table
+from runbook.launch.render import launch_spec
 from runbook.load.inventory import load_inventory
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import shipped
@@ -20,11 +20,11 @@ from .world import loaded
 
 def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
     """Of every rank, in rank order."""
-    seats = seating(inventory)
+    by_node = layout(inventory)
     return [
-        {**node_environment(seats, seat), **rank_environment(rank)}
-        for seat in seats.seats.values()
-        for rank in seat.ranks
+        {**node_environment(by_node, node_ranks), **rank_environment(rank)}
+        for node_ranks in by_node.by_node.values()
+        for rank in node_ranks.ranks
     ]
 
 
@@ -125,12 +125,12 @@ def test_seed_000_many_nodes_never_dial_localhost(shell: str, tmp_path: Path) ->
     """Its program rewrote MASTER_ADDR to localhost on every Windows machine: then each waits for itself."""
     inventory = loaded(tmp_path, WINDOWS.replace("SHELL", shell) + "  second: {address: 10.0.0.8}\n")
     assert [environment["MASTER_ADDR"] for environment in environments(inventory)] == ["10.0.0.7", "10.0.0.7"]
-    seats = seating(inventory)
-    for seat in seats.seats.values():
-        recipe = launch_recipe(seats, seat, None, name="launch", made_from=())
-        assert recipe.guards is not None
-        assert (recipe.guards.address, recipe.guards.several_nodes) == ("10.0.0.7", True)
-        assert recipe.guards.port == (29500 if seat.node_rank == 0 else None)
+    by_node = layout(inventory)
+    for node_ranks in by_node.by_node.values():
+        spec = launch_spec(by_node, node_ranks, None, name="launch", made_from=())
+        assert spec.guards is not None
+        assert (spec.guards.address, spec.guards.several_nodes) == ("10.0.0.7", True)
+        assert spec.guards.port == (29500 if node_ranks.node_rank == 0 else None)
 
 
 CHINESE_CLIP = """
@@ -171,13 +171,13 @@ def test_seed_002_a_complete_training_on_one_gpu(name: str, shell: str, backend:
     inventory = load_inventory(shipped("inventories", f"{name}.yml"), environ={})
     playbook = load_playbook(shipped("playbooks", "train_single_gpu.yml"), environ={})
     (stage,) = playbook.stages
-    seats = seating(inventory)
-    job = make_job(stage, seats, {}, playbook.vars)
-    (seat,) = seats.seats.values()
-    recipe = launch_recipe(seats, seat, job, name="launch", made_from=())
-    assert (seat.node.shell, job.launcher) == (shell, "direct")
-    assert (recipe.command or ())[1:] == tuple(CHINESE_CLIP.split())
-    (process,) = recipe.processes
+    by_node = layout(inventory)
+    job = make_job(stage, by_node, {}, playbook.vars)
+    (node_ranks,) = by_node.by_node.values()
+    spec = launch_spec(by_node, node_ranks, job, name="launch", made_from=())
+    assert (node_ranks.node.shell, job.launcher) == (shell, "direct")
+    assert (spec.command or ())[1:] == tuple(CHINESE_CLIP.split())
+    (process,) = spec.processes
     expected = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "8514",
@@ -193,5 +193,5 @@ def test_seed_002_a_complete_training_on_one_gpu(name: str, shell: str, backend:
     }
     if shell == "bat":
         expected["USE_LIBUV"] = "0"
-        assert recipe.activate == "conda activate stable-diffusion-webui"
-    assert {**recipe.environment, **process.environment} == expected
+        assert spec.activate == "conda activate stable-diffusion-webui"
+    assert {**spec.environment, **process.environment} == expected

@@ -14,10 +14,10 @@ from profiles import examples, one_in
 
 from runbook.launch.probe import PROBE
 from runbook.launch.quote import CannotQuote, bat
-from runbook.launch.recipe import Guards, Word
+from runbook.launch.spec import Guards, Word
 from runbook.model.secret import Secret
 
-from .recipes import FRAGMENTS, TEXT, ranks, written
+from .specs import FRAGMENTS, TEXT, ranks, written
 from .wine import Wine, got, windows
 
 PLAIN = [one for one in FRAGMENTS if re.fullmatch(r"[\t !#-~]+", one)]

@@ -9,7 +9,7 @@ from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.run import Isolation, LaneLayer
 from runbook.checks.bandwidth.wires import SlowReason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.normal import span_text
-from runbook.checks.ranks.gang import RankMember
+from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
 from runbook.model.units import bandwidth_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.checks.context import Context
-from runbook.checks.ranks.gang import Gang, Halt, RankMember
+from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.ranks import Rank
 
 ALONE_S = 0.4
@@ -49,9 +49,9 @@ class MeasuringRanks:
     """
 
     def __init__(
-        self, gang: Gang, at: Context, timeout_s: float, go_on: Callable[[Halt], bool] = lambda _: False
+        self, pool: RankPool, at: Context, timeout_s: float, go_on: Callable[[Halt], bool] = lambda _: False
     ) -> None:
-        self._gang = gang
+        self._pool = pool
         self._ends = time.monotonic() + min(timeout_s, at.left_s)
         self._go_on = go_on
         for name, result in at.each(lambda node: at.session(node).push_program("lanes")).items():
@@ -95,17 +95,17 @@ class MeasuringRanks:
             if message.get("event") == event:
                 said.append(message)
 
-        self._gang.order({"do": "measure", **what}, own)
+        self._pool.order({"do": "measure", **what}, own)
         for halt in self._halts(hear):
             if halt.kind == "late" or not self._go_on(halt):
                 raise Halted(f"the ranks did not finish the measurement ({halt.kind} after {halt.seconds:.1f} s)", halt)
-            self._gang.go_on(halt)
+            self._pool.go_on(halt)
         return said
 
     def _halts(self, hear: Callable[[RankMember, Mapping[str, Any]], None]) -> Iterator[Halt]:
         while True:
             left = max(0.1, self._ends - time.monotonic())
-            halt = self._gang.until("done", timeout_s=left, stall_s=lambda: STALL_S, on_message=hear)
+            halt = self._pool.until("done", timeout_s=left, stall_s=lambda: STALL_S, on_message=hear)
             if halt is None:
                 return
             yield halt

@@ -13,7 +13,7 @@ from runbook.checks.bandwidth.search import Search, leaves, look
 from runbook.checks.context import Context
 from runbook.checks.normal import span_text
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, RankMember
+from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.model.errors import Unreachable
 
 DEADLINE_S = 20.0
@@ -55,27 +55,27 @@ class Isolation:
     stopped: str | None = None
 
 
-def isolate(gang: Gang, at: Context, gate: float) -> Isolation:
+def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
     """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
     found = Isolation()
     by_node: dict[str, list[RankMember]] = {}
-    for member in gang.members:
+    for member in pool.members:
         by_node.setdefault(member.rank.node, []).append(member)
-    numbers = {member.label: member.rank.rank for member in gang.members}
+    numbers = {member.label: member.rank.rank for member in pool.members}
     inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
     try:
-        ranks = MeasuringRanks(gang, at, DEADLINE_S)
+        ranks = MeasuringRanks(pool, at, DEADLINE_S)
         at.say("too slow: measuring every rank alone")
         found.alone = ranks.alone()
         if uneven(found.alone):
-            gather(gang)
-            found.busy = {node: _busy(gang.seen.get(node) or {}) for node in by_node}
+            gather(pool)
+            found.busy = {node: _busy(pool.seen.get(node) or {}) for node in by_node}
         if inside:
             at.say("too slow: measuring inside each node")
             _look_inside(ranks, found.inside, inside, numbers, gate)
         if len(by_node) > 1:
             at.say("too slow: measuring between the nodes, each direction")
-            done = look(ranks, gang.members, seconds=WAY_S, leaf_of=leaves(at.nodes), enough=gate)
+            done = look(ranks, pool.members, seconds=WAY_S, leaf_of=leaves(at.nodes), enough=gate)
             found.between, found.stopped = between(done), done.stopped
     except (Halted, Unreachable) as error:
         found.stopped = str(error)

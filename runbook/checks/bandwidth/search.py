@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from runbook.checks.bandwidth.judge import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
 from runbook.checks.bandwidth.ranks import Halted, MeasuringRanks, Pair, PairMeasured
 from runbook.checks.bandwidth.schedule import Meeting, Schedule
-from runbook.checks.ranks.gang import RankMember
+from runbook.checks.ranks.pool import RankMember
 from runbook.model.inventory import Node
 
 LONGER = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from runbook.checks.network.common import listed
-from runbook.checks.network.seen import Observations, Pair, version
+from runbook.checks.network.observed import Observations, Pair, version
 from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.verdict import Finding

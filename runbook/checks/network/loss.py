@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runbook.checks.context import Facts
 from runbook.checks.network.common import culprits, ends
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.seen import Observations, Pair
+from runbook.checks.network.observed import Observations, Pair
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 

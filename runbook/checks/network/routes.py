@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from runbook.checks.network.common import culprits, listed
-from runbook.checks.network.refusal import Sent, family, refusal
-from runbook.checks.network.seen import Observations, Pair
+from runbook.checks.network.observed import Observations, Pair
+from runbook.checks.network.routing_policy import Sent, family, refusal
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 

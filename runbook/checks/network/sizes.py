@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from runbook.checks.network.common import culprits, ends, listed
+from runbook.checks.network.observed import Observations, Pair, version
 from runbook.checks.network.rules import rules_of
-from runbook.checks.network.seen import Observations, Pair, version
 from runbook.firewall import Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
 from runbook.model.verdict import Finding

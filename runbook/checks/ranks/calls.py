@@ -11,25 +11,25 @@ from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
 """What gloo and torch's own debugging say when the sizes of two ranks do not fit, in lower case."""
 
 
-def comparison(gang: Gang) -> CallComparison | None:
+def comparison(pool: RankPool) -> CallComparison | None:
     """How the ranks stand to each other by torch's own record of their collectives; None where there is none."""
-    dumps = {m.rank.rank: m.record["flight"] for m in gang.members if m.record.get("flight")}
+    dumps = {m.rank.rank: m.record["flight"] for m in pool.members if m.record.get("flight")}
     found = [result for result in compare_all(dumps) if result.kind != "idle"]
     return found[0] if found else None
 
 
-def faithless(gang: Gang) -> tuple[int, ...]:
+def faithless(pool: RankPool) -> tuple[int, ...]:
     """Ranks for which torch has recorded other calls than our program made: something between the two meddles."""
     meant: dict[int, Call] = {}
     made: dict[int, Call] = {}
     miscounted = set()
-    for member in gang.members:
+    for member in pool.members:
         record = member.record
         rank = member.rank.rank
         if (last := made_last(member)) and (calling := record.get("calling")):
@@ -41,10 +41,10 @@ def faithless(gang: Gang) -> tuple[int, ...]:
     return tuple(sorted({*odd_ones(meant, made), *miscounted}))
 
 
-def skipping(gang: Gang, behind: Sequence[int]) -> tuple[int, ...]:
+def skipping(pool: RankPool, behind: Sequence[int]) -> tuple[int, ...]:
     """Of the ranks that are behind, those that have gone on without a call that their program asked for; one that is
     still on its way into the call is only late."""
-    members = [gang.members[rank] for rank in faithless(gang) if rank in behind]
+    members = [pool.members[rank] for rank in faithless(pool) if rank in behind]
     return tuple(m.rank.rank for m in members if m.stack and not busy_by_itself(m.stack) and asked(m) > enqueued(m))
 
 
@@ -58,67 +58,67 @@ def enqueued(member: RankMember) -> int:
     return max([int(one.get("last_enqueued_collective", 0)) for one in status.values()] or [0])
 
 
-def mismatched(gang: Gang, doing: str) -> dict[str, list[Finding]]:
+def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Ranks that called something else than the others: by the records, or by what gloo says as it aborts."""
-    seen = comparison(gang)
-    aborted = [m for m in gang.members if any(phrase in "".join(m.log).lower() for phrase in MISMATCH)]
+    seen = comparison(pool)
+    aborted = [m for m in pool.members if any(phrase in "".join(m.log).lower() for phrase in MISMATCH)]
     guilty: Sequence[int] = ()
     if seen and seen.kind == "differs":
-        own = faithless(gang)
-        guilty = own if own and len(own) < len(gang.members) else seen.ranks
-        evidence = [f"{gang.members[rank].label} called {call}" for rank, call in sorted(seen.made.items())[:8]]
+        own = faithless(pool)
+        guilty = own if own and len(own) < len(pool.members) else seen.ranks
+        evidence = [f"{pool.members[rank].label} called {call}" for rank, call in sorted(seen.made.items())[:8]]
         evidence.append(f"of collective number {seen.number}, by torch's Flight Recorder on each rank")
-    elif seen and seen.kind == "behind" and (skipped := skipping(gang, seen.ranks)):
+    elif seen and seen.kind == "behind" and (skipped := skipping(pool, seen.ranks)):
         guilty = skipped
         evidence = [
-            f"{gang.members[rank].label} asked torch for {asked(gang.members[rank])} collectives, and torch has recorded "
-            f"{enqueued(gang.members[rank])}"
+            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has recorded "
+            f"{enqueued(pool.members[rank])}"
             for rank in skipped
         ]
     elif aborted:
-        own = faithless(gang)
-        others = [m for m in gang.members if m not in aborted]
+        own = faithless(pool)
+        others = [m for m in pool.members if m not in aborted]
         if own:
             guilty = own
         elif others and all(m.record.get("flight") for m in others):
             guilty = [m.rank.rank for m in aborted]  # the others are seen to have called what they should
         else:
-            guilty = [m.rank.rank for m in gang.members]
-        evidence = [f"{m.label} made {_made(m)}" for m in gang.members if m.record.get("flight")][:8]
+            guilty = [m.rank.rank for m in pool.members]
+        evidence = [f"{m.label} made {_made(m)}" for m in pool.members if m.record.get("flight")][:8]
         for member in aborted[:2]:
-            evidence += [f"{member.label}: {line}" for line in gang.lines(member) if _tells(line)][:1]
+            evidence += [f"{member.label}: {line}" for line in pool.lines(member) if _tells(line)][:1]
     else:
         return {}
-    ranks = [gang.members[rank] for rank in guilty]
+    ranks = [pool.members[rank] for rank in guilty]
     found: dict[str, list[Finding]] = {}
     for member in ranks:
         what = f"{member.label} made another call than " + (
-            "the others" if len(ranks) < len(gang.members) else "its peers"
+            "the others" if len(ranks) < len(pool.members) else "its peers"
         )
         found.setdefault(member.rank.node, []).append(
             Finding(
                 "mismatched-collectives",
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
                 f"on {member.rank.node} find what wraps or replaces torch.distributed: "
-                f"`{gang.inventory.node(member.rank.node).interpreter_typed} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
+                f"`{pool.inventory.node(member.rank.node).interpreter_typed} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
                 "training program, a branch that not every rank takes",
                 (*evidence, *stack_lines([member])),
-                tuple(sorted({m.rank.node for m in gang.members if m not in ranks} - {member.rank.node})),
+                tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
             )
         )
     return found
 
 
-def absent(gang: Gang, doing: str) -> dict[str, list[Finding]]:
+def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Ranks that never made the call in which the others wait."""
-    seen = comparison(gang)
+    seen = comparison(pool)
     if not seen or seen.kind != "behind":
         return {}
-    waiting = [member for member in gang.members if member.rank.rank not in seen.ranks]
+    waiting = [member for member in pool.members if member.rank.rank not in seen.ranks]
     call = next(iter(seen.made.values()), None)
     found: dict[str, list[Finding]] = {}
     for rank in seen.ranks:
-        member = gang.members[rank]
+        member = pool.members[rank]
         found.setdefault(member.rank.node, []).append(
             Finding(
                 "rank-behind",
@@ -135,11 +135,11 @@ def absent(gang: Gang, doing: str) -> dict[str, list[Finding]]:
     return found
 
 
-def elsewhere(gang: Gang, doing: str) -> dict[str, list[Finding]]:
+def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     """Ranks whose main thread is busy by itself while that of others waits for them, whatever is recorded."""
-    known = [member for member in gang.members if member.stack]
+    known = [member for member in pool.members if member.stack]
     busy = [member for member in known if busy_by_itself(member.stack)]
-    waiting = [member for member in gang.members if member not in busy]
+    waiting = [member for member in pool.members if member not in busy]
     found: dict[str, list[Finding]] = {}
     for member in busy if len(busy) < len(known) else ():
         found.setdefault(member.rank.node, []).append(

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from runbook.checks.brief import in_brief
-from runbook.checks.ranks.told import meaning
+from runbook.checks.ranks.logs import meaning
 from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.checks.shortened import in_brief
 from runbook.diagnose.judge import Cause
 from runbook.model.commands import word
 from runbook.model.inventory import Node
@@ -17,7 +17,7 @@ from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 FATAL_OF_ITS_OWN = {
     signal.SIGSEGV,
@@ -110,25 +110,25 @@ ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no suc
 """A line that says what is wrong, where a program ends without a traceback."""
 
 
-def own_failure(gang: Gang, member: RankMember, doing: str) -> Finding | None:
+def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | None:
     """What this rank did wrong by itself, or None when it merely suffers."""
     if member.aftermath:
         return None
     if member.failure is not None:
-        return reported(gang, member, member.failure, doing)
+        return reported(pool, member, member.failure, doing)
     if not member.over or member.lost:
         return None
     code = member.code
     if code is not None and 128 < code < 160:
         code = 128 - code  # a shell in between tells it in this way
     if code is not None and code < 0:
-        return ended_by_signal(gang, member, -code, doing)
-    return exited(gang, member, code, doing)
+        return ended_by_signal(pool, member, -code, doing)
+    return exited(pool, member, code, doing)
 
 
-def exited(gang: Gang, member: RankMember, code: int | None, doing: str) -> Finding:
+def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> Finding:
     """It ended with an exit code, and its program did not come to say why."""
-    node, tail = gang.inventory.node(member.rank.node), gang.lines(member)
+    node, tail = pool.inventory.node(member.rank.node), pool.lines(member)
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
         return Finding(
@@ -146,16 +146,16 @@ def exited(gang: Gang, member: RankMember, code: int | None, doing: str) -> Find
     return Finding(
         means.cause if means else "program-error",
         f"{member.label} exited with code {code}{early} {doing}, {progress(member)}{': ' if said else ''}{said}{place}",
-        remedy_for(means, node) or f"read its log: `less {word(log_name(gang, member))}`{limits}",
+        remedy_for(means, node) or f"read its log: `less {word(log_name(pool, member))}`{limits}",
         evidence,
     )
 
 
-def ended_by_signal(gang: Gang, member: RankMember, number: int, doing: str) -> Finding:
-    node, tail, text = member.rank.node, gang.lines(member), signal_name(number)
+def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str) -> Finding:
+    node, tail, text = member.rank.node, pool.lines(member), signal_name(number)
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
-        if proof := killed_for_memory(gang, member):
+        if proof := killed_for_memory(pool, member):
             return Finding(
                 "rank-killed",
                 f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}",
@@ -199,14 +199,14 @@ def ended_by_signal(gang: Gang, member: RankMember, number: int, doing: str) -> 
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
         (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
         + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
-        f"its log: `less {word(log_name(gang, member))}`",
+        f"its log: `less {word(log_name(pool, member))}`",
         (*evidence, *stack_lines([member])),
     )
 
 
-def killed_for_memory(gang: Gang, member: RankMember) -> tuple[str, ...]:
+def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     """What proves that the kernel killed it for want of memory; nothing where nothing proves it."""
-    seen = gang.seen.get(member.rank.node)
+    seen = pool.seen.get(member.rank.node)
     before = member.steps.get("started", {}).get("kernel_kills")
     after = seen.get("kernel_kills") if seen else None
     if before is None or after is None or after <= before:
@@ -218,9 +218,9 @@ def killed_for_memory(gang: Gang, member: RankMember) -> tuple[str, ...]:
     return (told, *lines[-1:])
 
 
-def reported(gang: Gang, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
-    node = gang.inventory.node(member.rank.node)
-    tail = gang.lines(member)
+def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
+    node = pool.inventory.node(member.rank.node)
+    tail = pool.lines(member)
     event = str(said["event"])
     printed = tuple(LAUNCH_SCRIPT.sub("", line) for line in tail if "could not run the activate line" not in line)
     if event == "activation-failed":
@@ -251,7 +251,7 @@ def reported(gang: Gang, member: RankMember, said: Mapping[str, object], doing: 
     cause = means.cause if means else told or "program-error"
     remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter_typed, node=node.name)
     if cause == "program-error" and lines:
-        remedy = f"read the traceback, and mend what its last line says: `less {word(log_name(gang, member))}`"
+        remedy = f"read the traceback, and mend what its last line says: `less {word(log_name(pool, member))}`"
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
     return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
 

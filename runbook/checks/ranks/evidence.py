@@ -17,7 +17,7 @@ from runbook.model.folder import BadName, write_below
 from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 WATCH_S = 0.4
 """How long a node watches its ranks: whether they use a CPU, and whether their connections carry anything."""
@@ -29,26 +29,26 @@ ASLEEP = "TtDZX"
 """States in which a process handles no signal: stopped, traced, in the kernel, dead."""
 
 
-def gather(gang: Gang, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> None:
+def gather(pool: RankPool, *, watch_s: float = WATCH_S, timeout_s: float = 6.0) -> None:
     """Look at every rank on every node that still answers, in parallel; back after `timeout_s` at the latest."""
-    nodes = [name for name in dict.fromkeys(m.rank.node for m in gang.members) if name in gang.run.site.sessions]
+    nodes = [name for name in dict.fromkeys(m.rank.node for m in pool.members) if name in pool.run.site.sessions]
     executor = ThreadPoolExecutor(max(1, min(64, len(nodes))), thread_name_prefix="evidence")
-    wait([executor.submit(_gather_node, gang, name, watch_s) for name in nodes], timeout=timeout_s)
+    wait([executor.submit(_gather_node, pool, name, watch_s) for name in nodes], timeout=timeout_s)
     executor.shutdown(wait=False, cancel_futures=True)
-    gang.looked = time.monotonic()
+    pool.looked = time.monotonic()
 
 
-def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
-    session = gang.run.site.sessions[name]
-    members = gang.on(name)
+def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
+    session = pool.run.site.sessions[name]
+    members = pool.on(name)
     alive = [member for member in members if member.remote and not member.over]
     leaders = {str(member.rank.rank): member.remote.pid for member in alive if member.remote}
     try:
         facts = session.call("halt", {"leaders": leaders, "seconds": watch_s}, timeout_s=5.0)
     except (Unreachable, ProgramNotStarted, TimeoutError):
         return
-    gang.seen[name] = facts
-    _keep(gang, f"{name}.json", json.dumps(gang.run.redactor.anything(facts), indent=1))
+    pool.seen[name] = facts
+    _keep(pool, f"{name}.json", json.dumps(pool.run.redactor.anything(facts), indent=1))
     asked: list[RankMember] = []
     for member in alive:
         seen = facts["ranks"].get(str(member.rank.rank), {})
@@ -64,19 +64,19 @@ def _gather_node(gang: Gang, name: str, watch_s: float) -> None:
         time.sleep(WRITE_S)
     for member in members:
         if member in asked or member.over or member.failure:  # what a stopped rank once wrote down is of another time
-            _read(gang, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
+            _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
-def _read(gang: Gang, session: Session, member: RankMember, native: str | None) -> None:
+def _read(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
     """What the rank wrote down by itself: its stacks, and its last collectives."""
     number = member.rank.rank
     place = f"rank-{number:05d}.{member.rank.node}"
     dump = _text_of(session, f"stack-{number}.txt")
     member.stack = main_stack(dump)
     if dump or native:
-        _keep(gang, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
+        _keep(pool, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
     if "imported" in member.steps and (told := _text_of(session, f"flight-{number}.json")):
-        _keep(gang, f"{place}.flight.json", told)
+        _keep(pool, f"{place}.flight.json", told)
         with contextlib.suppress(UnexpectedAnswer):
             member.record = answers.flight(told.encode())
 
@@ -88,9 +88,9 @@ def _text_of(session: Session, path: str) -> str:
         return ""
 
 
-def _keep(gang: Gang, name: str, text: str) -> None:
+def _keep(pool: RankPool, name: str, text: str) -> None:
     with contextlib.suppress(OSError, BadName):  # the verdict does not depend on the copy
-        write_below(gang.run.run_dir, "hang", name, data=gang.run.redactor.text(text))
+        write_below(pool.run.run_dir, "hang", name, data=pool.run.redactor.text(text))
 
 
 def main_stack(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from runbook.model.verdict import Finding, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 SHARE = 0.5
 """Of the timed AllReduces, a rank that holds the others up for less than this is only noise."""
@@ -35,27 +35,27 @@ def lag(member: RankMember) -> tuple[float, str]:
     return max(((min(timed, float(told.get(kind, 0.0))), kind) for kind in KINDS), default=(0.0, "own"))
 
 
-def stragglers(gang: Gang, doing: str) -> list[Outcome] | None:
+def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
     """Outcomes that name the node whose ranks hold the others up, where that is beyond doubt; else None."""
-    if len(gang.members) < 2:
+    if len(pool.members) < 2:
         return None
-    timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in gang.members)
-    worst = max(gang.members, key=lag)
+    timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in pool.members)
+    worst = max(pool.members, key=lag)
     seconds, kind = lag(worst)
-    others = [m for m in gang.members if m.rank.node != worst.rank.node] or [m for m in gang.members if m is not worst]
+    others = [m for m in pool.members if m.rank.node != worst.rank.node] or [m for m in pool.members if m is not worst]
     if seconds < max(LEAST_S[kind], SHARE * timed, TIMES * max(lag(member)[0] for member in others)):
         return None
-    gather(gang)
-    return outcomes(gang, worst, others, f"{seconds:.1f} of {timed:.1f} s", kind, doing)
+    gather(pool)
+    return outcomes(pool, worst, others, f"{seconds:.1f} of {timed:.1f} s", kind, doing)
 
 
 def outcomes(
-    gang: Gang, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
+    pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
     busy = [
         f"pid {one['pid']} of {one['user']} uses {one['cpu'] * 100:.0f} % of a CPU: {one['command']}"
-        for one in (gang.seen.get(node) or {}).get("busy", ())
+        for one in (pool.seen.get(node) or {}).get("busy", ())
     ]
     finding = Finding(
         "rank-behind",
@@ -67,5 +67,5 @@ def outcomes(
     waited = Finding("peer-died", f"not judged: waited for {worst.label}", f"mend {node} first", (), (node,))
     return [
         Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
-        for each in gang.inventory.nodes
+        for each in pool.inventory.nodes
     ]

@@ -17,7 +17,7 @@ from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, Halt, RankMember
+    from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024
@@ -34,29 +34,29 @@ TOO_SLOW = 6.0
 Found = dict[str, list[Finding]]
 
 
-def stuck(gang: Gang, halt: Halt, doing: str) -> Found:
+def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     """Findings by guilty node, from evidence that was gathered already; what lies between the nodes is looked at now."""
     suspected = halt.kind in ("suspected", "silent")
-    if found := mismatched(gang, doing) or ({} if halt.kind == "suspected" else asleep(gang, doing)):
-        return told_where(gang, found)
-    if not suspected and (found := absent(gang, doing)):
-        return told_where(gang, found)
-    broken = [member for member in gang.members if member.aftermath]
+    if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else asleep(pool, doing)):
+        return told_where(pool, found)
+    if not suspected and (found := absent(pool, doing)):
+        return told_where(pool, found)
+    broken = [member for member in pool.members if member.aftermath]
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
-    if not broken and not suspected and (found := behind(gang, doing)):
-        return told_where(gang, found)
-    if not broken and (flows := moving(gang)) > TRICKLE:
-        return flowing(gang, halt, doing, flows)
-    seen = look_between(gang)
+    if not broken and not suspected and (found := behind(pool, doing)):
+        return told_where(pool, found)
+    if not broken and (flows := moving(pool)) > TRICKLE:
+        return flowing(pool, halt, doing, flows)
+    seen = look_between(pool)
     if seen.findings:
         words = tuple(f"{m.label}: {(m.failure or {}).get('text')}" for m in broken[:2])
         state = (
-            f"the ranks stand still {doing}, {progress(gang.members[0])}"
+            f"the ranks stand still {doing}, {progress(pool.members[0])}"
             if not broken
             else f"a connection broke {doing}"
         )
         return told_where(
-            gang,
+            pool,
             {
                 name: [replace(f, evidence=(*f.evidence, state, *words)) for f in listed]
                 for name, listed in seen.findings.items()
@@ -65,15 +65,15 @@ def stuck(gang: Gang, halt: Halt, doing: str) -> Found:
     if suspected:
         return {}
     if broken:
-        return told_where(gang, connection_lost(gang, broken, doing, seen))
-    gather(gang, watch_s=LONGER_S)
-    if (flows := moving(gang)) > TRICKLE:
-        return flowing(gang, halt, doing, flows)
-    evidence = (*seen.stalled[:4], *ruled_out(gang, seen), *stack_lines(gang.members[:2]))
+        return told_where(pool, connection_lost(pool, broken, doing, seen))
+    gather(pool, watch_s=LONGER_S)
+    if (flows := moving(pool)) > TRICKLE:
+        return flowing(pool, halt, doing, flows)
+    evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
         finding = Finding(
             "tcp-connection-lost-midrun",
-            f"what the ranks send does not arrive any more {doing}, {progress(gang.members[0])}, although new connections "
+            f"what the ranks send does not arrive any more {doing}, {progress(pool.members[0])}, although new connections "
             "between the nodes open and no rule of theirs blocks them",
             "look for what forgets or swallows established connections between the nodes: a firewall or NAT box with a "
             "connection table, a flapping link (`ip -s link`, `dmesg`)",
@@ -82,33 +82,33 @@ def stuck(gang: Gang, halt: Halt, doing: str) -> Found:
     else:
         finding = Finding(
             "collective-stall-uniform",
-            f"all ranks wait in the same call {doing}, {progress(gang.members[0])}: {waited}, and no rank is behind",
+            f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind",
             "run again with NCCL_DEBUG=INFO in the inventory's `env:` to see the transport; on GPUs: `sudo dmesg | grep "
             "-i xid`, `nvidia-smi`; on InfiniBand: the `ibstat` check",
             evidence,
         )
-    return told_where(gang, {node.name: [finding] for node in gang.inventory.nodes})
+    return told_where(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 
-def flowing(gang: Gang, halt: Halt, doing: str, rate: float) -> Found:
+def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
     """Nothing where the data flows at `rate`, unless something promised far more or the time is up."""
     as_promised = halt.promised is None or rate > halt.promised / TOO_SLOW
     if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
         return {}
-    return told_where(gang, slow(gang, doing, rate, halt.promised))
+    return told_where(pool, slow(pool, doing, rate, halt.promised))
 
 
-def told_where(gang: Gang, found: Found) -> Found:
+def told_where(pool: RankPool, found: Found) -> Found:
     """The first finding says where the rest lies."""
     first = next(iter(found))
     head, *rest = found[first]
-    found[first] = [replace(head, evidence=(*head.evidence, kept(gang))), *rest]
+    found[first] = [replace(head, evidence=(*head.evidence, kept(pool))), *rest]
     return found
 
 
-def asleep(gang: Gang, doing: str) -> Found:
+def asleep(pool: RankPool, doing: str) -> Found:
     found: Found = {}
-    for member in gang.members:
+    for member in pool.members:
         process = next((process for process in member.processes if process["state"] in "TtD"), None)
         if process:
             found.setdefault(member.rank.node, []).append(stopped(member, process, doing))
@@ -122,17 +122,17 @@ def stopped(member: RankMember, process: dict[str, object], doing: str) -> Findi
     )
 
 
-def behind(gang: Gang, doing: str) -> Found:
+def behind(pool: RankPool, doing: str) -> Found:
     """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier call of a
     collective may only be the one whose data does not come."""
-    if found := elsewhere(gang, doing):
+    if found := elsewhere(pool, doing):
         return found
-    seen = comparison(gang)
-    first = min(gang.members, key=lambda member: member.place)
-    last = max(gang.members, key=lambda member: member.place)
+    seen = comparison(pool)
+    first = min(pool.members, key=lambda member: member.place)
+    last = max(pool.members, key=lambda member: member.place)
     if first.place == last.place or (seen and seen.kind == "uniform"):
         return {}
-    for member in gang.members:
+    for member in pool.members:
         if member.place != first.place:
             continue
         found.setdefault(member.rank.node, []).append(
@@ -146,44 +146,44 @@ def behind(gang: Gang, doing: str) -> Found:
     return found
 
 
-def moving(gang: Gang) -> float:
+def moving(pool: RankPool) -> float:
     """Bytes a second that the ranks' connections carry, all together; of all interfaces where sockets are not told."""
     total = 0.0
-    for facts in gang.seen.values():
+    for facts in pool.seen.values():
         moved = [rank["moved"] for rank in facts["ranks"].values()]
         known = [bytes_ for bytes_ in moved if bytes_ is not None]
         total += (sum(known) if known else facts.get("carried") or 0) / max(0.1, facts["seconds"])
     return total / 2  # each end counts it
 
 
-def slow(gang: Gang, doing: str, rate: float, promised: float | None) -> Found:
+def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Found:
     """The data still flows, much more slowly than promised: whose packets queue up where the others' do not?"""
     queued: dict[str, int] = {
-        name: sum(int(rank.get("queued") or 0) for rank in facts["ranks"].values()) for name, facts in gang.seen.items()
+        name: sum(int(rank.get("queued") or 0) for rank in facts["ranks"].values()) for name, facts in pool.seen.items()
     }
     full = [name for name, size in queued.items() if size > FULL_QUEUE and size > 4 * min(queued.values())]
-    nodes = full if 0 < len(full) < len(queued) else [node.name for node in gang.inventory.nodes]
+    nodes = full if 0 < len(full) < len(queued) else [node.name for node in pool.inventory.nodes]
     sender = (
         f"what {', '.join(nodes)} sends queues up there" if nodes == full else "no single sender is seen to be slow"
     )
     finding = Finding(
         "allreduce-slow",
-        f"the data still flows {doing}, {progress(gang.members[0])}, at {bytes_text(round(rate))}/s, "
+        f"the data still flows {doing}, {progress(pool.members[0])}, at {bytes_text(round(rate))}/s, "
         + (f"far below the {bytes_text(round(promised))}/s that were to be expected" if promised else "and time is up")
         + f": {sender}",
         "look at that link: `ethtool IFACE | grep Speed`, `tc qdisc show`, `ip -s link`, and for other traffic on it",
         tuple(f"{name}: {bytes_text(size)} waiting to be sent" for name, size in queued.items()),
-        tuple(node.name for node in gang.inventory.nodes if node.name not in nodes),
+        tuple(node.name for node in pool.inventory.nodes if node.name not in nodes),
     )
     return {name: [finding] for name in nodes}
 
 
-def connection_lost(gang: Gang, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
+def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
     """Ranks report a broken connection and yet no rank had died: the network broke it, between the two that it joined."""
     first = min(broken, key=lambda member: member.heard)
-    nodes = [first.rank.node, *ends(gang, first)]
+    nodes = [first.rank.node, *ends(pool, first)]
     if len(nodes) < 2:
-        nodes = [node.name for node in gang.inventory.nodes]
+        nodes = [node.name for node in pool.inventory.nodes]
     between_them = f" between {' and '.join(nodes[:2])}" if len(nodes) == 2 else ""
     finding = Finding(
         "tcp-connection-lost-midrun",
@@ -192,18 +192,18 @@ def connection_lost(gang: Gang, broken: Sequence[RankMember], doing: str, seen: 
         "(`ip -s link`, `dmesg`); the `firewall` check, run now, finds a rule that came meanwhile",
         (
             *(f"{member.label}: {(member.failure or {}).get('text')}" for member in broken[:6]),
-            *ruled_out(gang, seen),
+            *ruled_out(pool, seen),
         ),
     )
     return {node: [finding] for node in dict.fromkeys(nodes)}
 
 
-def ends(gang: Gang, member: RankMember) -> list[str]:
+def ends(pool: RankPool, member: RankMember) -> list[str]:
     """The nodes whose address is in what a rank says of a connection that it lost."""
     text = str((member.failure or {}).get("text"))
-    facts = gang.run.facts
+    facts = pool.run.facts
     found = []
-    for node in gang.inventory.nodes:
+    for node in pool.inventory.nodes:
         listed = [a for entry in facts.get(node.name, {}).get("interfaces", {}).values() for a in entry["addresses"]]
         addresses = [node.address, *(address for address in listed if not address.startswith("127."))]
         if node.name != member.rank.node and any(
@@ -213,27 +213,27 @@ def ends(gang: Gang, member: RankMember) -> list[str]:
     return found
 
 
-def look_between(gang: Gang) -> Between:
-    if len(gang.inventory.nodes) < 2 or gang.inventory.one_machine:
+def look_between(pool: RankPool) -> Between:
+    if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
-    at = Context(gang.run, gang.inventory, "between", time.monotonic() + LOOK_S, lambda *_, **__: None)
+    at = Context(pool.run, pool.inventory, "between", time.monotonic() + LOOK_S, lambda *_, **__: None)
     return between(at, timeout_s=LOOK_S)
 
 
-def ruled_out(gang: Gang, seen: Between) -> tuple[str, ...]:
+def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
     """What was looked at and is not it, and what to try next."""
     lines = [f"could not look: {why}" for why in list(seen.blind.values())[:2]]
-    looked = [member for member in gang.members if member.processes]
+    looked = [member for member in pool.members if member.processes]
     if looked:
-        lines.append(f"ruled out: a dead or stopped process ({len(looked)} of {len(gang.members)} ranks looked at)")
-    record = comparison(gang)
+        lines.append(f"ruled out: a dead or stopped process ({len(looked)} of {len(pool.members)} ranks looked at)")
+    record = comparison(pool)
     if record and record.kind == "uniform":
         lines.append(
             f"ruled out: different calls; collective number {record.number} is the same on every rank (Flight Recorder)"
         )
     elif not record:
         lines.append("next: torch recorded no calls (Flight Recorder); a newer torch does")
-    if len(gang.inventory.nodes) > 1 and not seen.blind and not gang.inventory.one_machine:
+    if len(pool.inventory.nodes) > 1 and not seen.blind and not pool.inventory.one_machine:
         lines.append("ruled out: new TCP connections between all nodes, small and full-size packets, pass now")
     if not seen.stalled and looked:
         lines.append("ruled out: no TCP connection of a rank has unacknowledged data")

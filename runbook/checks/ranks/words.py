@@ -11,7 +11,7 @@ from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 
 PASSES_ON = bounded(
@@ -63,10 +63,10 @@ def telling(stack: Sequence[str]) -> list[str]:
     return [frame for frame in stack if not PASSES_ON.search(frame)] or list(stack)
 
 
-def log_name(gang: Gang, member: RankMember) -> str:
-    return str(gang.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
+def log_name(pool: RankPool, member: RankMember) -> str:
+    return str(pool.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
 
 
-def kept(gang: Gang) -> str:
+def kept(pool: RankPool) -> str:
     """Where the stacks and records lie that were taken."""
-    return f"kept: stacks, flight records and process states of every rank: {gang.run.run_dir / 'hang'}"
+    return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"

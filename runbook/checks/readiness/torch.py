@@ -8,7 +8,7 @@ import time
 from runbook.checks.context import no_answer
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.gang import Gang, RankMember
+from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -16,21 +16,21 @@ from runbook.model.verdict import Finding, Outcome
 FRESH_S = 3.0
 
 
-def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
+def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
     """What stands between this node's ranks and an imported torch: failures, and what could not be found out."""
-    if gang is None:
+    if pool is None:
         return [], []  # nothing was started
-    if isinstance(error := gang.failures.get(node.name), BaseException):
+    if isinstance(error := pool.failures.get(node.name), BaseException):
         outcome = no_answer(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
-    members = gang.on(node.name)
-    failures = [finding for member in members if (finding := own_failure(gang, member, "while importing torch"))]
+    members = pool.on(node.name)
+    failures = [finding for member in members if (finding := own_failure(pool, member, "while importing torch"))]
     if failures:
         return failures[:1], []
     if node.name in imported:
         return [], []
-    if time.monotonic() - gang.looked > FRESH_S:  # one look is for all nodes, not one for each that is late
-        gather(gang)
+    if time.monotonic() - pool.looked > FRESH_S:  # one look is for all nodes, not one for each that is late
+        gather(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
@@ -54,7 +54,7 @@ def torch_findings(gang: Gang | None, node: Node, imported: set[str]) -> tuple[l
             "tool-output-unknown",
             f"torch was not imported on {node.name} in time",
             f"time it by hand: `time {node.interpreter_typed} -c 'import torch'`; a slow network file system is the usual reason",
-            tuple(line for member in members[:1] for line in gang.lines(member)),
+            tuple(line for member in members[:1] for line in pool.lines(member)),
         )
     ]
 
@@ -73,9 +73,9 @@ def never_began(node: Node, member: RankMember) -> Finding:
     )
 
 
-def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:
+def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
     """Nodes with different torch versions: they may not even agree on the wire format. The minority is named."""
-    versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in gang.members if "imported" in m.steps}
+    versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in pool.members if "imported" in m.steps}
     if len(set(versions.values())) < 2:
         return outcomes
     common = statistics.mode(versions.values())
@@ -88,7 +88,7 @@ def compare_versions(outcomes: list[Outcome], gang: Gang) -> list[Outcome]:
             continue
         public, _, build = common.partition("+")
         others = [name for name, one in versions.items() if one == common]
-        python = gang.inventory.node(outcome.node).interpreter_typed
+        python = pool.inventory.node(outcome.node).interpreter_typed
         finding = Finding(
             "torch-version-mismatch",
             f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",

@@ -22,7 +22,7 @@ class Literal(str):
 class CannotQuote(ValueError):
     """The shell has no way to carry this value: `reason` says which character and why, without the value itself.
 
-    `place` is where in the recipe the value stands: ("environment", NAME), ("process", LOCAL_RANK, NAME),
+    `place` is where in the spec the value stands: ("environment", NAME), ("process", LOCAL_RANK, NAME),
     ("unset", NAME), ("command", NUMBER), ("activate",), ("workdir",), ("address",) or ("python",).
     """
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line
-from runbook.launch.recipe import Word
+from runbook.launch.spec import Word
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""

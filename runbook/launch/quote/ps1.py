@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line, printable
 from runbook.launch.quote.bat import check_names
-from runbook.launch.recipe import Word
+from runbook.launch.spec import Word
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
 """PowerShell ends a single-quoted string at any of these."""

@@ -10,10 +10,10 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report.alike import Gist
 from runbook.report.groups import OutcomeGroup, dropped_groups, stage_groups, warning_groups
-from runbook.report.heard import progress_text
 from runbook.report.html.recorded import Recorded
 from runbook.report.html.scales import Tick, percent, time_ticks
 from runbook.report.record import StageRecord
+from runbook.report.stage_status import progress_text
 
 THINNEST = 0.004
 """Of the width: a stage of a moment is seen all the same."""

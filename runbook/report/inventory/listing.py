@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 
-from runbook.launch.ranks import Seat, dialled_address, seating
+from runbook.launch.ranks import NodeRanks, dialled_address, layout
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
@@ -19,9 +19,9 @@ HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
 def text(inventory: Inventory, nodes: Sequence[Node]) -> str:
-    seats = seating(inventory).seats
-    chosen = [seats[node.name] for node in nodes]
-    groups = [[seat] for seat in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
+    by_node = layout(inventory).by_node
+    chosen = [by_node[node.name] for node in nodes]
+    groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
     rows = [_row(same) for same in groups]
     table = [HEADINGS, *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
@@ -89,7 +89,7 @@ def _container(node: Node) -> str:
 
 def as_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
     """One document with everything resolved; secrets are `***`."""
-    seats = seating(inventory).seats
+    by_node = layout(inventory).by_node
     document = {
         "version": 1,
         "name": inventory.name,
@@ -109,19 +109,19 @@ def as_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
         "infiniband": inventory.infiniband
         and {"hca": inventory.infiniband.hca, "min_rate_gbps": inventory.infiniband.min_rate_gbps},
         "env": inventory.env,
-        "nodes": [_as_json(seats[node.name]) for node in nodes],
+        "nodes": [_as_json(by_node[node.name]) for node in nodes],
         "groups": inventory.groups,
     }
     return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
 
 
-def _as_json(seat: Seat) -> dict[str, object]:
-    node = seat.node
+def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
+    node = node_ranks.node
     ssh = node.ssh
     return {
         "name": node.name,
-        "node_rank": seat.node_rank,
-        "ranks": [seat.ranks[0].rank, seat.ranks[-1].rank],
+        "node_rank": node_ranks.node_rank,
+        "ranks": [node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank],
         "address": node.address,
         "connection": node.connection,
         "ssh": {
@@ -150,23 +150,23 @@ def _as_json(seat: Seat) -> dict[str, object]:
     }
 
 
-def _alike(seats: Sequence[Seat]) -> Iterator[list[Seat]]:
+def _alike(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
     """Neighbours in rank order that differ in name, address and ssh host only."""
 
-    def kind(numbered: tuple[int, Seat]) -> object:
-        place, seat = numbered
-        node = seat.node
+    def kind(numbered: tuple[int, NodeRanks]) -> object:
+        place, node_ranks = numbered
+        node = node_ranks.node
         ssh = (node.ssh.user, node.ssh.port, node.ssh.jump, node.ssh.host is None)
         # Where a pattern left nodes out, ranks do not go on from one to the next.
         entry = (node.container, node.inside, replace(node.kubernetes, pod=None))
-        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, seat.node_rank - place
+        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, node_ranks.node_rank - place
 
-    for _, group in groupby(enumerate(seats), key=kind):
-        yield [seat for _, seat in group]
+    for _, group in groupby(enumerate(by_node), key=kind):
+        yield [node_ranks for _, node_ranks in group]
 
 
-def _row(same: Sequence[Seat]) -> tuple[str, ...]:
-    nodes = [seat.node for seat in same]
+def _row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
+    nodes = [node_ranks.node for node_ranks in same]
     first = nodes[0]
     hosts = [node.ssh.host for node in nodes if node.ssh.host]
     return (

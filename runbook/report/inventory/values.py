@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from runbook.launch.environment import node_environment
-from runbook.launch.ranks import Seat, seating
+from runbook.launch.ranks import NodeRanks, layout
 from runbook.load.document import Keys
 from runbook.load.origins import Candidate, Origins
 from runbook.model.errors import Span
@@ -46,27 +46,27 @@ class Answers:
         self._inventory = inventory
         self._origins = origins
         self._lines = origins.document.lines
-        self._seating = seating(inventory)
+        self._layout = layout(inventory)
 
     def about(self, node: Node) -> dict[str, Ask]:
         """Every key of the node, in the order in which people read them."""
-        seat = self._seating.seats[node.name]
-        asks: dict[str, Ask] = {"ranks": partial(self._ranks, seat), "groups": partial(self._groups, node)}
+        node_ranks = self._layout.by_node[node.name]
+        asks: dict[str, Ask] = {"ranks": partial(self._ranks, node_ranks), "groups": partial(self._groups, node)}
         for name, value, otherwise in _node_values(node):
             key = tuple(name.split("."))
             if value is not None or otherwise or self._origins.candidates(node.name, key):
                 asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT)
         for name, value, otherwise in self._job_values():
             asks[name] = partial(self._top, tuple(name.split(".")), value, otherwise)
-        for name, env in node_environment(self._seating, seat).items():
+        for name, env in node_environment(self._layout, node_ranks).items():
             asks[f"env.{name}"] = partial(self._env, node, name, env)
         for name, var in node.vars.items():
             asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
         return asks
 
-    def _ranks(self, seat: Seat) -> ExplainedKey:
-        where = f"node {seat.node_rank} of {len(self._seating.seats)}, {len(seat.ranks)} of {self._seating.world_size} ranks"
-        return ExplainedKey("ranks", span_of(seat.ranks[0].rank, seat.ranks[-1].rank), why=where)
+    def _ranks(self, node_ranks: NodeRanks) -> ExplainedKey:
+        where = f"node {node_ranks.node_rank} of {len(self._layout.by_node)}, {len(node_ranks.ranks)} of {self._layout.world_size} ranks"
+        return ExplainedKey("ranks", span_of(node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank), why=where)
 
     def _groups(self, node: Node) -> ExplainedKey:
         return ExplainedKey(
@@ -158,7 +158,7 @@ class Answers:
         addresses = self._origins.candidates(master, ("address",))
         if not addresses:
             return None, f"the name of {master}, which has no address"
-        return GivenValue(f"address of {master}", self._seating.address, addresses[-1].span), ""
+        return GivenValue(f"address of {master}", self._layout.address, addresses[-1].span), ""
 
     def _given(self, candidate: Candidate) -> GivenValue:
         value, span = candidate.value, candidate.span

@@ -15,8 +15,8 @@ from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.launch.job import Job
 from runbook.launch.naming import LAUNCH
-from runbook.launch.ranks import Seating, seating
-from runbook.launch.render import launch_recipe
+from runbook.launch.ranks import RankLayout, layout
+from runbook.launch.render import launch_spec
 from runbook.lint.engine import lint
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
@@ -148,8 +148,8 @@ def meaning(path: Path, text: str) -> Meaning:
     """Never raises for what is in a text."""
     try:
         plan, _ = _plan(path, text)
-        seats = seating(plan.inventory)
-        return _meaning(plan, seats)
+        by_node = layout(plan.inventory)
+        return _meaning(plan, by_node)
     except FilesWrong as wrong:
         problem = wrong.problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
@@ -174,16 +174,16 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     return make_plan(launch.playbook, inventory, Choice())
 
 
-def _meaning(plan: Plan, seats: Seating) -> Meaning:
+def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
     job = next((stage.work for stage in plan.stages if isinstance(stage.work, Job)), None)
     redactor = Redactor(plan.secrets)
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()
-    for name, seat in seats.seats.items():
-        recipe = launch_recipe(seats, seat, job, name=LAUNCH, made_from=plan.sources)
-        shared = {key: _starred(key, value, redactor) for key, value in recipe.environment.items()}
-        of_processes = {process.local_rank: process.environment for process in recipe.processes}
-        for rank in seat.ranks:
+    for name, node_ranks in by_node.by_node.items():
+        spec = launch_spec(by_node, node_ranks, job, name=LAUNCH, made_from=plan.sources)
+        shared = {key: _starred(key, value, redactor) for key, value in spec.environment.items()}
+        of_processes = {process.local_rank: process.environment for process in spec.processes}
+        for rank in node_ranks.ranks:
             own = of_processes.get(rank.local_rank) if job is None or job.starts_each else None
             told = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
             environments[rank.rank] = {**shared, **told}
@@ -191,13 +191,13 @@ def _meaning(plan: Plan, seats: Seating) -> Meaning:
             command = tuple(redactor.text(word) for word in job.programs[name].command)
     rows = tuple(
         RankRow(f"{rank.node}-{rank.local_rank}", rank.node, rank.rank, rank.local_rank, rank.node_rank, rank.device)
-        for rank in seats.ranks
+        for rank in by_node.ranks
     )
     rendezvous = plan.inventory.rendezvous
     launcher = job.launcher if job else "direct"
-    where = f"{seats.address}:{rendezvous.port}"
+    where = f"{by_node.address}:{rendezvous.port}"
     by_agent = any(node.connection == "agent" for node in plan.inventory.nodes)
-    nodes = tuple(seats.seats)
+    nodes = tuple(by_node.by_node)
     return Meaning(rows, where, rendezvous.backend, environments, command, launcher, nodes, by_agent=by_agent)
 
 

@@ -16,7 +16,7 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.gang import Gang, RankMember
+    from runbook.checks.ranks.pool import RankMember, RankPool
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
 """What a rank says of a GPU that something else is wrong with."""
@@ -47,19 +47,19 @@ def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
 
 
 def torch_beside_gpus(
-    gang: Gang | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
+    pool: RankPool | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
 ) -> tuple[list[Finding], list[Finding]]:
     """What the ranks of a node found of torch, without what they only found because of a GPU that is at fault.
 
     `waited`: they had the time that an import may take.
     """
     judged = gpus.get(node.name, GpuJudgement())
-    ranks = gang.on(node.name) if gang else []
+    ranks = pool.on(node.name) if pool else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
         return [], []
     from runbook.checks.readiness.torch import torch_findings  # only where there are ranks
 
-    torch, unproven = torch_findings(gang, node, imported)
+    torch, unproven = torch_findings(pool, node, imported)
     if judged.findings or judged.unknown:
         return [
             f for f in torch if f.cause not in FOLLOWS and not (f.cause == "program-error" and "CUDA" in f.says)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.launch.activation import Activation
 from runbook.launch.quote import printable
-from runbook.launch.recipe import Guards, Recipe
+from runbook.launch.spec import Guards, ScriptSpec
 from runbook.model.secret import Secret
 
 
@@ -34,33 +34,33 @@ CODES: Mapping[str, int] = {
 }
 
 
-def stops(recipe: Recipe, shell: str, activation: Activation) -> dict[str, ScriptStop]:
+def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, ScriptStop]:
     """The stops that this script can come to, with its own names in their sentences."""
-    node = recipe.node
+    node = spec.node
     sentences = {
-        "program-missing": f"{node} has no program {recipe.command[0]}: "
+        "program-missing": f"{node} has no program {spec.command[0]}: "
         "install it, or name another one in `command:`, `python:` or `activate:`"
-        if recipe.command
+        if spec.command
         else f"{node} has no such program: install it, or name another one",  # the script puts its name in front
     }
-    if recipe.workdir is not None:
-        sentences["workdir-missing"] = f"{node} has no folder {recipe.workdir}: make it, or correct `workdir:`"
-    if recipe.activate:
+    if spec.workdir is not None:
+        sentences["workdir-missing"] = f"{node} has no folder {spec.workdir}: make it, or correct `workdir:`"
+    if spec.activate:
         sentences["activation-failed"] = (
-            f"{node} could not run the activate line `{recipe.activate}`: "
+            f"{node} could not run the activate line `{spec.activate}`: "
             "run it there by hand, and mend what it names or `activate:` itself"
         )
-    if recipe.guards and activation.needs:
+    if spec.guards and activation.needs:
         sentences["environment-missing"] = (
             f"{node} has no {activation.needs}, which `activate:` asks for: "
             f"{'install' if activation.conda else 'make'} it, or correct the line"
         )
-    if any(isinstance(value, Secret) for value in recipe.environment.values()):
+    if any(isinstance(value, Secret) for value in spec.environment.values()):
         sentences["secrets-missing"] = (
-            f"{node} has no readable {secrets_file(recipe, shell)} beside this script: copy both"
+            f"{node} has no readable {secrets_file(spec, shell)} beside this script: copy both"
         )
-    if recipe.guards:
-        sentences |= _rendezvous(node, recipe.guards, shell)
+    if spec.guards:
+        sentences |= _rendezvous(node, spec.guards, shell)
     return {
         event: ScriptStop(code, event, printable(sentences[event]))
         for event, code in CODES.items()
@@ -90,6 +90,6 @@ def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
     return sentences
 
 
-def secrets_file(recipe: Recipe, shell: str) -> str:
+def secrets_file(spec: ScriptSpec, shell: str) -> str:
     """The file beside the script that holds the secrets."""
-    return f"{recipe.name}.env" if shell == "sh" else f"{recipe.name}.env.{shell}"
+    return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"

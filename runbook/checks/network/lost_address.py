@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runbook.checks.context import Context
-from runbook.checks.network.refusal import RouteRefusal, Sent, refusal
+from runbook.checks.network.routing_policy import RouteRefusal, Sent, refusal
 from runbook.checks.readiness.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.model.commands import word

@@ -80,7 +80,7 @@ class KeptProcess:
         return self.place.label
 
 
-class Crew:
+class KeptProcesses:
     """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
 
     def __init__(self, at: Context, folder: str, places: Sequence[ProcessSpec], logs: RankLogs) -> None:
@@ -168,11 +168,11 @@ class Crew:
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
 
 
-def wait_for(crew: Crew, done: Any, timeout_s: float) -> bool:
+def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:
     """Learn until `done()`; False when the time is up, or somebody wants the run to end, first."""
     deadline = time.monotonic() + timeout_s
     while not done():
-        if time.monotonic() > deadline or crew.at.stopping.is_set():
+        if time.monotonic() > deadline or kept.at.stopping.is_set():
             return False
-        crew.drain(0.05)
+        kept.drain(0.05)
     return True

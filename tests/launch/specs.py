@@ -1,4 +1,4 @@
-"""Recipes and texts for the tests of scripts."""
+"""Specs and texts for the tests of scripts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runbook.launch.recipe import Recipe, ScriptProcess
 from runbook.launch.script import Script, write
+from runbook.launch.spec import ScriptProcess, ScriptSpec
 
 FRAGMENTS = [
     *r"""' " '' "" \ \\ \" \\" ` `` $ $$ $(id) `id` ${HOME} $'x' $env:PATH % %% %PATH% %~dp0 %1 %* %%V ^ ^^ ^& ! !! !x! !PATH!
@@ -20,8 +20,8 @@ TEXT = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=6)), min_
 """Anything at all, with what shells find special far more often than chance would have it."""
 
 
-def recipe(**options: Any) -> Recipe:
-    """A recipe for one rank of one node that runs `true`, with these options instead."""
+def spec(**options: Any) -> ScriptSpec:
+    """A spec for one rank of one node that runs `true`, with these options instead."""
     defaults: dict[str, Any] = {
         "node": "node-a",
         "name": "launch",
@@ -32,7 +32,7 @@ def recipe(**options: Any) -> Recipe:
         "command": ("true",),
     }
     made = {**defaults, **options}
-    return Recipe(**{"ranks": len(made["processes"]), **made})
+    return ScriptSpec(**{"ranks": len(made["processes"]), **made})
 
 
 def ranks(count: int, first: int = 0) -> tuple[ScriptProcess, ...]:
@@ -47,4 +47,4 @@ def put(folder: Path, script: Script) -> Path:
 
 
 def written(folder: Path, shell: str, **options: Any) -> Path:
-    return put(folder, write(recipe(**options), shell))
+    return put(folder, write(spec(**options), shell))

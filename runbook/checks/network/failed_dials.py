@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import TypedDict
 
 from runbook.checks.context import Context
+from runbook.checks.network.accusation import MOST_LINES, Accusation
 from runbook.checks.network.dial import UNMEASURED, Dial, folded, ports_text, seen_of
 from runbook.checks.network.ephemeral import exhausted
-from runbook.checks.network.gone import gone, turned_away
-from runbook.checks.network.guilt import MOST_LINES, Guilt
+from runbook.checks.network.lost_address import gone, turned_away
 from runbook.checks.network.policies import by_policy, unseen
 from runbook.checks.network.ports import needed_ports, why_so_many
-from runbook.checks.network.refusal import Sent
 from runbook.checks.network.resolved import number, numeric
+from runbook.checks.network.routing_policy import Sent
 from runbook.checks.network.rules import peers_of, rules_of
 from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import Seen
@@ -126,20 +126,20 @@ class Trouble:
 
     def findings(self) -> dict[str, list[Finding]]:
         """By guilty node, one for each rule or kind of trouble."""
-        found: dict[str, list[Guilt]] = defaultdict(list)
+        found: dict[str, list[Accusation]] = defaultdict(list)
         for node, finding in self._unsent().items():
-            found[node].append(Guilt(node, finding))
+            found[node].append(Accusation(node, finding))
         for dials in self._by_rule():
             if dials[0].outcome == "unsent":
                 continue
-            guilt = self._judge(dials)
-            told = found[guilt.node]
-            same = next((at for at, other in enumerate(told) if other.same(guilt)), None)
+            accusation = self._judge(dials)
+            told = found[accusation.node]
+            same = next((at for at, other in enumerate(told) if other.same(accusation)), None)
             if same is None:
-                told.append(guilt)
+                told.append(accusation)
             else:
-                told[same] = told[same].merged(guilt)
-        return {node: [guilt.finding for guilt in told] for node, told in found.items()}
+                told[same] = told[same].merged(accusation)
+        return {node: [accusation.finding for accusation in told] for node, told in found.items()}
 
     def _unsent(self) -> dict[str, Finding]:
         """Nodes that had no port left to dial from."""
@@ -218,14 +218,14 @@ class Trouble:
         address = number(self.at, name)
         return next((int(entry["mtu"]) for entry in entries if address in entry["addresses"]), None)
 
-    def _judge(self, dials: list[Dial]) -> Guilt:
+    def _judge(self, dials: list[Dial]) -> Accusation:
         """Which node is guilty of these failed dials of one direction, and the finding."""
         first = dials[0]
         source, destination = first.source, first.destination
         seen = tuple(seen_of(dials))
         others = tuple(n for n in dict.fromkeys(n for d in dials for n in (d.source, d.destination)))
         if first.outcome == "unresolvable":
-            return Guilt(
+            return Accusation(
                 source,
                 Finding(
                     "name-unresolvable",
@@ -238,9 +238,9 @@ class Trouble:
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
             peers = tuple(name for name in others if name != led.node)
             finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
-            return Guilt(led.node, finding, led.rule, led.remedies, source == destination)
+            return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
-            return Guilt(
+            return Accusation(
                 destination,
                 Finding(
                     "name-wrong-address",
@@ -254,18 +254,18 @@ class Trouble:
             node, finding = missing
             peers = tuple(name for name in others if name != node)
             finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
-            return Guilt(node, finding)
+            return Accusation(node, finding)
         blocked = self.blocked(dials) if first.outcome in SEEN else None
         by_chance = blocked is not None and blocked.by_chance
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
             peers = tuple(name for name in others if name != node)
-            return Guilt(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
+            return Accusation(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
         if first.outcome == "dropped" and not sure(blocked) and (policy := by_policy(self.at, dials, seen)):
-            return Guilt(*policy)
+            return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
-            return Guilt(
+            return Accusation(
                 source,
                 Finding(
                     "no-route",
@@ -281,13 +281,13 @@ class Trouble:
             and not by_chance
             and (lossy := self._lossy(dials))
         ):
-            return Guilt(destination, lossy_link(source, destination, lossy, seen))
+            return Accusation(destination, lossy_link(source, destination, lossy, seen))
         if first.outcome in OPENED and not (
             blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
         ):
-            return Guilt(destination, self._broken(dials, seen))
+            return Accusation(destination, self._broken(dials, seen))
         if blocked is None:
-            return Guilt(
+            return Accusation(
                 destination,
                 Finding(
                     "master-not-listening",
@@ -319,7 +319,7 @@ class Trouble:
             )[:MOST_LINES],
             tuple(name for name in others if name != blocked.node),
         )
-        return Guilt(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
+        return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
         """What one of the two ends has lost since the run began, which explains it before any rule does."""

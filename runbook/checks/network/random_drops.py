@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import permutations
 
 from runbook.checks.network.common import ends
+from runbook.checks.network.observed import Observations, Pair, version
 from runbook.checks.network.rules import rules_of
-from runbook.checks.network.seen import Observations, Pair, version
 from runbook.firewall import Explanation, Flow, explain_blocked
 from runbook.model.verdict import Finding
 

@@ -12,7 +12,7 @@ MOST_LINES = 10
 
 
 @dataclass(frozen=True)
-class Guilt:
+class Accusation:
     """A node and what it is guilty of; `rule` is where, when it can be no other. `itself`: it met itself only."""
 
     node: str
@@ -21,7 +21,7 @@ class Guilt:
     remedies: tuple[tuple[str, str], ...] = ()
     itself: bool = False
 
-    def same(self, other: Guilt) -> bool:
+    def same(self, other: Accusation) -> bool:
         """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
         if self.rule or other.rule:
             return self.rule == other.rule
@@ -29,7 +29,7 @@ class Guilt:
             other.itself or words(self.finding.remedy) == words(other.finding.remedy)
         )
 
-    def merged(self, other: Guilt) -> Guilt:
+    def merged(self, other: Accusation) -> Accusation:
         mine, its = self.finding, other.finding
         either = (*self.remedies, *other.remedies)
         remedies = tuple({(node, *words(command)): (node, command) for node, command in either}.values())

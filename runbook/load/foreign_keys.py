@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from runbook.load.didyoumean import did_you_mean, nearest
 from runbook.load.document import Keys
-from runbook.load.punctuation import spaced
+from runbook.load.separators import spaced
 
 Path = tuple[str, ...]
 

@@ -54,7 +54,7 @@ class Guards:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ScriptSpec:
     """A script `NAME.sh`, `.bat` or `.ps1` for one node.
 
     `command` is the program and its arguments; a word that starts with `./` is a file beside the script, one that

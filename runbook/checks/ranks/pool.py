@@ -16,10 +16,10 @@ from typing import Any
 
 from runbook.checks.context import QUIET_S, Run
 from runbook.checks.output_file import OutputFile
-from runbook.launch.ranks import Rank, seating
-from runbook.launch.render import ranks_recipe
+from runbook.launch.exits import CODES as STOPS
+from runbook.launch.ranks import Rank, layout
+from runbook.launch.render import ranks_spec
 from runbook.launch.script import write
-from runbook.launch.stops import CODES as STOPS
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.regex import bounded
@@ -113,15 +113,15 @@ MANY = 64
 LOOK_S = 20e-6
 
 
-class Gang:
+class RankPool:
     """All ranks of an inventory. One thread at a time uses it."""
 
     def __init__(self, run: Run, inventory: Inventory, script: str) -> None:
         self.inventory = inventory
         self.run = run
         self.script = script
-        self.seating = seating(inventory)
-        self.members = [RankMember(rank) for rank in self.seating.ranks]
+        self.layout = layout(inventory)
+        self.members = [RankMember(rank) for rank in self.layout.ranks]
         self._on_node: dict[str, list[RankMember]] = {}
         for member in self.members:
             self._on_node.setdefault(member.rank.node, []).append(member)
@@ -150,9 +150,9 @@ class Gang:
 
     def _start_node(self, node: Node) -> None:
         session = self.run.site.sessions[node.name]
-        seat = self.seating.seats[node.name]
-        recipe = ranks_recipe(self.seating, seat, name=self.script, made_from=self.run.made_from)
-        script = write(recipe, "sh")
+        node_ranks = self.layout.by_node[node.name]
+        spec = ranks_spec(self.layout, node_ranks, name=self.script, made_from=self.run.made_from)
+        script = write(spec, "sh")
         for path, data in script.files.items():
             session.push(path, data, mode=0o700 if path.endswith(".sh") else 0o600)
         session.push_program("rank")
@@ -390,21 +390,21 @@ def place_of(message: Message) -> tuple[int, int]:
     return int(message.get("size", 0)), int(message.get("turn", 0))
 
 
-def start_gang(run: Run, inventory: Inventory, script: str) -> Gang:
-    """The gang that is up if it has the same nodes and still lives; else a new one, started through `SCRIPT.sh`."""
-    gang = run.gang
-    if gang is not None:
-        alive = all(member.remote and not member.over and not member.failure for member in gang.members)
-        if alive and gang.inventory.nodes == inventory.nodes and gang.inventory.rendezvous == inventory.rendezvous:
-            return gang
-        dismiss_gang(run)
-    run.gang = Gang(run, inventory, script)
-    run.gang.start()
-    return run.gang
+def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:
+    """The pool that is up if it has the same nodes and still lives; else a new one, started through `SCRIPT.sh`."""
+    pool = run.pool
+    if pool is not None:
+        alive = all(member.remote and not member.over and not member.failure for member in pool.members)
+        if alive and pool.inventory.nodes == inventory.nodes and pool.inventory.rendezvous == inventory.rendezvous:
+            return pool
+        dismiss_pool(run)
+    run.pool = RankPool(run, inventory, script)
+    run.pool.start()
+    return run.pool
 
 
-def dismiss_gang(run: Run) -> None:
+def dismiss_pool(run: Run) -> None:
     """End the ranks that are up, if any: a stage that wants the port free, or the end of the run."""
-    if run.gang is not None:
-        run.gang.dismiss()
-        run.gang = None
+    if run.pool is not None:
+        run.pool.dismiss()
+        run.pool = None
