@@ -130,7 +130,7 @@ class Session:
                 raise reason from None
             if bootstrap.STARTED in self._noise:
                 quoted = typed(python)
-                raise NoPython(
+                raise SilentPython(
                     "python-missing",
                     f"{python} on {self._place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
                     f"on {node}: `time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
@@ -738,3 +738,7 @@ class NoReply(Unreachable):
 
 class NoPython(Unreachable):
     """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""
+
+
+class SilentPython(NoPython):
+    """It was called, and nothing came of it in time."""

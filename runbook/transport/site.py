@@ -18,7 +18,7 @@ from runbook.transport.container import ContainerStream
 from runbook.transport.kubernetes import Pods
 from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
-from runbook.transport.session import BEAT_S, SILENCE_S, Session
+from runbook.transport.session import BEAT_S, SILENCE_S, Session, SilentPython
 from runbook.transport.slurm import Allocations
 from runbook.transport.stream import Stream
 
@@ -90,13 +90,13 @@ class Site:
         nodes = list(nodes)
         self.pods.expect(nodes)
         failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
-        late = {name: node for name, (node, failure) in failures.items() if failure.cause in WANT_OF_TIME}
+        late = {name: node for name, (node, failure) in failures.items() if _for_want_of_time(failure)}
         starved = self._starved(begun) if late else ()
         if starved and time.monotonic() < deadline:
             again = self._open([*late.values()], deadline, at_once=AGAIN_AT_ONCE)
             failures = {name: found for name, found in failures.items() if name not in late} | again
         for name, (_, failure) in failures.items():
-            if failure.cause in WANT_OF_TIME and starved:
+            if starved and _for_want_of_time(failure):
                 failure = Unreachable(failure.cause, failure.says, failure.remedy, (*failure.evidence, *starved))
             self.failures[name] = failure
 
@@ -268,3 +268,7 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
         f"logging in to {node.name} did not come to an end within {seconds:.0f} s",
         f"try `ssh {word(node.name)}` by hand; more nodes at once with -f, if there are very many",
     )
+
+
+def _for_want_of_time(failure: Unreachable) -> bool:
+    return failure.cause in WANT_OF_TIME or isinstance(failure, SilentPython)

@@ -139,7 +139,7 @@ def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browse
         tab = shown.page
         tab.goto(server.url + "/admin")
         people = tab.locator("section", has=tab.get_by_role("heading", name="People"))
-        people.get_by_label("Name").fill("eve")
+        people.get_by_label("Name", exact=True).fill("eve")
         people.get_by_role("button", name="Add a person").click()
         link = tab.locator(".made code").inner_text()
         assert link.startswith(server.url + "/login/")
@@ -178,10 +178,10 @@ def test_a_tab_shows_what_others_change_also_after_the_server_was_away(browser: 
             name, _, value = cookie.partition("=")
             tab.context.add_cookies([{"name": name, "value": value, "url": server.url}])
             tab.goto(server.url + "/admin")
-            tab.get_by_label("Name").fill("half a na")
+            tab.get_by_label("Name", exact=True).fill("half a na")
             add(server, cookie, "eve")
             tab.get_by_role("rowheader", name="eve", exact=True).wait_for(timeout=60_000)
-            assert tab.get_by_label("Name").input_value() == "half a na"
+            assert tab.get_by_label("Name", exact=True).input_value() == "half a na"
             server.stop()
             tab.get_by_text("Admin").first.wait_for()
             tab.wait_for_function("document.documentElement.hasAttribute('data-away')", timeout=60_000)

@@ -11,8 +11,9 @@ import pytest
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
-from runbook.transport import Session, Site
+from runbook.transport import NoPython, Session, Site
 from runbook.transport.awake import Awake, Pause
+from runbook.transport.session import SilentPython
 
 from .world import RUN_ID
 
@@ -142,6 +143,18 @@ def test_a_login_that_was_short_of_time_on_a_starved_machine_is_tried_again(
 def test_on_a_machine_that_kept_up_a_timeout_counts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(logins(site, monkeypatch, "node-a", held_up_s=0.1)) == ["node-a", "node-b", "node-c"]
     assert site.failures["node-a"].evidence == ()
+
+
+@pytest.mark.parametrize(("held_up_s", "proven"), [(4.0, False), (0.0, True)])
+def test_a_python_that_says_nothing_is_missing_only_where_this_machine_kept_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch, held_up_s: float, proven: bool
+) -> None:
+    silent = SilentPython("python-missing", "nothing came of it", "look")
+    monkeypatch.setattr(site, "_open", lambda nodes, deadline, **_: {node.name: (node, silent) for node in nodes})
+    monkeypatch.setattr(Awake, "longest", lambda self, since: Pause(held_up_s, 0.0, since + 1))
+    monkeypatch.setattr("runbook.transport.site.short_of_cpu", lambda: 0.0)
+    site.open(NODES[:1])
+    assert isinstance(site.failures["node-a"], NoPython) == proven
 
 
 def test_a_login_that_fails_again_says_that_this_machine_was_starved(

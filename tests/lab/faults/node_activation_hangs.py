@@ -7,6 +7,7 @@ from lab.fault import Fault
 FAULT = Fault(
     inventory=lambda lab: {"nodes": {"node-b": {"activate": "sleep 1000"}}},
     stage="reach",
+    ranks=True,
     cause="activation-failed",
     nodes="node-b",
     says=(r"sleep 1000",),

@@ -7,6 +7,7 @@ from lab.fault import Fault
 FAULT = Fault(
     inventory=lambda lab: {"nodes": {"node-b": {"activate": "exec bash"}}},
     stage="reach",
+    ranks=True,
     cause="activation-failed",
     nodes="node-b",
     says=(r"does not come back", r"take `exec`"),

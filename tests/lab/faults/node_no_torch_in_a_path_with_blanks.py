@@ -16,6 +16,7 @@ FAULT = Fault(
     breaks=breaks,
     inventory=lambda _lab: {"nodes": {"node-b": {"python": PYTHON}}},
     stage="reach",
+    ranks=True,
     cause="torch-missing",
     nodes="node-b",
     says=(r"`'/opt/my envs/torch \(2\)/python3' -m pip install torch`",),

@@ -7,6 +7,7 @@ from lab.fault import Fault
 FAULT = Fault(
     inventory=lambda lab: {"nodes": {"node-b": {"env": {"PYTHONHOME": "/opt/nowhere"}}}},
     stage="reach",
+    ranks=True,
     cause="python-missing",
     nodes="node-b",
     says=(r"No module named 'encodings'", r"PYTHONHOME"),

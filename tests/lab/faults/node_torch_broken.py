@@ -10,6 +10,7 @@ FAULT = Fault(
     ),
     inventory=lambda lab: {"nodes": {"node-b": {"env": {"PYTHONPATH": "/opt/other"}}}},
     stage="reach",
+    ranks=True,
     cause="program-error",
     nodes="node-b",
     says=(r"libcublas.so.12",),

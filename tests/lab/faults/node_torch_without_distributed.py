@@ -15,6 +15,7 @@ FAULT = Fault(
     breaks=install,
     inventory=lambda lab: {"nodes": {"node-b": {"env": {"PYTHONPATH": "/opt/other"}}}},
     stage="reach",
+    ranks=True,
     cause="torch-distributed-not-built",
     nodes="node-b",
     says=(r"2.4.0",),

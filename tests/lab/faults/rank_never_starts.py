@@ -8,6 +8,7 @@ from lab.meddling import at_start
 FAULT = Fault(
     breaks=lambda lab: at_start(lab["node-b"], "time.sleep(1000)"),
     stage="reach",
+    ranks=True,
     cause="ranks-missing",
     nodes="node-b",
     says=(r"rank 1 on node-b",),

@@ -10,6 +10,7 @@ CODE = "import threading\nthreading.Timer(0.8, lambda: os.kill(os.getpid(), 19))
 FAULT = Fault(
     breaks=lambda lab: at_start(lab["node-b"], CODE),
     stage="reach",
+    ranks=True,
     cause="rank-stopped",
     nodes="node-b",
     says=(r"kill -CONT \d+",),
