@@ -125,6 +125,7 @@ class Processes:
         """In the same folder, by the group's file as it was; what was written before is put aside there."""
         folder = self._runs.folder / id
         about = dict(started(folder))
+        about.pop("begins_again", None)  # true until its process is there
         _write(folder / STARTED, json.dumps({**about, "begins_again": True}))
         self._tell(id, str(about.get("group")))
         first = first_event(folder)
