@@ -207,7 +207,7 @@ class Agent:
                 await asyncio.sleep(BEAT_S)
 
     async def _look(self) -> None:
-        """GroupView at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
+        """Look at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
         looking: asyncio.Task[Heartbeat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")

@@ -130,7 +130,7 @@ class Runs:
         return document
 
     def forget(self) -> None:
-        """GroupView again at the next question, however soon it comes."""
+        """Look again at the next question, however soon it comes."""
         self._looked = float("-inf")
 
     def refresh(self, only: str = "") -> None:
@@ -174,7 +174,9 @@ class Runs:
             _number(told.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            "" if by and _is_result(told) and _goes_on(by, told) else _word(told.get("verdict")),
+            ""
+            if by and _is_result(told) and (begins_again(path, by) or left_running(told))
+            else _word(told.get("verdict")),
             _word(told.get("stopped_at")),
             _between_blanks(_words(told.get("causes"))),
             _between_blanks(nodes),
@@ -192,8 +194,17 @@ def started(path: Path) -> Mapping[str, Any]:
     return read_json(path / STARTED)
 
 
-def _goes_on(by: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
-    return by.get("begins_again") is True or left_running(document)
+def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
+    """Whether the result in this folder is one that does not count any more, since the run begins again."""
+    return by.get("begins_again") == result_mark(path) != 0
+
+
+def result_mark(path: Path) -> int:
+    """Tells the result that is in this folder now from any other there was or will be; 0 where there is none."""
+    try:
+        return (path / "result.json").lstat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def left_running(document: Mapping[str, Any]) -> bool:

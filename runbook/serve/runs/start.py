@@ -22,7 +22,17 @@ from typing import Any
 
 from runbook.engine.runfolder import ENDING
 from runbook.model.events import RunStarted
-from runbook.serve.runs.folders import STARTED, NoRun, RunFilter, Runs, first_event, left_running, read_json, started
+from runbook.serve.runs.folders import (
+    STARTED,
+    NoRun,
+    RunFilter,
+    Runs,
+    first_event,
+    left_running,
+    read_json,
+    result_mark,
+    started,
+)
 from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
@@ -78,7 +88,8 @@ class Processes:
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
             if id in cut_off:  # said before anybody can ask
-                _write(self._runs.folder / id / STARTED, json.dumps({**about, "begins_again": True}))
+                folder = self._runs.folder / id
+                _write(folder / STARTED, json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
@@ -125,8 +136,8 @@ class Processes:
         """In the same folder, by the group's file as it was; what was written before is put aside there."""
         folder = self._runs.folder / id
         about = dict(started(folder))
-        about.pop("begins_again", None)  # true until its process is there
-        _write(folder / STARTED, json.dumps({**about, "begins_again": True}))
+        about["begins_again"] = result_mark(folder)
+        _write(folder / STARTED, json.dumps(about))
         self._tell(id, str(about.get("group")))
         first = first_event(folder)
         deadline = time.monotonic() + READY_S
