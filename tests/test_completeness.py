@@ -22,7 +22,7 @@ from runbook.causes.shipped import cause_pages
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.shell import Shell
-from runbook.cli.explain import explain, where_found
+from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.catalogue import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.jobs.launch import Launch
@@ -39,12 +39,12 @@ PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
-NOT_CHECKS = {"base", "brief", "context", "launch", "output_file", "pattern_search", "shell", "__init__"}
+NOT_CHECKS = {"base", "context", "node_limits", "output_file", "pattern_search", "shell", "shortened", "__init__"}
 """Modules in checks/ that every check shares, or a stage of its own."""
 
 
 def page_of(name: str) -> str:
-    return (PACKAGE / "checks" / f"{name}.md").read_text(encoding="utf-8")
+    return stage_page(name)
 
 
 def module_of(check: type[Check]) -> str:
@@ -151,7 +151,7 @@ def test_every_page_of_a_cause_has_its_parts_in_lines_of_bearable_width() -> Non
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     assert {rule.cause for rule in RULES} <= CAUSES.keys()
     signs = {sign.name for sign in SIGNS}
-    sources = (PACKAGE / "causes" / "logs").glob("*.py")
+    sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
     derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
     for rule in RULES:
@@ -166,7 +166,7 @@ class Use:
     line: int
 
 
-MAKERS = {"Finding": 0, "Unreachable": 0, "NoPython": 0, "Failure": 0, "Blocked": 0}
+MAKERS = {"Finding": 0, "Unreachable": 0, "NoPython": 0, "SilentPython": 0, "RankFailure": 0, "Blocked": 0}
 """What is made with a cause, and which argument it is."""
 
 

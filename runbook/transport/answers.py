@@ -745,7 +745,7 @@ class Started(TypedDict):
     step: Line
     pid: Pid
     host: Line
-    node_ranks: RankOfWorld
+    seat: RankOfWorld
     kernel_kills: Count | None
 
 

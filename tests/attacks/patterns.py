@@ -43,11 +43,12 @@ class Found:
 
     def subjects(self, text: str) -> list[str]:
         """What of a text it is asked on: of the outputs of tools, which are cut, all together or line by line."""
+        of_paste = self.place.startswith("runbook.diagnose.paste.")
         module = self.place.removeprefix("runbook.parsers.")
-        if module == self.place or module.startswith(READ_BY_CHECKS):
+        if not of_paste and (module == self.place or module.startswith(READ_BY_CHECKS)):
             return [text]
         lines = [line[at : at + LONGEST] for line in text.split("\n") for at in range(0, len(line) or 1, LONGEST)]
-        if module.startswith("paste."):
+        if of_paste:
             lines = [line for line in lines if line.strip()]
         # What a function searches for itself it may search for in a whole output.
         return ["\n".join(lines)] if self.pattern.flags & re.MULTILINE or ":" in module else lines

@@ -12,6 +12,7 @@ import pytest
 
 from runbook.model.errors import Unreachable
 from runbook.transport import NoPython, bootstrap
+from runbook.transport.session import SilentPython
 
 from .world import Noisy, Scripted, ShellStream, opened, session
 
@@ -183,7 +184,7 @@ def test_a_login_shell_that_never_starts_us() -> None:
 def test_a_python_that_never_starts_is_no_startup_file() -> None:
     stream = Scripted(b"motd\n" + bootstrap.STARTED + b"\nwaiting for a licence\n", hang=True)
     error = refused(stream, timeout=0.2)
-    assert (error.cause, type(error), stream.closed) == ("python-missing", NoPython, True)
+    assert (error.cause, type(error), stream.closed) == ("python-missing", SilentPython, True)
     assert error.evidence == ("motd", "waiting for a licence")
 
 
