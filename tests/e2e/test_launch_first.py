@@ -23,6 +23,7 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_is_the_cause_though_the_other_is_heard_first(lab: Lab) -> None:
     inventory = lab.inventory()
     file = playbook(lab, "--steps, 2000, --pause, '0.05'")

@@ -41,6 +41,7 @@ def test_jax_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> No
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_killed_process_is_the_cause_and_not_what_jax_says_of_it_elsewhere(lab: Lab) -> None:
     inventory = lab.inventory()
     file = playbook(lab, "--steps, 2000, --pause, '0.05'", JAX)

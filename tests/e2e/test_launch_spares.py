@@ -107,6 +107,7 @@ def test_a_spare_that_does_not_pass_takes_nobodys_place(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_spare_has_no_rank_and_is_not_in_the_world(lab: Lab) -> None:
     inventory = lab.inventory(defaults={"processes": 1})
     file = playbook(lab, 3, 0.0)
