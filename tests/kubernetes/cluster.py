@@ -34,15 +34,15 @@ TOKENS = {"admin": "system:masters", "ada": "people", "eve": "strangers"}
 
 NAMESPACES = f"""\
 set -e
-mount --make-rprivate /
-mount --bind / / && mount --make-rshared /
+mount --make-rprivate / && mount --make-rshared /
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /sys/fs/cgroup
 for one in cpu cpuacct cpuset memory pids freezer blkio devices; do
     mkdir /sys/fs/cgroup/$one && mount -t cgroup -o $one cgroup /sys/fs/cgroup/$one
 done
 ip link set lo up
-ip link add uplink type dummy && ip address add {ADDRESS}/24 dev uplink && ip link set uplink up
+ip link add uplink type veth peer name beyond && ip link set beyond up
+ip address add {ADDRESS}/24 dev uplink && ip link set uplink up
 ip route add default via {ADDRESS} dev uplink
 echo ready
 exec sleep infinity
@@ -410,10 +410,10 @@ class Cluster:
             with contextlib.suppress(ClusterError, subprocess.TimeoutExpired):
                 if true():
                     return
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or any(one.poll() is not None for one in self._daemons.values()):
                 logs = "\n".join(f"--- {name}\n{self._tail(name)}" for name in self._daemons)
                 raise ClusterError(
-                    f"not within {seconds:g} s: {what}\n{self.kubectl('get', 'pods', '-o', 'wide', check=False)}\n{logs}"
+                    f"not within {seconds:g} s, or a daemon has ended: {what}\n{self.kubectl('get', 'pods', '-o', 'wide', check=False)}\n{logs}"
                 )
             time.sleep(0.3)
 
