@@ -40,6 +40,9 @@ mount -t tmpfs tmpfs /sys/fs/cgroup
 for one in cpu cpuacct cpuset memory pids freezer blkio devices; do
     mkdir /sys/fs/cgroup/$one && mount -t cgroup -o $one cgroup /sys/fs/cgroup/$one
 done
+if grep -q :name=systemd: /proc/self/cgroup; then
+    mkdir /sys/fs/cgroup/systemd && mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+fi
 ip link set lo up
 ip link add uplink type veth peer name beyond && ip link set beyond up
 ip address add {ADDRESS}/24 dev uplink && ip link set uplink up
@@ -77,7 +80,7 @@ BRIDGE = {
 SEEN = ["/usr", str(Path(sys.base_prefix).resolve()), str(Path(sys.prefix).resolve())]
 """What a pod with Python sees of this machine."""
 
-CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio", "devices")
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio", "devices", "name=systemd")
 
 
 class ClusterError(AssertionError):
@@ -143,7 +146,7 @@ class Cluster:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
             if controller in names.split(","):
-                group = Path("/sys/fs/cgroup") / controller / path.lstrip("/") / self.folder.name
+                group = Path("/sys/fs/cgroup") / controller.removeprefix("name=") / path.lstrip("/") / self.folder.name
                 group.mkdir()
                 for name in ("cpuset.cpus", "cpuset.mems"):
                     if (group / name).exists():
