@@ -35,7 +35,7 @@ TOKENS = {"admin": "system:masters", "ada": "people", "eve": "strangers"}
 NAMESPACES = f"""\
 set -e
 mount --make-rprivate / && mount --make-rshared /
-mount -t tmpfs tmpfs /run
+for folder in /run /var/lib /var/log; do mount -t tmpfs tmpfs $folder; done
 mount -t tmpfs tmpfs /sys/fs/cgroup
 for one in cpu cpuacct cpuset memory pids freezer blkio devices; do
     mkdir /sys/fs/cgroup/$one && mount -t cgroup -o $one cgroup /sys/fs/cgroup/$one
@@ -54,6 +54,8 @@ CONTAINERD = """\
 version = 2
 root = "{folder}/containerd"
 state = "/run/containerd"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
 [grpc]
   address = "/run/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -209,6 +211,7 @@ class Cluster:
             f"--node-ip={ADDRESS}",
             f"--root-dir={self.folder}/kubelet",
             f"--cert-dir={self.folder}/kubelet-certificates",
+            f"--volume-plugin-dir={self.folder}/volume-plugins",
             "--container-runtime=remote",
             "--container-runtime-endpoint=unix:///run/containerd.sock",
             "--cgroups-per-qos=false",

@@ -122,8 +122,9 @@ def test_two_pods_pass_the_shipped_playbook_and_nothing_is_left(pods: Cluster) -
     file = pods.folder / "inventory.yml"
     made = runbook_finish(pods.start("inventory", "init", LABELS, "--out", file))
     assert made.returncode == 0, made
+    listed = runbook_finish(pods.start("inventory", "list", "-i", file, "-o", "json")).json()["nodes"]
+    assert {node["name"]: node["address"] for node in listed} == {name: pods.address(name) for name in WORKERS}
     content = yaml.safe_load(file.read_text())
-    assert [node["address"] for node in content["nodes"].values()] == [pods.address(name) for name in WORKERS]
     content["defaults"]["python"] = (
         f"{os.environ.get('VIRTUAL_ENV') or Path(__file__).resolve().parents[2] / '.venv'}/bin/python"
     )
@@ -265,13 +266,13 @@ def test_no_kubectl_no_context_and_no_server(pods: Cluster) -> None:
     file = inventory(pods)
     done, document = run(pods, NOTHING, named=file, PATH="/usr/local/sbin")
     assert told(document) == dict.fromkeys(WORKERS, "kubernetes-tool-missing"), done
-    done, document = run(pods, NOTHING, named=inventory(pods, context="elsewhere"))
-    assert told(document) == dict.fromkeys(WORKERS, "kubernetes-config-wrong"), done
     gone = pods.kubeconfig("gone", server=f"https://127.0.0.1:{PORT + 1}")
     done, document = run(pods, NOTHING, named=file, KUBECONFIG=str(gone))
     assert (done.returncode, told(document)) == (3, dict.fromkeys(WORKERS, "kubernetes-unreachable")), done
     done, _ = run(pods, NOTHING, KUBECONFIG=str(gone))
     assert (done.returncode, "error[kubernetes-unreachable]" in done.stderr) == (3, True), done
+    done, document = run(pods, NOTHING, named=inventory(pods, context="elsewhere"))
+    assert told(document) == dict.fromkeys(WORKERS, "kubernetes-config-wrong"), done
 
 
 # Faults in pods
