@@ -218,7 +218,7 @@ def test_an_image_that_is_not_there_and_a_program_that_ends(pods: Cluster) -> No
 
 
 def test_an_evicted_pod_is_left_out_and_named(pods: Cluster) -> None:
-    full = "cat /dev/zero | head -c 30000000 >/cache/full; sleep infinity"
+    full = "printf %30000000s x >/cache/full; exec sleep infinity"
     cache = {"name": "cache", "emptyDir": {"sizeLimit": "5Mi"}}
     mounts = [{"name": "cache", "mountPath": "/cache"}]
     pods.pod(
