@@ -316,6 +316,14 @@ def test_torch_that_never_came_is_unknown_and_torch_that_is_missing_a_failure() 
     assert torch_findings(None, first, imported=set()) == ([], [])
 
 
+def test_a_node_that_is_lost_while_torch_is_imported_is_told_as_lost() -> None:
+    pool = pool_of(cluster())
+    first = pool.inventory.nodes[0]
+    pool.on(first.name)[0].lost = Unreachable("tool-output-unknown", "it said what no program of ours says", "look")
+    failures, (finding,) = torch_findings(pool, first, imported=set())
+    assert (failures, finding.says) == ([], "it said what no program of ours says")
+
+
 def test_loopback_of_the_made_up_world() -> None:
     """The tests above lean on it: an interface that is up has no state DOWN, and lo has its flag."""
     assert LO["state"] == "UNKNOWN"

@@ -24,6 +24,8 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         outcome = no_answer(node.name, "launch", error)
         return ([], list(outcome.findings)) if outcome.verdict.value == "unknown" else (list(outcome.findings), [])
     members = pool.on(node.name)
+    if lost := next((member.lost for member in members if member.lost), None):
+        return [], list(no_answer(node.name, "launch", lost).findings)
     failures = [finding for member in members if (finding := own_failure(pool, member, "while importing torch"))]
     if failures:
         return failures[:1], []
