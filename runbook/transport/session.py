@@ -523,9 +523,10 @@ class Session:
     def _ended(self, opening: _Opening) -> None:
         if opening.over:
             closed = self._broken(f"the connection to {self._place} was closed")
-            if self.outside and not self._leaving:
-                self.disbelieve(closed)  # which lets the host go as well
-            self._lose(closed)
+            if self._leaving:
+                self._lose(closed)
+            else:
+                self.disbelieve(closed)
             return
         reason = None if opening.codes else self._stream.why(f"nothing was started on {self._place}")
         self._hello.put(reason or _no_supervisor(self.node, self._place, opening, self._stream.complaint()))

@@ -26,7 +26,8 @@ FOLLOWED = replace(recording("job_attach"), command=("logs", "-f", "-i", "{inven
 
 LINES = 40
 LOGS = ("rank-00001.node-b.l0.out", "rank-00001.node-b.l0.err")
-SOON_S = 2.0
+SOON_S = 15.0
+"""Far less than the minute for which a silent node is waited for without Ctrl-C."""
 
 
 @pytest.fixture(autouse=True)
