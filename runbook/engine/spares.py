@@ -8,6 +8,7 @@ from dataclasses import replace
 from runbook.checks.context import Run
 from runbook.engine.drop import NotDroppedError, may_leave
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares
+from runbook.jobs.launch import UNUSED_SPARE
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Outcome, overall
@@ -43,7 +44,7 @@ class Spares:
             taken = self._take_over(leaving)
             if taken is None:
                 why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
-                return self._told([_with_evidence(outcome, why) for outcome in outcomes])
+                return self._told([outcome.with_evidence(why) for outcome in outcomes])
             plan, stage = taken
 
     def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
@@ -104,13 +105,6 @@ class Spares:
             elif name in self._useless:
                 outcome = Outcome.skipped(name, f"a spare that could not take over: {self._useless[name]}")
             elif outcome is None:
-                outcome = Outcome.skipped(name, "a spare: no node had to be replaced by it")
+                outcome = Outcome.skipped(name, UNUSED_SPARE)
             found.append(outcome)
         return found
-
-
-def _with_evidence(outcome: Outcome, line: str) -> Outcome:
-    if not outcome.findings or not line:
-        return outcome
-    first, *more = outcome.findings
-    return replace(outcome, findings=(replace(first, evidence=(*first.evidence, line)), *more))

@@ -39,6 +39,8 @@ PACE_S = 10.0
 DETACH_S = 10.0
 """A detached job is watched for so long: most that fail at all fail at once."""
 
+UNUSED_SPARE = "a spare: no node had to be replaced by it"
+
 
 @dataclass(frozen=True)
 class Launch(Check):
@@ -57,7 +59,7 @@ class Launch(Check):
     def run(self, at: Context) -> list[Outcome]:
         return [
             *self._attempts(at),
-            *(Outcome.skipped(name, "a spare: no node had to be replaced by it") for name in self.job.spares),
+            *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares),
         ]
 
     def _attempts(self, at: Context) -> list[Outcome]:
@@ -106,7 +108,7 @@ def judge_retry(
     if decision.why:
         failed = {"failed": {"attempt": attempt.folder, "cause": causes[-1]}}
         at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node, None, failed)
-    told = [_with_evidence(one, decision.why) if one is guilty else one for one in outcomes]
+    told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
     return told, decision.after_s if decision.again else None
 
 
@@ -116,11 +118,6 @@ def _guilty(outcomes: list[Outcome]) -> Outcome | None:
     unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
     bad = [*failed, *unknown]
     return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
-
-
-def _with_evidence(outcome: Outcome, line: str) -> Outcome:
-    first, *more = outcome.findings
-    return replace(outcome, findings=(replace(first, evidence=(*first.evidence, *([line] if line else []))), *more))
 
 
 def _find_again(at: Context) -> None:

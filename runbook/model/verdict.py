@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -59,6 +59,13 @@ class Outcome:
             raise ValueError(f"{self.node}: a {self.verdict} without a proof is not a {self.verdict}")
         if self.verdict.stops and not self.findings:
             raise ValueError(f"{self.node}: a {self.verdict} without a finding explains nothing")
+
+    def with_evidence(self, line: str) -> Outcome:
+        """The same with one line more that proves its first finding; unchanged where there is no finding, or no line."""
+        if not self.findings or not line:
+            return self
+        first, *more = self.findings
+        return replace(self, findings=(replace(first, evidence=(*first.evidence, line)), *more))
 
     @classmethod
     def passed(
