@@ -24,7 +24,7 @@ from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.network.random_drops import chance_findings
 from runbook.checks.network.routes import route_findings
 from runbook.checks.network.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 

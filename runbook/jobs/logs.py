@@ -19,7 +19,7 @@ from typing import Any
 
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known import Cluster, KnownJob
-from runbook.launch.naming import LAUNCH
+from runbook.launch.script import LAUNCH
 from runbook.model.folder import BadName, append_below, make_below
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of

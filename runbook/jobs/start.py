@@ -16,9 +16,9 @@ from runbook.checks.network.observed import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
-from runbook.launch.environment import network_environment
-from runbook.launch.naming import LAUNCH
 from runbook.launch.quote import CannotQuote
+from runbook.launch.ranks import network_environment
+from runbook.launch.script import LAUNCH
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
