@@ -16,8 +16,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport.slurm import ask
-from runbook.transport.slurm_told import SlurmNode, nodes_in
+from runbook.transport.slurm import SlurmNode, ask, nodes_in
 
 REASON_BEGINS = "runbook: "
 LONGEST_REASON = 120  # characters of a reason: sinfo -R shows twenty of them
