@@ -13,17 +13,18 @@ import json
 import re
 from typing import get_args
 
-from runbook.firewall.flow import Packet
-from runbook.firewall.machine import (
+from runbook.firewall.evaluate import (
     NOTRACK,
     Action,
     Base,
     FilterRule,
     Kind,
     Match,
+    Packet,
     RuleVerdict,
     StateChange,
     Step,
+    Truth,
     VerdictMap,
 )
 from runbook.firewall.nft_match import (
@@ -35,7 +36,6 @@ from runbook.firewall.nft_match import (
     operands,
     set_elements,
 )
-from runbook.firewall.truth import Truth
 
 Table = tuple[str, str]  # family, name
 PASSED_OVER = frozenset(
