@@ -76,7 +76,8 @@ class _Ends:
     destinations: tuple[str, ...] = ()
 
     def legs(self, flow: Flow) -> list[tuple[str, Explanation]]:
-        """The four legs in order, each with the node that it is judged on; nothing of a node whose rules are not here."""
+        """The four legs in order, each with the node that it is judged on; nothing of a node whose rules are not
+        here."""
         found: list[tuple[str, Explanation]] = []
         tracked: dict[str, bool | None] = {}
         plan: list[tuple[str, Evidence | None, Leg, tuple[str, ...]]] = [
@@ -159,7 +160,8 @@ def also_small(
     source_name: str,
     destination_name: str,
 ) -> bool:
-    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the matter."""
+    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the
+    matter."""
     flow = replace(flow, packet_length=SMALL)
     small = explain_blocked("lost", flow, source, destination, source_name, destination_name)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
@@ -198,8 +200,8 @@ def sent_elsewhere(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A failed connection with its legs judged; each method is one way to explain it. The source of `flow` is the address
-    that the destination sees, `given` the one of the inventory."""
+    """A failed connection with its legs judged; each method is one way to explain it. The source of `flow` is the
+    address that the destination sees, `given` the one of the inventory."""
 
     cause: str
     seen: Seen
@@ -298,7 +300,8 @@ class _Case:
         )
 
     def foreign_source(self) -> Blocked | None:
-        """A NAT rule makes the packets come from an address that the source does not have: who would bring the answers?"""
+        """A NAT rule makes the packets come from an address that the source does not have: who would bring the
+        answers?"""
         source = self.ends.source
         node, by = next(((name, e) for name, e in self.legs if e.new_source), ("", None))
         if by is None or source is None or not source.addresses or by.new_source in source.addresses:
@@ -339,13 +342,15 @@ class _Case:
             str(low) if low == high else f"{low}-{high}"
             for low, high in merge(((flow.port, flow.port), *self.ends.ports))
         )
-        filtered = word(f"{flow.protocol} port {flow.port} and host {flow.source}")
         found = self._blocked(
             node,
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "
-            "something between the nodes blocks it (security group, switch ACL, the firewall of a hypervisor or router)",
-            remedy=f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what lies between; "
-            f"`sudo tcpdump -ni any {filtered}` on {node} shows whether it arrives",
+            "something between the nodes blocks it (security group, switch ACL, "
+            "the firewall of a hypervisor or router)",
+            remedy=f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what "
+            "lies between; "
+            f"`sudo tcpdump -ni any {word(f'{flow.protocol} port {flow.port} and host {flow.source}')}` "
+            f"on {node} shows whether it arrives",
             evidence=[*self._allowing(), *(c for _, e in self.legs for c in e.caveats)],
             decided=True,
         )

@@ -1,12 +1,13 @@
-"""How the kernel walks a ruleset, for nftables and iptables alike: three-valued logic, flows and their packets, the walk.
+"""How the kernel walks a ruleset, for nftables and iptables alike: three-valued logic, flows and their packets, the
+walk.
 
 Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only the base chain it is said in,
 and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
 rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
 
 A match that cannot be told splits the walk: both ways are followed, and `Walk.ends` holds every place where the packet
-may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not understood
-is None, and None is never turned into a claim.
+may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
+understood is None, and None is never turned into a claim.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Flow:
 
     `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
     routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for
-    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies. `ports`
-    is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
+    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies.
+    `ports` is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
     """
 
     source: str
@@ -248,8 +249,8 @@ Step = Match | RuleVerdict | VerdictMap | StateChange
 
 @dataclass(frozen=True, slots=True)
 class FilterRule:
-    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it takes
-    every so many of the packets that it speaks of, or each with some probability."""
+    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it
+    takes every so many of the packets that it speaks of, or each with some probability."""
 
     chain: str
     index: int
@@ -297,7 +298,8 @@ class PacketEnd:
 
 @dataclass(frozen=True, slots=True)
 class BlockingChain:
-    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not others."""
+    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not
+    others."""
 
     base: Base
     ends: tuple[PacketEnd, ...]
@@ -355,7 +357,7 @@ class _Walker:
         self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
 
     def result(self) -> Walk:
-        if self._chain(self._base.chain, True, 0) is not False:
+        if self._chain(self._base.chain, sure=True, depth=0) is not False:
             self._ends += [PacketEnd(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
         return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
 

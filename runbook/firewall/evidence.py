@@ -235,7 +235,7 @@ class Evidence:
         if status is not None:
             return status if status.active else None
         chains = any(name in base.chains for base in self.bases(4) for name in UFW_CHAINS)
-        return UfwStatus(True) if chains and reading.status != "missing" else None
+        return UfwStatus(active=True) if chains and reading.status != "missing" else None
 
     @cached_property
     def firewalld(self) -> FirewalldStatus | None:
@@ -260,15 +260,16 @@ class Evidence:
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
-        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from; None
-        where it knows a way, or was not asked."""
+        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from;
+        None where it knows a way, or was not asked."""
         asked = self.tool(f"route {peer}")
         if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
             return None
         return {"error": asked.why_not, **self.ways_to(peer)}
 
     def ways_to(self, peer: str) -> Mapping[str, Any]:
-        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote any."""
+        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote
+        any."""
         return {
             "routes": _listed(self.tool(f"routes {peer}")),
             "rules": _listed(self.tool(f"policy {peer}")),

@@ -84,8 +84,15 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
             elsewhere = BlockingChain(base, rewritten, len(rewritten) == len(result.ends))
             return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
         if rewritten and len(result.ends) == 1:
-            new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, True)
-    return Journey(interface, tuple(stops), last, None, _tracked(now.state), new_source, translator)
+            new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, certain=True)
+    return Journey(
+        interface,
+        tuple(stops),
+        last,
+        tracked=_tracked(now.state),
+        new_source=new_source,
+        translator=translator,
+    )
 
 
 def _tracked(state: int | None) -> Truth:
@@ -110,7 +117,8 @@ class ArpStop:
 
 
 def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> ArpStop | None:
-    """The rule that stops ARP between `address` of this node and `peer`, both IPv4: a certain one before one that may."""
+    """The rule that stops ARP between `address` of this node and `peer`, both IPv4: a certain one before one that
+    may."""
     found: list[ArpStop] = []
     for base in evidence.arp_bases:
         arriving = base.hook == "input"
@@ -258,8 +266,8 @@ COMES_BACK = "take the rule out of the file that it comes from as well, or the n
 
 
 def _removal(base: Base, rule: FilterRule) -> str:
-    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception for
-    the job would leave it to strike the logins and everything else."""
+    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception
+    for the job would leave it to strike the logins and everything else."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND

@@ -1,11 +1,12 @@
-"""ufw and firewalld: what they say of themselves, and the commands by which they open ports. Contract: ufw(8), firewall-cmd(1).
+"""ufw and firewalld: what they say of themselves, and the commands by which they open ports. Contract: ufw(8),
+firewall-cmd(1).
 
 ufw's rules become iptables chains: `ufw-before-*`, then `ufw-user-*` (the user's own rules), then `ufw-after-*`,
 `ufw-reject-*` and the policy. So `ufw allow` opens whatever is blocked from the user's chain on, and nothing earlier.
 
-firewalld: a packet belongs to the zone that names its source address, else to its interface's, else to the default zone.
-In a zone's chains the order is pre (priority < 0), log, deny, allow, post; so a plain rich `accept` opens what the
-zone's target blocks, and priority -1 opens what a deny rule of the zone blocks.
+firewalld: a packet belongs to the zone that names its source address, else to its interface's, else to the default
+zone. In a zone's chains the order is pre (priority < 0), log, deny, allow, post; so a plain rich `accept` opens what
+the zone's target blocks, and priority -1 opens what a deny rule of the zone blocks.
 """
 
 from __future__ import annotations
@@ -182,13 +183,13 @@ def parse_zones(all_zones: str, active: str = "", default: str = "") -> Firewall
         chosen = header[1] if "default" in marks.replace("default-", "") and not chosen else chosen
         zones.append(
             FirewalldZone(
-                header[1],
-                "active" in marks,
-                _line(block, "target") or "default",
-                tuple(_line(block, "interfaces").split()),
-                tuple(_line(block, "sources").split()),
-                tuple(_line(block, "ports").split()),
-                tuple(line.strip() for line in block.splitlines() if re.match(r"\s+rule ", line)),
+                name=header[1],
+                active="active" in marks,
+                target=_line(block, "target") or "default",
+                interfaces=tuple(_line(block, "interfaces").split()),
+                sources=tuple(_line(block, "sources").split()),
+                ports=tuple(_line(block, "ports").split()),
+                rich_rules=tuple(line.strip() for line in block.splitlines() if re.match(r"\s+rule ", line)),
             )
         )
     return FirewalldStatus(tuple(zones), chosen or "public", _active(active))
@@ -216,7 +217,8 @@ def firewalld_allow(
     for peer in peers:
         zones.setdefault(status.zone_for(peer, interface), []).append(peer)
     commands = [
-        f"sudo firewall-cmd --permanent --zone={word(zone)} {' '.join(_rich('source', members, ports, protocol, first))}"
+        f"sudo firewall-cmd --permanent --zone={word(zone)} "
+        f"{' '.join(_rich('source', members, ports, protocol, first=first))}"
         for zone, members in zones.items()
     ]
     return [*commands, "sudo firewall-cmd --reload"]
@@ -224,11 +226,11 @@ def firewalld_allow(
 
 def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Ports, protocol: str) -> list[str]:
     """For a policy object (firewalld >= 0.9) that filters what the host sends."""
-    rules = " ".join(_rich("destination", list(peers), ports, protocol, True))
+    rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
     return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
-def _rich(end: str, peers: list[str], ports: Ports, protocol: str, first: bool) -> list[str]:
+def _rich(end: str, peers: list[str], ports: Ports, protocol: str, *, first: bool) -> list[str]:
     rules = []
     for peer in peers:
         family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"

@@ -1,7 +1,7 @@
 """`iptables-save` (or `iptables -S`) and `ipset save` text as base chains to walk.
 
-Contract: iptables(8), iptables-extensions(8), ipset(8). An option or a target that is not listed here is unknown. Of sets
-only plain ones of addresses or networks are read (`hash:ip`, `hash:net`); every other kind, and entries that say
+Contract: iptables(8), iptables-extensions(8), ipset(8). An option or a target that is not listed here is unknown. Of
+sets only plain ones of addresses or networks are read (`hash:ip`, `hash:net`); every other kind, and entries that say
 `nomatch`, make the answer unknown, and so does a set that is not listed. Priorities of the built-in tables are the
 kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
 """
@@ -19,7 +19,6 @@ from runbook.firewall.evaluate import (
     ACK,
     NOTRACK,
     PSH,
-    Action,
     Base,
     Engine,
     FilterRule,
@@ -406,9 +405,19 @@ def parse(text: str, engine: Engine, sets: Mapping[str, IpSet] = NO_SETS) -> lis
             priority = PRIORITIES.get(table.name, 0)
             if table.name == "nat" and hook in ("input", "postrouting"):
                 priority = LATE_NAT
-            action: Action = "drop" if policy == "DROP" else "accept"
-            kind = "nat" if table.name == "nat" else "filter"
-            bases.append(Base(engine, family, table.name, name, hook, priority, action, chains, kind))
+            bases.append(
+                Base(
+                    engine=engine,
+                    family=family,
+                    table=table.name,
+                    chain=name,
+                    hook=hook,
+                    priority=priority,
+                    policy="drop" if policy == "DROP" else "accept",
+                    chains=chains,
+                    kind="nat" if table.name == "nat" else "filter",
+                )
+            )
     return bases
 
 

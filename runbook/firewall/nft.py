@@ -136,17 +136,17 @@ class _Ruleset:
             devices = body.get("dev") or self._devices.get((body["family"], body["table"], body["name"]), ())
             found.append(
                 Base(
-                    "nft",
-                    body["family"],
-                    body["table"],
-                    body["name"],
-                    body["hook"],
-                    _priority(body.get("prio", 0)),
-                    policy,
-                    chains,
-                    body.get("type", "filter"),
-                    (devices,) if isinstance(devices, str) else tuple(devices),
-                    -table_handle,  # of equal priorities, the one registered last runs first
+                    engine="nft",
+                    family=body["family"],
+                    table=body["table"],
+                    chain=body["name"],
+                    hook=body["hook"],
+                    priority=_priority(body.get("prio", 0)),
+                    policy=policy,
+                    chains=chains,
+                    kind=body.get("type", "filter"),
+                    devices=(devices,) if isinstance(devices, str) else tuple(devices),
+                    order=-table_handle,  # of equal priorities, the one registered last runs first
                 )
             )
         return sorted(found, key=lambda base: (base.priority, base.order))

@@ -109,7 +109,7 @@ OURS = {
     "firewall/explain.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
         *("where", "peer", "part", "protocol", "rules"),
-        "' '.join(_rich('source', members, ports, protocol, first))",
+        "' '.join(_rich('source', members, ports, protocol, first=first))",
     },
     "firewall/remedies.py": {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
@@ -134,7 +134,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/controller.py", "survey/devices.py")  # fmt: skip
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "survey/devices.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 
