@@ -13,7 +13,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted
-from runbook.transport.kubernetes_told import Pod
+from runbook.transport.kubernetes_pods import Pod
 
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
