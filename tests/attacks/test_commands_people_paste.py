@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runbook.firewall import Evidence, Flow, arp_stop, explain
 from runbook.firewall import firewalld as firewalld_tool
 from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.remedy import Remedy
 from runbook.model.visible import visible
-from runbook.report.remedies import placed
 
 from .commands import holes
 
@@ -218,10 +218,9 @@ def test_zones_of_firewalld(zone: str) -> None:
 @SLOW
 @given(NAMES)
 def test_no_name_makes_a_command_for_another_node(name: str) -> None:
-    remedy = f"sudo ip link set dev {word(name)} mtu 1500"
-    assert list(placed(remedy, ["node-a"], ["node-a", "node-b"])) == [("node-a", remedy)]
-    told = f"on node-a: `sudo ip link set dev {word(name)} mtu 1500`"
-    assert [where for where, _ in placed(told, ["node-a"], ["node-a", "node-b"])] == ["node-a"]
+    command = f"sudo ip link set dev {word(name)} mtu 1500"
+    assert [where for where, _ in Remedy.run(command).typed("node-a")] == ["node-a"]
+    assert [where for where, _ in Remedy.of(f"on node-a: `{command}`").typed("node-b")] == ["node-a"]
 
 
 @pytest.mark.parametrize("name", PIECES)

@@ -19,7 +19,7 @@ from runbook.load.write import written
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.survey.pods import draft_of
-from runbook.transport.kubernetes_told import Pod, ill, pods_in, refusal, said, wrong_container
+from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container
 
 WHERE = Kubernetes(namespace="train")
 PLACE = "the pod worker-0"

@@ -9,7 +9,7 @@ from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, ports_text
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Finding
-from runbook.transport.kubernetes_told import Pod
+from runbook.transport.kubernetes_pods import Pod
 
 OF_PODS = (
     "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of the machines "

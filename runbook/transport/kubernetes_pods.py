@@ -1,4 +1,4 @@
-"""What kubectl prints and what the API server says of a pod, read, and what it means for a node. Pure."""
+"""A pod as kubectl and the API server tell of it, and what a refusal of theirs means for a node. Pure."""
 
 from __future__ import annotations
 

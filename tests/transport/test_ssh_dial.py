@@ -11,8 +11,8 @@ import time
 import paramiko
 import pytest
 
+from runbook.transport.ssh_dial import Wire
 from runbook.transport.ssh_errors import TurnedAway, why
-from runbook.transport.ssh_wire import Wire
 
 from .test_ssh import TARGET
 
