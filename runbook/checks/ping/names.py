@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runbook.checks.network.common import listed
-from runbook.checks.network.observed import Observations, is_link_local, version
+from runbook.checks.network.pairs import listed
+from runbook.checks.ping.observed import Observations, is_link_local, version
 from runbook.launch.environment import socket_interface
 from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word

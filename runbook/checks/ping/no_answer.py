@@ -8,9 +8,9 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
-from runbook.checks.network.common import culprits, listed
-from runbook.checks.network.observed import Observations, Pair
+from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.rules import rules_of
+from runbook.checks.ping.observed import Observations, Pair
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
 from runbook.load.address import is_ip
 from runbook.model.commands import word
