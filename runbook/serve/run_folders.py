@@ -9,13 +9,14 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
+from runbook.model.folder import open_below
 from runbook.report.jsonl import from_json, read
 from runbook.report.result import Result
 from runbook.serve.store import Store
@@ -34,7 +35,8 @@ class NoRun(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list. `verdict` is empty while it has none; `began` is seconds since the epoch. `job` is its id on the nodes."""
+    """A run in a list. `verdict` is empty while it has none; `began` is seconds since the epoch. `job` is its id on the
+    nodes."""
 
     id: str
     began: float
@@ -117,9 +119,9 @@ class Runs:
     def document(self, id: str) -> dict[str, Any]:
         """As `result.json`, of a run that is under way or was killed as far as its events tell. Raises NoRun."""
         path = self.path(id)
-        whole = _json(path / "result.json")
+        whole = read_json(path / "result.json")
         result = Result()
-        if whole is not None and _is_result(whole):
+        if _is_result(whole):
             return result.document() | whole
         with contextlib.suppress(OSError, ValueError, FilesWrong):
             if (path / "events.jsonl").lstat().st_size <= MOST_BYTES:
@@ -164,7 +166,7 @@ class Runs:
     def _made(self, id: str) -> tuple[str | float | None, ...]:
         path = self.folder / id
         first = first_event(path)
-        told = _json(path / "result.json") or {}
+        told = read_json(path / "result.json")
         by = started(path)
         began = first.time if first else _number(by.get("at")) or path.lstat().st_mtime
         nodes = first.nodes if first else ()
@@ -216,40 +218,25 @@ def left_running(document: Mapping[str, Any]) -> bool:
     return not outcomes or any(isinstance(one.get("metrics"), dict) and "job" in one["metrics"] for one in outcomes)
 
 
-def read_json(path: Path) -> Mapping[str, Any]:
-    """A file of ours that holds an object; empty where there is none."""
-    return _json(path) or {}
-
-
 def first_event(path: Path) -> RunStarted | None:
     """What began the run in this folder, None where that cannot be read."""
     try:
-        with _plain_file(path / "events.jsonl") as file:
+        with open_below(path, "events.jsonl") as file:
             event = from_json(file.readline(1 << 22).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return None
     return event if isinstance(event, RunStarted) else None
 
 
-@contextlib.contextmanager
-def _plain_file(path: Path) -> Iterator[Any]:
-    """A file that is no link, pipe or device. Raises OSError."""
-    with os.fdopen(
-        os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb"
-    ) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("not a file")
-        yield file
-
-
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds an object; empty where there is none, or what lies there is something else."""
     try:
-        with _plain_file(path) as file:
+        with open_below(path.parent, path.name) as file:
             data = file.read(MOST_BYTES + 1)
         found = json.loads(data) if len(data) <= MOST_BYTES else None
     except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_result(found: dict[str, Any]) -> bool:

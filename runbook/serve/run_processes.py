@@ -1,7 +1,7 @@
 """Runs that people start here: each a child process of its own session, which outlives this server and is found again.
 
-Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. What a run left running
-by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
+Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. What a run left
+running by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 
 from runbook.engine.runfolder import ENDING
 from runbook.model.events import RunStarted
-from runbook.serve.runs.folders import (
+from runbook.model.folder import write_below
+from runbook.serve.run_folders import (
     STARTED,
     NoRun,
     RunFilter,
@@ -63,7 +64,8 @@ class NotRunning(Exception):
 
 
 class Processes:
-    """Children of this server, and of those before it: by the number and the start of a process, so that no other is taken for one."""
+    """Children of this server, and of those before it: by the number and the start of a process, so that no other is
+    taken for one."""
 
     def __init__(
         self,
@@ -82,14 +84,15 @@ class Processes:
         self._closing = threading.Event()
 
     def adopt(self) -> None:
-        """Take care of the runs of a server before this one that have not ended, or ended only because that server did."""
+        """Take care of the runs of a server before this one that have not ended, or ended only because that server
+        did."""
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
             if id in cut_off:  # said before anybody can ask
                 folder = self._runs.folder / id
-                _write(folder / STARTED, json.dumps({**about, "begins_again": result_mark(folder)}))
+                write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
 
@@ -105,7 +108,7 @@ class Processes:
             id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
-            _write(folder / GROUP, path.read_text(encoding="utf-8"))
+            write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
             words = ["run", "-i", str(path), "--run-dir", str(folder), *more]
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
             self._watch(id, group, person, self._begin(folder, about))
@@ -115,12 +118,12 @@ class Processes:
         """The run's own process, written down in its folder."""
         process = self._child(about["command"][1:], folder / CONSOLE, about["person"])
         of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
-        _write(folder / STARTED, json.dumps({**about, **of_process}))
+        write_below(folder, STARTED, data=json.dumps({**about, **of_process}))
         return process
 
     def _cut_off(self, id: str) -> bool:
-        """Whether a run ended before its launch, for want of a server, and is to begin again: not where somebody ended it,
-        or it would be a surprise by now."""
+        """Whether a run ended before its launch, for want of a server, and is to begin again: not where somebody ended
+        it, or it would be a surprise by now."""
         folder, document = self._runs.folder / id, self._runs.document(id)
         about = started(folder)
         return (
@@ -137,7 +140,7 @@ class Processes:
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
-        _write(folder / STARTED, json.dumps(about))
+        write_below(folder, STARTED, data=json.dumps(about))
         self._tell(id, str(about.get("group")))
         first = first_event(folder)
         deadline = time.monotonic() + READY_S
@@ -165,7 +168,7 @@ class Processes:
         launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
-        _write(folder / ENDING, json.dumps({"person": person, "at": time.time()}))
+        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
         if self._is_there(id):
             os.kill(started(folder)["pid"], signal.SIGTERM)
             if now:
@@ -265,7 +268,7 @@ class Processes:
             return None
         words = ["attach", first.run_id, "-i", _group_of(folder, first), "--run-dir", str(folder)]
         process = self._child(words, folder / CONSOLE, person)
-        _write(folder / FOLLOWER, json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
+        write_below(folder, FOLLOWER, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
         return process
 
     def _tell(self, id: str, group: str) -> None:
@@ -295,17 +298,11 @@ def _size(folder: Path) -> int:
 
 
 def process_start(pid: int) -> str:
-    """When the process of this number began, in the kernel's ticks since boot; empty where there is none, or it is a zombie."""
+    """When the process of this number began, in the kernel's ticks since boot; empty where there is none, or it is a
+    zombie."""
     try:
         told = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return ""
     fields = told[told.rindex(b")") + 2 :].split()
     return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    draft.replace(path)

@@ -1,4 +1,5 @@
-"""What can be done with groups, once, for pages and for JSON alike. Every function may wait: none is for the event loop."""
+"""What can be done with groups, once, for pages and for JSON alike. Every function may wait: none is for the event
+loop."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.load.edit import Text, Uneditable
-from runbook.serve.agents.states import AgentState
-from runbook.serve.fleet.view import latest_run
-from runbook.serve.groups.change import (
+from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import NAME, GroupFile, NameTaken
+from runbook.serve.group_form import (
     NEW,
     WrongField,
     add_node,
@@ -19,9 +20,8 @@ from runbook.serve.groups.change import (
     shift_node,
     take_node,
 )
-from runbook.serve.groups.files import NAME, GroupFile, NameTaken
-from runbook.serve.groups.preview import Linted, Meaning, difference, linted, meaning, new_errors, revealed
-from runbook.serve.runs.start import NotRunning
+from runbook.serve.group_preview import Linted, Meaning, difference, linted, meaning, new_errors, revealed
+from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
@@ -96,7 +96,8 @@ def _does_not_fit(said: str, means: Meaning) -> str:
 
 
 def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
-    """Save what the form says over the file whose hash is `seen`; what changed. Raises Refused, ChangedMeanwhile, NoGroup."""
+    """Save what the form says over the file whose hash is `seen`; what changed. Raises Refused, ChangedMeanwhile,
+    NoGroup."""
     file = workspace.groups.read(name)
     if file.hash != seen:
         workspace.groups.save(name, file.text, seen, person, "")  # which tells what has happened
@@ -149,7 +150,8 @@ def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person
 def move(
     workspace: Workspace, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
-    """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups that changed.
+    """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups
+    that changed.
 
     All or nothing for each pair of groups. Raises Refused, NoGroup, ChangedMeanwhile.
     """
@@ -159,23 +161,20 @@ def move(
             by_group.setdefault(group, []).append(node)
     changed: list[str] = []
     for group, nodes in by_group.items():
-        names = f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
         try:
-            changed += _moved(workspace, group, target, nodes, names, person, agents)
+            changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
         except (Uneditable, ValueError) as error:
-            raise Refused(f"{names}: {error}") from None
+            raise Refused(f"{_some(nodes)}: {error}") from None
     _tell(workspace, *changed)
     return changed
 
 
+def _some(nodes: Sequence[str]) -> str:
+    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
+
+
 def _moved(
-    workspace: Workspace,
-    group: str,
-    target: str,
-    nodes: list[str],
-    names: str,
-    person: str,
-    agents: Mapping[str, AgentState],
+    workspace: Workspace, group: str, target: str, nodes: list[str], *, person: str, agents: Mapping[str, AgentState]
 ) -> list[str]:
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
@@ -189,7 +188,7 @@ def _moved(
     for file, text in ((source, out), (sink, into)):
         if file and text:
             _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
-    what = f"moved {names} from {group or 'no group'} to {target or 'no group'}"
+    what = f"moved {_some(nodes)} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
         return [group, target]
@@ -228,7 +227,7 @@ def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = F
 
 def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
     """Stop or kill what runs of a group; what was done. Raises NotRunning."""
-    latest = latest_run(workspace, name)
+    latest = workspace.latest_run(name)
     if latest is None:
         raise NotRunning(name)
     return workspace.processes.end(latest.id, person, now=now)
@@ -236,7 +235,7 @@ def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> s
 
 def restart(workspace: Workspace, name: str, person: str) -> None:
     """Stop it, and start it once it is over. Raises NotRunning, NoGroup."""
-    latest = latest_run(workspace, name)
+    latest = workspace.latest_run(name)
     if latest is None:
         raise NotRunning(name)
     workspace.groups.read(name)

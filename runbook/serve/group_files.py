@@ -7,12 +7,12 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from runbook.model.folder import open_below
 from runbook.serve.store import Store
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -168,9 +168,7 @@ class Groups:
     def _read(self, name: str) -> GroupFile:
         path = self.path(name)
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise NoGroup(name)
+            with open_below(self.folder, path.name) as file:
                 data = file.read(MOST_BYTES + 1)
         except OSError:
             raise NoGroup(name) from None

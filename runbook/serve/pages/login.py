@@ -7,11 +7,9 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from runbook.serve.guards import RequestRefused, address_of
-from runbook.serve.page import Page
+from runbook.serve.guards import RequestRefused, TokenBucket, address_of
+from runbook.serve.page import Page, html
 from runbook.serve.people import SESSION_S, People, Person
-from runbook.serve.rate import TokenBucket
-from runbook.serve.render import html
 
 
 async def ask(request: Request) -> Response:

@@ -1,4 +1,5 @@
-"""What people change about a group, as changes to its file: settings, nodes, names. Everything else in it stays as it is."""
+"""What people change about a group, as changes to its file: settings, nodes, names. Everything else in it stays as it
+is."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from runbook.load.inventory import examine_inventory
 from runbook.load.origins import Origins
 from runbook.load.ranges import expand, has_range
 from runbook.load.write import RANGED
-from runbook.serve.groups.placeholders import PLACEHOLDERS
+from runbook.serve.group_preview import PLACEHOLDERS
 
 ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
 """Of the keys at the top, where new ones are put."""
@@ -130,7 +131,8 @@ def take_node(text: Text, name: str) -> None:
 
 
 def shift_node(text: Text, name: str, by: int) -> None:
-    """Put a node one place up (-1) or down (1) in the order of the file, which must be the order of ranks. Raises Uneditable."""
+    """Put a node one place up (-1) or down (1) in the order of the file, which must be the order of ranks. Raises
+    Uneditable."""
     if (text.get("order") or "inventory") != "inventory":
         raise Uneditable("the nodes are ordered by their names: choose the order of the file first")
     names = list(nodes_of(text))

@@ -1,4 +1,7 @@
-"""The HTTP server: uvicorn, with bounds for clients that never finish what they begin, and a stop that takes seconds."""
+"""The server: the application with what its pages share, and the HTTP server (uvicorn) that it runs in.
+
+The HTTP server has bounds for clients that never finish what they begin, and stops within seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,108 @@ import contextlib
 import logging
 import socket
 import struct
+from collections.abc import AsyncIterator, Callable
 from types import FrameType
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runbook.agent.protocol import LONGEST_PIECE
+from runbook.serve.agent_fleet import Fleet
+from runbook.serve.agent_socket import StreamSocket
+from runbook.serve.changed import Changed
+from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
+from runbook.serve.page import Page, allows
+from runbook.serve.pages import all_pages
+from runbook.serve.people import Audit, People, Person
 from runbook.serve.settings import ServeSettings
+from runbook.serve.store import Store
+from runbook.serve.workspace import Workspace
+
+DATABASE = "serve.db"
+GUESSES = 10
+GUESS_EVERY_S = 6.0
+"""Logins that may be tried at once, by an address or for a name, and how soon one more."""
+CHANGES = 120
+CHANGE_EVERY_S = 0.25
+"""The same of changes and previews of one person, and of one address where nobody is logged in."""
+
+
+def create_app(settings: ServeSettings) -> Starlette:
+    """The application; `settings.data` must be a folder. Its `state` has what handlers share: `settings`, `store`,
+    `people`, `audit`, `changed` and `pages`. It is closed by its lifespan."""
+    pages = all_pages()
+    store = Store(settings.data / DATABASE)
+    changed, people, audit = Changed(), People(store), Audit(store)
+    metrics, fleet = Metrics(changed), Fleet(store, settings, changed)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        changed.start()
+        try:
+            async with fleet.running(), StreamSocket(fleet, settings.data).open():
+                await asyncio.to_thread(app.state.workspace.processes.adopt)
+                yield
+        finally:
+            app.state.workspace.processes.close()
+            changed.close()
+            store.close()
+
+    async def wrong(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(request, error, _NOWHERE)
+
+    routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(OuterGuard, settings=settings)],
+        exception_handlers={HTTPException: wrong},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.settings, app.state.store, app.state.people = settings, store, people
+    app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
+    app.state.fleet = fleet
+    app.state.metrics, app.state.nav = metrics, _navigation(pages)
+    app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
+    app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
+    app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
+    return app
+
+
+def _route(page: Page, guarded: Guarded) -> BaseRoute:
+    if page.kind == "socket":
+        return WebSocketRoute(page.path, guarded)
+    route = Route(page.path, guarded, methods=list(page.methods))
+    if page.kind == "events" and route.methods:
+        route.methods.discard("HEAD")  # which would wait for a stream's end
+    return route
+
+
+def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
+    named = [page for page in pages if page.nav]
+
+    def of(person: Person | None) -> list[tuple[str, str]]:
+        """Path and word of what this person may open."""
+        return [(page.path, page.nav) for page in named if person is not None and allows(person.role, page.role)]
+
+    return of
+
+
+async def _nowhere(_request: Request) -> Response:
+    raise HTTPException(404)
+
+
+_NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
+"""Stands for a path that there is not."""
+
 
 HEAD_S = 15.0
 """From the first byte, or the connection, to the end of a request's headers."""
@@ -30,7 +126,8 @@ log = logging.getLogger("runbook.serve")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection: the head of every request comes within its time and its size, and answers are taken; or it ends."""
+    """One connection: the head of every request comes within its time and its size, and answers are taken; or it
+    ends."""
 
     _deadline: asyncio.TimerHandle | None = None
     _untaken: asyncio.TimerHandle | None = None

@@ -1,4 +1,5 @@
-"""One byte stream, from the side of the server: a socket that an agent was asked to open, and whoever reads and writes it."""
+"""One byte stream, from the side of the server: a socket that an agent was asked to open, and whoever reads and writes
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.Timeou
 
 
 class Channel:
-    """`arrived` is done when the agent has called, or will not. All of it belongs to the event loop but `id` and `node`."""
+    """`arrived` is done when the agent has called, or will not. All of it belongs to the event loop but `id` and
+    `node`."""
 
     def __init__(self, id: str, node: str) -> None:
         self.id = id
@@ -67,7 +69,8 @@ class Channel:
             raise ConnectionError(str(error)) from None
 
     async def read(self) -> bytes | int | None:
-        """What the program wrote, its first byte STDOUT or STDERR; how it ended; None where the agent is gone. Raises ProtocolError."""
+        """What the program wrote, its first byte STDOUT or STDERR; how it ended; None where the agent is gone. Raises
+        ProtocolError."""
         if self._socket is None or self.over.is_set():
             return None
         try:

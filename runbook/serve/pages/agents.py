@@ -1,4 +1,5 @@
-"""Where agents call: enrolment, the control socket, and a socket for each stream. An agent's token opens these and nothing else."""
+"""Where agents call: enrolment, the control socket, and a socket for each stream. An agent's token opens these and
+nothing else."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from runbook.agent.protocol import (
     from_agent,
     said,
 )
-from runbook.serve.agents.channel import GONE
-from runbook.serve.agents.fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
+from runbook.serve.agent_channel import GONE
+from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
 from runbook.serve.guards import address_of, header
 from runbook.serve.page import Page
 

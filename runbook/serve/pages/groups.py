@@ -13,18 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.errors import FilesWrong
-from runbook.serve.agents.states import AgentState
-from runbook.serve.fleet.view import latest_run, moment, rows
-from runbook.serve.groups import actions
-from runbook.serve.groups.change import fields_of, nodes_of
-from runbook.serve.groups.files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
-from runbook.serve.groups.preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
-from runbook.serve.guards import RequestRefused
-from runbook.serve.json_body import json_body
-from runbook.serve.page import Page
-from runbook.serve.render import html
-from runbook.serve.runs.folders import NoRun, RunRow
-from runbook.serve.runs.start import Busy, NotRunning
+from runbook.serve import group_actions as actions
+from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
+from runbook.serve.group_form import fields_of, nodes_of
+from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
+from runbook.serve.guards import RequestRefused, json_body
+from runbook.serve.page import Page, html
+from runbook.serve.pages.nodes import rows
+from runbook.serve.run_folders import NoRun, RunRow
+from runbook.serve.run_processes import Busy, NotRunning
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
@@ -61,6 +59,11 @@ async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
         return await run_in_threadpool(function, *args, **more)
 
 
+async def _act(request: Request, action: Callable[..., T], *args: Any, **more: Any) -> T:
+    """One of the actions, in the name of whoever asks."""
+    return await _done(action, workspace_of(request), *args, person=_person(request), **more)
+
+
 def _agents(request: Request) -> Mapping[str, AgentState]:
     return {agent.name: agent for agent in fleet_of(request).nodes()}
 
@@ -87,22 +90,20 @@ async def listed(request: Request) -> Response:
     every = await run_in_threadpool(rows, workspace, fleet_of(request))
     select = request.query_params.get("select", "")
     chosen = {"all": lambda row: True, "idle": lambda row: not row.busy}.get(select, lambda row: False)
-    return html(
-        request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard, moment=moment
-    )
+    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard)
 
 
 def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
     found = []
     for look in workspace.all_groups():
-        latest = latest_run(workspace, look.file.name)
+        latest = workspace.latest_run(look.file.name)
         found.append((look, latest, latest is not None and workspace.processes.lives(latest.id)))
     return found
 
 
 async def create(request: Request) -> Response:
     name = _field(request, "name").strip()
-    await _done(actions.create, workspace_of(request), name, _person(request))
+    await _act(request, actions.create, name)
     return _to(name)
 
 
@@ -114,8 +115,8 @@ async def move(request: Request) -> Response:
         raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
-        await _done(actions.create, workspace_of(request), target, _person(request))
-    await _done(actions.move, workspace_of(request), chosen, target, _person(request), _agents(request))
+        await _act(request, actions.create, target)
+    await _act(request, actions.move, chosen, target, agents=_agents(request))
     back = _field(request, "back")
     return _to(back if back in workspace_of(request).groups.names() else "")
 
@@ -132,7 +133,7 @@ async def _page(
 ) -> Response:
     workspace, name = workspace_of(request), request.path_params["name"]
     look = await _done(workspace.view, name)
-    latest = await run_in_threadpool(latest_run, workspace, name)
+    latest = await run_in_threadpool(workspace.latest_run, name)
     lives = latest is not None and await run_in_threadpool(workspace.processes.lives, latest.id)
     text = actions.editing(look.file, look.linted)
     fields = fields_of(text) if text else {}
@@ -165,7 +166,6 @@ async def _page(
         members={row.name: row for row in every if row.group == name},
         orders=ORDERS,
         shells=SHELLS,
-        moment=moment,
     )
 
 
@@ -226,25 +226,25 @@ async def shift(request: Request) -> Response:
     if way not in ("up", "down"):
         raise RequestRefused(422, "up or down?")
     by = -1 if way == "up" else 1
-    await _done(actions.shift, workspace_of(request), name, node, by, given_hash(request), _person(request))
+    await _act(request, actions.shift, name, node, by, given_hash(request))
     return RedirectResponse(f"/groups/{quote(name)}#nodes-of", 303)
 
 
 async def rename(request: Request) -> Response:
     name, new = request.path_params["name"], _field(request, "new").strip()
-    await _done(actions.rename, workspace_of(request), name, new, given_hash(request), _person(request))
+    await _act(request, actions.rename, name, new, given_hash(request))
     return _to(new)
 
 
 async def delete(request: Request) -> Response:
     name = request.path_params["name"]
-    await _done(actions.delete, workspace_of(request), name, given_hash(request), _person(request))
+    await _act(request, actions.delete, name, given_hash(request))
     return _to()
 
 
 async def restore(request: Request) -> Response:
     name, version = request.path_params["name"], _version(request)
-    await _done(actions.restore, workspace_of(request), name, version, given_hash(request), _person(request))
+    await _act(request, actions.restore, name, version, given_hash(request))
     return _to(name)
 
 
@@ -266,10 +266,8 @@ async def version(request: Request) -> Response:
     lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
     with contextlib.suppress(NoGroup):
         now = workspace_of(request).groups.read(name)
-        return html(
-            request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash, moment=moment
-        )
-    return html(request, "group_version.html", group=name, one=history[at], lines=lines, now="", moment=moment)
+        return html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash)
+    return html(request, "group_version.html", group=name, one=history[at], lines=lines, now="")
 
 
 def _between(path: Path, before: Version | None, after: Version) -> list[str]:
@@ -281,24 +279,22 @@ def _between(path: Path, before: Version | None, after: Version) -> list[str]:
 
 async def start(request: Request) -> Response:
     only = _field(request, "only") == "launch"
-    id = await _done(
-        actions.start, workspace_of(request), request.path_params["name"], _person(request), only_launch=only
-    )
+    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
     return RedirectResponse(f"/runs/{id}", 303)
 
 
 async def stop(request: Request) -> Response:
-    await _done(actions.end, workspace_of(request), request.path_params["name"], _person(request))
+    await _act(request, actions.end, request.path_params["name"])
     return _to(request.path_params["name"])
 
 
 async def kill(request: Request) -> Response:
-    await _done(actions.end, workspace_of(request), request.path_params["name"], _person(request), now=True)
+    await _act(request, actions.end, request.path_params["name"], now=True)
     return _to(request.path_params["name"])
 
 
 async def restart(request: Request) -> Response:
-    await _done(actions.restart, workspace_of(request), request.path_params["name"], _person(request))
+    await _act(request, actions.restart, request.path_params["name"])
     return _to(request.path_params["name"])
 
 
@@ -361,7 +357,8 @@ def findings_json(seen: Linted) -> list[dict[str, Any]]:
 
 
 def _if_match(request: Request) -> str:
-    """The hash that a change is made for. Raises Refused where there is none: a change over an unseen state is a loss."""
+    """The hash that a change is made for. Raises Refused where there is none: a change over an unseen state is a
+    loss."""
     given = request.headers.get("if-match", "").strip().strip('"')
     if not given:
         raise RequestRefused(428, "say which state this change is made for", 'If-Match: "HASH", from the ETag of GET')
@@ -382,14 +379,14 @@ async def api_listed(request: Request) -> Response:
 
 async def api_create(request: Request) -> Response:
     body = await json_body(request)
-    file = await _done(actions.create, workspace_of(request), _text(body, "name"), _person(request))
+    file = await _act(request, actions.create, _text(body, "name"))
     return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
 
 
 async def api_shown(request: Request) -> Response:
     workspace, name = workspace_of(request), request.path_params["name"]
     look = await _done(workspace.view, name)
-    latest = await run_in_threadpool(latest_run, workspace, name)
+    latest = await run_in_threadpool(workspace.latest_run, name)
     return JSONResponse(as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
 
 
@@ -419,17 +416,13 @@ async def api_preview(request: Request) -> Response:
 
 
 async def api_delete(request: Request) -> Response:
-    await _done(
-        actions.delete, workspace_of(request), request.path_params["name"], _if_match(request), _person(request)
-    )
+    await _act(request, actions.delete, request.path_params["name"], _if_match(request))
     return JSONResponse({})
 
 
 async def api_rename(request: Request) -> Response:
     new = _text(await json_body(request), "name")
-    await _done(
-        actions.rename, workspace_of(request), request.path_params["name"], new, _if_match(request), _person(request)
-    )
+    await _act(request, actions.rename, request.path_params["name"], new, _if_match(request))
     return JSONResponse({"name": new})
 
 
@@ -440,31 +433,25 @@ async def api_move(request: Request) -> Response:
     if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
         raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
-    changed = await _done(
-        actions.move, workspace_of(request), chosen, _text(body, "target"), _person(request), _agents(request)
-    )
+    changed = await _act(request, actions.move, chosen, _text(body, "target"), agents=_agents(request))
     return JSONResponse({"changed": changed})
 
 
 async def api_start(request: Request) -> Response:
     body = await json_body(request)
     only = body.get("only") == "launch"
-    id = await _done(
-        actions.start, workspace_of(request), request.path_params["name"], _person(request), only_launch=only
-    )
+    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
     return JSONResponse({"run": id}, 201)
 
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
-    says = await _done(
-        actions.end, workspace_of(request), request.path_params["name"], _person(request), now=body.get("now") is True
-    )
+    says = await _act(request, actions.end, request.path_params["name"], now=body.get("now") is True)
     return JSONResponse({"says": says})
 
 
 async def api_restart(request: Request) -> Response:
-    await _done(actions.restart, workspace_of(request), request.path_params["name"], _person(request))
+    await _act(request, actions.restart, request.path_params["name"])
     return JSONResponse({"says": "it is told to end, and is started again once it has"}, 202)
 
 

@@ -1,7 +1,7 @@
 """All agents: who is enrolled, who is heard, and the byte streams to their nodes.
 
-Everything here is in memory but what has to outlive the server: who may connect, which incarnation is the latest, and the
-changes of state. May be called from any thread; what waits for an agent belongs to the server's event loop.
+Everything here is in memory but what has to outlive the server: who may connect, which incarnation is the latest, and
+the changes of state. May be called from any thread; what waits for an agent belongs to the server's event loop.
 """
 
 from __future__ import annotations
@@ -35,9 +35,20 @@ from runbook.agent.protocol import (
     Open,
 )
 from runbook.load.inventory import natural
-from runbook.serve.agents.channel import Channel
-from runbook.serve.agents.states import AgentState, AwakeClock, State, ranks_of, spoken, state_of
-from runbook.serve.agents.unreachable import drained, not_connected, not_opened, state_told, unknown
+from runbook.serve.agent_channel import Channel
+from runbook.serve.agent_states import (
+    AgentState,
+    AwakeClock,
+    State,
+    drained,
+    never_enrolled,
+    not_connected,
+    not_opened,
+    ranks_of,
+    spoken,
+    state_of,
+    state_told,
+)
 from runbook.serve.changed import Changed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
@@ -101,8 +112,8 @@ class EnrolledNode:
 
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
-    """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where it is
-    enrolled already. Raises ValueError for a name that no node can have."""
+    """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
+    it is enrolled already. Raises ValueError for a name that no node can have."""
     if name is not None and not NAME.match(name):
         raise ValueError(f"a node cannot be called {name!r}")
     secret, now = secrets.token_urlsafe(32), time.time()
@@ -312,7 +323,7 @@ class Fleet:
             self._judge()
             member = self._members.get(name)
             if member is None:
-                return unknown(name)
+                return never_enrolled(name)
             if member.state in ("ONLINE", "DRAINING") and member.link is not None:
                 return StreamStatus()
             if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
@@ -324,7 +335,7 @@ class Fleet:
         with self._lock:
             told, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise NoStreamError(told if told.cause else unknown(request.node))
+                raise NoStreamError(told if told.cause else never_enrolled(request.node))
             if member.state == "DRAINING" and not request.looks:
                 raise NoStreamError(drained(member.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
@@ -445,18 +456,18 @@ class Fleet:
     def _seen(self, member: EnrolledNode) -> AgentState:
         beat, age = member.beat, None if member.heard is None else self._silent(member)
         return AgentState(
-            member.name,
-            member.state,
-            member.since,
-            age,
-            member.version,
-            member.hostname,
-            member.address,
-            tuple(beat.gpus),
-            beat.load[0] if beat.load else None,
-            ranks_of(beat.jobs),
-            member.incarnation,
-            member.link is not None,
+            name=member.name,
+            state=member.state,
+            since=member.since,
+            beat_age_s=age,
+            version=member.version,
+            hostname=member.hostname,
+            address=member.address,
+            gpus=tuple(beat.gpus),
+            load=beat.load[0] if beat.load else None,
+            jobs=ranks_of(beat.jobs),
+            incarnation=member.incarnation,
+            connected=member.link is not None,
         )
 
     def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:

@@ -1,4 +1,5 @@
-"""`DATA/agents.sock`: where a `runbook` of this machine asks for a stream to a node. The server pumps the bytes and reads none.
+"""`DATA/agents.sock`: where a `runbook` of this machine asks for a stream to a node. The server pumps the bytes and
+reads none.
 
 Only this account, and root, can open the socket: who can, can already do everything that the server may.
 """
@@ -17,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from runbook.agent.protocol import STDOUT, ProtocolError
-from runbook.serve.agents.channel import Channel
-from runbook.serve.agents.fleet import Fleet, NoStreamError
+from runbook.serve.agent_channel import Channel
+from runbook.serve.agent_fleet import Fleet, NoStreamError
 from runbook.transport.agent import (
     ASK,
     DATA,

@@ -1,20 +1,18 @@
-"""People, tokens, agents and the audit: for admins, as a page and as JSON; every change is a function that both call."""
+"""People, tokens, agents and the audit: for admins, as a page and as JSON; every change is a function that both
+call."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from runbook.serve.audit import Audit
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page
-from runbook.serve.people import People, role_named
-from runbook.serve.render import html
+from runbook.serve.page import Page, html
+from runbook.serve.people import Audit, People, role_named
 from runbook.serve.workspace import fleet_of
 
 AUDIT_PAGE = 100
@@ -50,7 +48,6 @@ def _shown(request: Request, **made: str) -> Response:
         agents=fleet_of(request).nodes(),
         entries=entries[:AUDIT_PAGE],
         older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
-        when=lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)),
         made={"token": "", "link": "", "who": "", "string": "", **made},
     )
 

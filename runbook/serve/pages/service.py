@@ -1,16 +1,20 @@
-"""The event stream of a tab: what has changed, so that the page fetches itself anew."""
+"""What browsers and programs fetch beside the pages: the event stream of a tab, static files, health, counts, the API's
+description."""
 
 from __future__ import annotations
 
 import asyncio
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+import runbook
+from runbook.load.shipped import shipped
 from runbook.serve.changed import Changed, Subscriber, messages
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page
+from runbook.serve.page import Page, static_files
 
 PING_S = 15.0
 MOST_TOPICS = 20
@@ -64,4 +68,35 @@ async def _close_when_gone(receive: Receive, subscriber: Subscriber) -> None:
     subscriber.close()
 
 
-PAGES = [Page("/events", ("GET",), events, "viewer", kind="events", says="What changes, as it does")]
+async def static(request: Request) -> Response:
+    known = static_files().get(request.path_params["name"])
+    if known is None:
+        raise HTTPException(404)
+    data, version, kind = known
+    asked = request.query_params.get("v") == version
+    kept = "public, max-age=31536000, immutable" if asked else "no-store"
+    return Response(data, headers={"content-type": f"{kind}; charset=utf-8", "cache-control": kept})
+
+
+async def healthz(request: Request) -> Response:
+    request.app.state.store.read("SELECT 1")
+    return JSONResponse({"status": "ok", "version": runbook.__version__})
+
+
+async def metrics(request: Request) -> Response:
+    text = request.app.state.metrics.text()
+    return Response(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def openapi(_request: Request) -> Response:
+    text = shipped("schemas", "api.openapi.json").read_bytes()
+    return Response(text, media_type="application/json")
+
+
+PAGES = [
+    Page("/events", ("GET",), events, "viewer", kind="events", says="What changes, as it does"),
+    Page("/static/{name}", ("GET",), static, "anyone", says="Style sheet, script and icon"),
+    Page("/healthz", ("GET",), healthz, "anyone", says="Whether the server lives"),
+    Page("/metrics", ("GET",), metrics, "viewer", says="Counts for Prometheus"),
+    Page("/api/v1/openapi.json", ("GET",), openapi, "viewer", kind="api", says="This description"),
+]

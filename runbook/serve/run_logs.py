@@ -1,7 +1,7 @@
 """The files of a run: listed, read a window at a time from either end, and searched whole. They may be very large.
 
-A file goes by an id that is made from its name, never by a path: what is not in the list of the run's folder is not there.
-A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
+A file goes by an id that is made from its name, never by a path: what is not in the list of the run's folder is not
+there. A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MOST_FILES = 20_000
 MOST_HITS = 100
 """Matches that are listed; all are counted."""
 _CHUNK = 256 << 10
-"""Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's cache."""
+"""Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's
+cache."""
 _DEPTH = 4
 _RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
 _FOLDERS = ("logs", "hang")
@@ -73,7 +74,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as lines."""
+    """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as
+    lines."""
 
     count: int
     hits: tuple[LogLine, ...]
@@ -87,8 +89,8 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class FoundInAll:
-    """`count` matches in all files together. `files` are those that hold any, with how many; `hits` the first lines of them, each
-    with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
+    """`count` matches in all files together. `files` are those that hold any, with how many; `hits` the first lines of
+    them, each with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
 
     count: int
     files: tuple[tuple[RunLog, int], ...]

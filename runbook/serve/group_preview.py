@@ -1,13 +1,15 @@
-"""What a group's text means, before and after it is saved: who is which rank, with which environment, and what lint says."""
+"""What a group's text means, before and after it is saved: who is which rank, with which environment, and what lint
+says."""
 
 from __future__ import annotations
 
 import difflib
 import io
+import secrets
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runbook.checks import CHECKS
@@ -29,7 +31,6 @@ from runbook.model.playbook import Playbook
 from runbook.model.redact import GONE, Redactor
 from runbook.model.secret import Secret
 from runbook.model.secret_formats import holds_secret, names_secret
-from runbook.serve.groups.placeholders import PLACEHOLDERS, leaks
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
@@ -51,7 +52,8 @@ class ShownFinding:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One process. `worker` is its node's name and its number there, as in gn6-0; `device` is a GPU's index, None for a CPU rank."""
+    """One process. `worker` is its node's name and its number there, as in gn6-0; `device` is a GPU's index, None for a
+    CPU rank."""
 
     worker: str
     node: str
@@ -65,16 +67,17 @@ class RankRow:
 class Meaning:
     """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
 
-    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is reached by one.
+    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is
+    reached by one.
     """
 
-    ranks: tuple[RankRow, ...]
-    where: str
-    backend: str
-    environments: Mapping[int, Mapping[str, str]]
-    command: tuple[str, ...]
-    launcher: str
-    nodes: tuple[str, ...]
+    ranks: tuple[RankRow, ...] = ()
+    where: str = ""
+    backend: str = ""
+    environments: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    launcher: str = "direct"
+    nodes: tuple[str, ...] = ()
     why: str = ""
     by_agent: bool = False
 
@@ -83,12 +86,10 @@ class Meaning:
         return len(self.ranks)
 
 
-NOTHING = Meaning((), "", "", {}, (), "direct", ())
-
-
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """What lint says of a text, and the text as people may see it: `hidden` has the secrets of it by what stands for them there.
+    """What lint says of a text, and the text as people may see it: `hidden` has the secrets of it by what stands for
+    them there.
 
     `closed` says why none of it can be shown.
     """
@@ -153,7 +154,7 @@ def meaning(path: Path, text: str) -> Meaning:
     except FilesWrong as wrong:
         problem = wrong.problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
-        return Meaning((), "", "", {}, (), "direct", (), f"{problem.message}{place}")
+        return Meaning(why=f"{problem.message}{place}")
 
 
 def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
@@ -194,11 +195,16 @@ def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
         for rank in by_node.ranks
     )
     rendezvous = plan.inventory.rendezvous
-    launcher = job.launcher if job else "direct"
-    where = f"{by_node.address}:{rendezvous.port}"
-    by_agent = any(node.connection == "agent" for node in plan.inventory.nodes)
-    nodes = tuple(by_node.by_node)
-    return Meaning(rows, where, rendezvous.backend, environments, command, launcher, nodes, by_agent=by_agent)
+    return Meaning(
+        ranks=rows,
+        where=f"{by_node.address}:{rendezvous.port}",
+        backend=rendezvous.backend,
+        environments=environments,
+        command=command,
+        launcher=job.launcher if job else "direct",
+        nodes=tuple(by_node.by_node),
+        by_agent=any(node.connection == "agent" for node in plan.inventory.nodes),
+    )
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:
@@ -211,7 +217,8 @@ def _starred(name: str, value: object, redactor: Redactor) -> str:
 def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     """The launch script of every node, as `gn6/launch.sh`, with nothing secret. Raises FilesWrong.
 
-    Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the command line writes.
+    Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
+    command line writes.
     """
     plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
     if plain:
@@ -250,3 +257,27 @@ def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[Sh
     """Errors that a change brings: those of the same rule and words were there already."""
     known = {(one.rule, one.message) for one in before}
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]
+
+
+_WORD = secrets.token_hex(12)
+
+
+class _Placeholders(Mapping[str, str]):
+    """A text for every name, that stands in no file and can be found wherever it comes out again."""
+
+    def __getitem__(self, name: str) -> str:
+        return f"secret-{_WORD}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+PLACEHOLDERS: Mapping[str, str] = _Placeholders()
+
+
+def leaks(data: bytes) -> bool:
+    """Whether a value that stands for a secret is in it."""
+    return _WORD.encode() in data
