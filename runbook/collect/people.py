@@ -99,10 +99,14 @@ _LOGINS = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         # Fields: `user=gpu`, `"username": "gpu"`, `Owner: gpu`, `LOGNAME=gpu`, `user:gpu:rwx`, and options.
-        r"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id"
-        rf"|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}",
-        r"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?"
-        rf"|\bsu(?: -l?| --login)?)[ =]+{_NAME}",
+        (
+            r"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id"
+            rf"|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}"
+        ),
+        (
+            r"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?"
+            rf"|\bsu(?: -l?| --login)?)[ =]+{_NAME}"
+        ),
         # Sentences of sshd, sudo, PAM and cron.
         rf"(?i:for|by|of|as|sorry,|invalid|unknown) user [`'\"]?{_NAME}",
         rf"(?i:logged in as|login as|owned by)(?: user)?:? [`'\"]?{_NAME}",
@@ -122,8 +126,10 @@ _LOGINS = tuple(
         # Places: `~gpu`, folders that are called by their owners, and `gpu@node-a`.
         rf"(?<![\w~./-])~{_NAME}(?=[/\s\"':,;)]|$)",
         rf"[/\\](?:homes?|Users|users?|mail|crontabs|media)[/\\]+{_NAME}",
-        rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target"
-        r"|slice|scope|timer|mount)\b)",
+        (
+            rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target"
+            r"|slice|scope|timer|mount)\b)"
+        ),
     )
 )
 """Where a login stands as one. Each is a few steps at any place, however long the line is."""
