@@ -163,8 +163,8 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     for entry in entries:
         try:
             gathered.entries.append(_entry(entry, scrubber))
-        # noqa: BLE001  what cannot be looked through must not be sent, and keeps nothing else back
-        except Exception as error:
+        # What cannot be looked through must not be sent, and keeps nothing else back.
+        except Exception as error:  # noqa: BLE001
             why = f"it could not be looked through: {type(error).__name__}"
             gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
     gathered.absent = [
