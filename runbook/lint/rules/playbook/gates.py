@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from runbook.checks.allreduce import AllReduce
-from runbook.checks.base import Check
 from runbook.launch.ranks import hca_expression
 from runbook.lint.staging import Staged
 from runbook.model.errors import Problem
@@ -18,16 +17,16 @@ FASTEST_S = 5e-6
 
 
 def one_rank(staged: Staged) -> Iterator[Problem]:
-    work = staged.planned.work if staged.planned else None
-    if staged.cluster is None or not isinstance(work, Check) or not work.needs_ranks or staged.cluster.world_size > 1:
+    check = staged.planned.check if staged.planned else None
+    if staged.cluster is None or check is None or not check.needs_ranks or staged.cluster.world_size > 1:
         return
     node = staged.cluster.nodes[0].name
     help = "select more nodes, or give the node more `gpus` (`processes` on a CPU)"
-    if isinstance(work, AllReduce) and _number(work):
+    if isinstance(check, AllReduce) and _number(check):
         message = f"this gate can never be met: {node} alone is one rank, and its bus bandwidth is zero by definition"
         yield Problem("playbook.gate-one-rank", message, staged.span("with", "min_busbw_gbytes"), help)
     else:
-        message = f"`{work.id}` needs several ranks to prove anything, and here it has one, on {node}"
+        message = f"`{check.id}` needs several ranks to prove anything, and here it has one, on {node}"
         yield Problem("playbook.one-rank", message, staged.span("check"), help)
 
 
@@ -52,15 +51,15 @@ def gate_too_high(staged: Staged) -> Iterator[Problem]:
 
 
 def gate_too_small(staged: Staged) -> Iterator[Problem]:
-    gate, work = _gate(staged), staged.planned.work if staged.planned else None
-    if gate is None or not isinstance(work, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
+    gate, check = _gate(staged), staged.planned.check if staged.planned else None
+    if gate is None or not isinstance(check, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
         return
     ranks = staged.cluster.world_size
-    seconds = 2 * (ranks - 1) / ranks * work.max_bytes / (gate * 1e9)
+    seconds = 2 * (ranks - 1) / ranks * check.max_bytes / (gate * 1e9)
     if seconds >= FASTEST_S:
         return
     message = (
-        f"a gate of {significant(gate)} GB/s at {bytes_text(work.max_bytes)} wants an AllReduce within "
+        f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} wants an AllReduce within "
         f"{significant(seconds * 1e6)} µs, and latency alone is longer"
     )
     help = "the gate looks at the largest size: raise `max_bytes`, for example to 1G"
@@ -68,13 +67,13 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
 
 
 def _gate(staged: Staged) -> float | None:
-    work = staged.planned.work if staged.planned else None
-    return _number(work) if isinstance(work, AllReduce) else None
+    check = staged.planned.check if staged.planned else None
+    return _number(check) if isinstance(check, AllReduce) else None
 
 
-def _number(work: AllReduce) -> float | None:
+def _number(check: AllReduce) -> float | None:
     """The gate where it is a number above zero; `auto` is judged by the run, which sees the hardware."""
-    return work.min_busbw_gbytes or None if isinstance(work.min_busbw_gbytes, float) else None
+    return check.min_busbw_gbytes or None if isinstance(check.min_busbw_gbytes, float) else None
 
 
 def _adapters(cluster: Inventory, node: Node) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runbook.checks.base import Check
-from runbook.launch.job import Job
 from runbook.lint.staging import Staged
 from runbook.model.errors import Problem
 from runbook.model.units import seconds_text
@@ -13,13 +12,13 @@ from runbook.model.units import seconds_text
 
 def timeouts(staged: Staged) -> Iterator[Problem]:
     timeout = staged.stage.timeout_s
-    work = staged.planned.work if staged.planned else None
-    if timeout is None or work is None:
+    check = staged.planned.check if staged.planned else None
+    if timeout is None or check is None:
         return
     shown = seconds_text(timeout)
     where = staged.span("timeout")
-    if isinstance(work, Job):
-        start = work.start_timeout_s
+    if check.user_job is not None:
+        start = check.user_job.start_timeout_s
         if start is not None and start > timeout:
             message = f"the nodes may take {seconds_text(start)} to be ready, and the launch {shown} in all"
             help = (
@@ -27,7 +26,7 @@ def timeouts(staged: Staged) -> Iterator[Problem]:
             )
             yield Problem("playbook.start-timeout-above-timeout", message, where, help)
         return
-    budget, stall = _seconds(work, "budget"), _seconds(work, "stall")
+    budget, stall = _seconds(check, "budget"), _seconds(check, "stall")
     if budget is not None and timeout < budget:
         message = f"the timeout of {shown} comes before the stage's own budget of {seconds_text(budget)} is used up"
         help = "leave `timeout` out: it is then the budget and what joining may take on top"
@@ -45,6 +44,6 @@ def ansible_tag(staged: Staged) -> Iterator[Problem]:
         yield Problem("playbook.ansible-tag", message, staged.span("tags"), help)
 
 
-def _seconds(work: Check, name: str) -> float | None:
-    value = getattr(work, name, None)
+def _seconds(check: Check, name: str) -> float | None:
+    value = getattr(check, name, None)
     return float(value) if isinstance(value, int | float) else None
