@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import OF_THE_NODE
+from runbook.causes.catalogue import of_kind
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
@@ -32,7 +32,7 @@ class Verdicts:
             outcome = event.outcome
             failed = outcome.findings if outcome.verdict is Verdict.FAIL else ()
             self._stages.setdefault(event.stage, {})[outcome.node] = next(
-                (finding for finding in failed if finding.cause in OF_THE_NODE), None
+                (finding for finding in failed if finding.cause in of_kind("of the node")), None
             )
 
     def bad(self) -> dict[str, Finding]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import CONSEQUENCES
+from runbook.causes.catalogue import of_kind
 from runbook.engine.plan import Plan, PlannedStage, plan_without
 from runbook.model.errors import FilesWrong, RunbookError
 from runbook.model.fold import fold
@@ -50,7 +50,7 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
         for outcome in outcomes
         if outcome.verdict is Verdict.UNKNOWN
         for finding in reversed(outcome.findings)
-        if finding.cause not in CONSEQUENCES | OF_OURSELVES
+        if finding.cause not in of_kind("consequence") and finding.cause not in OF_OURSELVES
     }
     if alike([failed.get(outcome.node, ()) for outcome in outcomes]):
         return Suspects(unknown=unknown)
