@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import resources
 
 from runbook.causes.catalogue import causes, told_by
-from runbook.checks import CHECKS
+from runbook.checks import CHECKS, page
 from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
-from runbook.lint.catalogue import LintRule, rules
-from runbook.lint.variables.table import known
+from runbook.lint.findings import LintRule, rules
+from runbook.lint.variables import known
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
@@ -45,7 +45,7 @@ def explain(id: str | None) -> int:
 def everything() -> str:
     """Every id with its one line: checks, causes, then the rules of lint, family by family."""
     lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {Launch.id}", "", "causes:"]
-    lines += [f"  {name:<34} {page.summary}" for name, page in causes().items()]
+    lines += [f"  {name:<34} {cause.summary}" for name, cause in causes().items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
     lines += ["", f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
@@ -54,8 +54,8 @@ def everything() -> str:
 
 def stage_page(name: str) -> str:
     """The page lies beside the code of what it tells of; its causes are told by theirs."""
-    room = "runbook.jobs" if name == Launch.id else "runbook.checks"
-    text = resources.files(room).joinpath(f"{name}.md").read_text(encoding="utf-8")
+    launch = resources.files("runbook.jobs").joinpath(f"{Launch.id}.md")
+    text = launch.read_text(encoding="utf-8") if name == Launch.id else page(name)
     return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(told_by(name)) + "\n")
 
 
@@ -67,5 +67,5 @@ def rule_page(rule: LintRule) -> str:
 
 def where_found(cause: str) -> str:
     """What the checks say of this cause."""
-    page = causes()[cause]
-    return "".join(f"\nchecked by {name}: {page.line(name)[2:]}\n" for name in PAGES if name in page.told)
+    told = causes()[cause]
+    return "".join(f"\nchecked by {name}: {told.line(name)[2:]}\n" for name in PAGES if name in told.told)
