@@ -20,7 +20,7 @@ from runbook.checks.reach.gpu_faults import (
     slow_clocks,
     unreadable,
 )
-from runbook.launch.environment import network_environment
+from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
