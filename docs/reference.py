@@ -22,8 +22,8 @@ from runbook.causes.page import PARTS, parse_pages
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page
 from runbook.cli.variablepages import variable_page
-from runbook.lint.catalogue import read_page
-from runbook.lint.variables.table import Variable, known
+from runbook.lint.findings import read_page
+from runbook.lint.variables import Variable, known
 from runbook.load.schema import schema
 from runbook.load.shipped import shipped
 

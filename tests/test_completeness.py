@@ -26,7 +26,7 @@ from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.catalogue import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.jobs.launch import Launch
-from runbook.lint.catalogue import rules
+from runbook.lint.findings import rules
 from runbook.load.accepts import accepts
 from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory

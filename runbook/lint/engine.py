@@ -7,13 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.lint.echoes import without_echoes
-from runbook.lint.files import LintFile, find_files, leads_out, roots_of
-from runbook.lint.finding import LintFinding, Report, finding_of, in_order
-from runbook.lint.named_inventory import named_inventory
-from runbook.lint.reading import Read, ReadFiles
+from runbook.lint.files import LintFile, Read, ReadFiles, find_files, leads_out, roots_of
+from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
-from runbook.lint.rules.secrets import known_formats
+from runbook.lint.rules.across_files import named_inventory
+from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.lint.subject import InventoryFile, PlaybookFile
@@ -239,3 +237,37 @@ def _starred(said: str, secrets: Iterable[str]) -> str:
             shortened = re.escape(text[:_LEAST]) + r"[^\s`…]*…"
             said = re.sub(shortened, "***…", said.replace(text, "***"))
     return said
+
+
+# What a mistake makes others say: findings that would go away with it, and only hide it until then.
+
+
+def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
+    """Rules' findings without those about a value that is known to be wrong.
+
+    That is one whose YAML was not what its author meant, one that loading refuses, and for what other YAML readers
+    would make of it any error. A secret is one all the same, and only what is told can be starred.
+    """
+    misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
+    refused = {_start(problem.span) for problem in of_loading if problem.span}
+    errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
+    lines: dict[int, list[Span]] = {}
+    for span in misread:
+        lines.setdefault(span.line, []).append(span)
+    return [
+        finding
+        for finding in findings
+        if finding.rule.id.startswith("secret.")
+        or (
+            _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
+            and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+        )
+    ]
+
+
+def _start(span: Span) -> tuple[int, int]:
+    return (span.line, span.column)
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one.column < other.column + other.length and other.column < one.column + one.length

@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from runbook.lint.catalogue import rules
-from runbook.lint.finding import LintFinding
-from runbook.lint.scalars import Comments
+from runbook.lint.findings import LintFinding, rules
+from runbook.lint.subject import Comments
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document
 from runbook.model.errors import Problem, Span

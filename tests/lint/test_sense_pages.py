@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from runbook.lint import __file__ as lint_file
-from runbook.lint.catalogue import read_page
 from runbook.lint.engine import lint
+from runbook.lint.findings import read_page
 
 PAGE = Path(lint_file).parent / "pages" / "sense.md"
 EXAMPLES = [

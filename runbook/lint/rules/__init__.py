@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from runbook.lint.rules.access import connect_timeout, jump_to_self, unused_ssh
-from runbook.lint.rules.addresses import (
+from runbook.lint.rules.access import (
     address_of_another,
+    connect_timeout,
+    jump_to_self,
     link_local_address,
     local_twins,
     loopback_address,
@@ -16,17 +17,21 @@ from runbook.lint.rules.addresses import (
     name_case,
     network_address,
     padding_differs,
+    pod_without_address,
     same_login,
+    unused_kubernetes,
+    unused_ssh,
 )
-from runbook.lint.rules.commands import activate_no_effect, activate_other_shell
+from runbook.lint.rules.across_files import node_in_no_play, rendezvous_taken
 from runbook.lint.rules.environment import written_in_inventory, written_in_playbook
-from runbook.lint.rules.environment_folded import (
+from runbook.lint.rules.environment_ranks import (
     contradictions_in_inventory,
     contradictions_in_playbook,
     nccl_unused,
+    network_of_inventory,
+    network_of_playbook,
     shared_host_id,
 )
-from runbook.lint.rules.environment_network import network_of_inventory, network_of_playbook
 from runbook.lint.rules.gpus import (
     gloo_on_gpus,
     gpus_from_one,
@@ -38,41 +43,39 @@ from runbook.lint.rules.gpus import (
     some_without_gpus,
     unused_processes,
 )
-from runbook.lint.rules.host_keys import host_keys_off
-from runbook.lint.rules.network import infiniband_rate, infiniband_unused, interface_name
-from runbook.lint.rules.paths import (
-    foreign_path,
-    key_format,
-    key_in_project,
-    not_expanded,
-    python_not_a_program,
-    python_too_old,
-)
-from runbook.lint.rules.placeholders import placeholder, template_in_inventory
-from runbook.lint.rules.playbook.stages import stages
-from runbook.lint.rules.playbook.templates import misplaced_templates, shadowed_facts, templates_in_vars, unused_vars
-from runbook.lint.rules.plays import node_in_no_play
-from runbook.lint.rules.pods import pod_without_address, unused_kubernetes
-from runbook.lint.rules.ports import (
+from runbook.lint.rules.network import (
     ephemeral_port,
+    infiniband_rate,
+    infiniband_unused,
+    interface_name,
     port_is_ssh,
     port_not_open,
     ports_twice,
     ports_with_ssh,
     privileged_port,
+    rendezvous_address,
     service_port,
-)
-from runbook.lint.rules.rendezvous import rendezvous_address
-from runbook.lint.rules.secrets import known_formats, named_secrets, secrets_in_commands
-from runbook.lint.rules.together import rendezvous_taken
-from runbook.lint.rules.windows import (
     two_systems,
     windows_host_name,
     windows_interface,
     windows_name_dialled,
     windows_python3,
 )
-from runbook.lint.rules.yaml_surprises import unused_anchors, yaml_surprises
+from runbook.lint.rules.node_values import (
+    activate_no_effect,
+    activate_other_shell,
+    foreign_path,
+    key_format,
+    key_in_project,
+    not_expanded,
+    placeholder,
+    python_not_a_program,
+    python_too_old,
+    template_in_inventory,
+)
+from runbook.lint.rules.playbooks import misplaced_templates, shadowed_facts, stages, templates_in_vars, unused_vars
+from runbook.lint.rules.security import host_keys_off, known_formats, named_secrets, secrets_in_commands
+from runbook.lint.rules.yaml_values import unused_anchors, yaml_surprises
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document
 from runbook.model.errors import Problem

@@ -1,16 +1,19 @@
-"""Keys of a launch that contradict each other, and launches that stand at the wrong place among the stages."""
+"""Keys of a launch that contradict each other, launches at the wrong place among the stages, and scripts that cannot be written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
+from runbook.engine.plan import Plan
+from runbook.engine.scripts import node_files
 from runbook.jobs.retry import FIRST_S, LONGEST_S
-from runbook.lint.rules.paths import UNEXPANDED, WRITE_OUT
+from runbook.launch.ranks import narrow
+from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
 from runbook.lint.staging import Staged
 from runbook.load.templating import is_template
-from runbook.model.errors import Problem
-from runbook.model.inventory import Node
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
 
 _OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
@@ -224,3 +227,31 @@ def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
         return None
     (one, a), (other, b) = list(users.items())[:2]
     return f"`{folder}` lies in the home of {one} on {a.name} and of {other} on {b.name}: these are two folders"
+
+
+# What the scripts of a stage cannot do or carry, told by writing them as `render` does.
+
+MOST_NODES = 300
+"""That many different ones are written for: who mends these has mended all."""
+
+
+def scripts(staged: Staged) -> Iterator[Problem]:
+    planned, inventory = staged.planned, staged.file.inventory
+    if staged.cluster is None or planned is None or inventory is None or not planned.starts_ranks:
+        return
+    if not staged.sound("launch") or not inventory.sound("env", "activate", "python", "workdir"):
+        return
+    plan = Plan(staged.file.playbook, _one_of_each(staged.cluster), (planned,))
+    try:
+        node_files(plan, inventory.origins)
+    except FilesWrong as wrong:
+        yield from wrong.problems
+
+
+def _one_of_each(cluster: Inventory) -> Inventory:
+    """One node of all that would get the same script but for names, addresses and numbers, which any shell carries."""
+    kinds: dict[object, Node] = {}
+    for node in cluster.nodes:
+        settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
+        kinds.setdefault(settings, node)
+    return narrow(cluster, list(kinds.values())[:MOST_NODES])

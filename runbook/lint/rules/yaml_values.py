@@ -1,4 +1,4 @@
-"""Plain scalars that stay text here and become something else in other YAML readers, which follow YAML 1.1."""
+"""Plain scalars that stay text here and become something else in other YAML readers, which follow YAML 1.1; unused anchors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runbook.lint.scalars import scalars
+from runbook.lint.subject import scalars
 from runbook.load.document import Document
 from runbook.model.errors import Problem, Span
 
