@@ -1,4 +1,4 @@
-"""From paths to files that are read: each file once, found, told apart (inventory or playbook), and examined as far as possible."""
+"""From paths to files that are read: each is found once, told apart (inventory or playbook) and examined."""
 
 from __future__ import annotations
 
@@ -207,8 +207,10 @@ ENVIRON = _AnyVariable()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it. `launch` is that of
-    an inventory which has one, as the playbook that it stands for."""
+    """`problems` are those of loading; `subject` is what rules look at, None where nothing could be made of it.
+
+    `launch` is that of an inventory which has one, as the playbook that it stands for.
+    """
 
     document: Document
     kind: Kind | None

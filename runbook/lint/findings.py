@@ -1,5 +1,6 @@
-"""Rules, findings and reports. The pages beside the rules are the catalogue: id, severity, sentence and text of a rule stand there
-and nowhere else.
+"""Rules, findings and reports.
+
+The pages are the catalogue of rules: id, severity, sentence and text of a rule stand there and nowhere else.
 
 A page has a section `## RULE-ID` for each rule. Its first line is `*error*. One sentence.` or
 `*warning*. One sentence.`; `*error, always*.` marks what keeps a file from being used and cannot be silenced.
@@ -52,9 +53,6 @@ def read_page(text: str) -> Iterator[LintRule]:
         if first is None:
             raise ValueError(f"the section of `{id}` does not begin with `*error*. …` or `*warning*. …`")
         yield LintRule(id.strip(), first["severity"], first["always"] is not None, first["summary"], body.strip())
-
-
-# What lint has to say about one place of a file.
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,5 @@ class _Fingerprints:
         return f"{digest}:{self._seen[digest]}"
 
 
-# Findings as text, and as what CI systems read. Pure.
-
 FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
 """By the name that `-o` takes."""

@@ -246,6 +246,25 @@ def pod_without_address(file: InventoryFile) -> Iterator[Problem]:
     nodes = trusted(file, "address", "connection")
     bare = [n for n in nodes if n.connection == "kubernetes" and n.address == n.name and "." not in n.name]
     if bare:
-        message = f"{named(bare)} {'has' if len(bare) == 1 else 'have'} no `address`, and the name of a pod alone does not resolve"
+        verb = "has" if len(bare) == 1 else "have"
+        message = f"{named(bare)} {verb} no `address`, and the name of a pod alone does not resolve"
         help = "give the pod's address (`kubectl get pods -o wide`), or let -i kubernetes:SELECTOR make the inventory"
         yield Problem("inventory.pod-without-address", message, node_span(file, bare[0]), help)
+
+
+INVENTORY_RULES = (
+    connect_timeout,
+    jump_to_self,
+    unused_ssh,
+    unused_kubernetes,
+    pod_without_address,
+    address_of_another,
+    link_local_address,
+    local_twins,
+    loopback_address,
+    mixed_families,
+    name_case,
+    network_address,
+    padding_differs,
+    same_login,
+)

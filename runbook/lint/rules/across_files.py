@@ -1,4 +1,4 @@
-"""What several files say of each other: the inventory that a playbook names, nodes in no playbook, one rendezvous for two jobs."""
+"""What files say of each other: a playbook's inventory, nodes in no playbook, one rendezvous for two jobs."""
 
 from __future__ import annotations
 
@@ -112,3 +112,9 @@ def _settled(file: InventoryFile) -> bool:
     master = file.inventory.nodes[0]
     known = all(said(file, "rendezvous", name) for name in ("master", "address", "port"))
     return known and master in trusted(file, "address")[:1]
+
+
+TOGETHER_RULES = (
+    node_in_no_play,
+    rendezvous_taken,
+)

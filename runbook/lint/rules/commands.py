@@ -319,3 +319,19 @@ def _endless(words: list[str]) -> str | None:
     if program == "sleep" and words[1:2] == ["infinity"]:
         return "give it a number of seconds"
     return None
+
+
+STAGE_RULES = (
+    one_word_command,
+    shell_in_command,
+    flag_with_value,
+    nested_launcher,
+    workdir_of_launch,
+    rank_in_command,
+    loopback_in_command,
+    jax_on_windows,
+    interactive_shell,
+    endless_shell,
+    background_shell,
+    quoted_template,
+)

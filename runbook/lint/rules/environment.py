@@ -65,8 +65,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# Every variable that a file sets, judged where it is written.
-
 _SUGGESTIONS = 50  # a file with more unknown names than this has another trouble than their spelling
 
 
@@ -124,3 +122,8 @@ def _empty(file: InventoryFile, settings: Iterable[WrittenVariable]) -> Iterator
         yield problem_at(
             file.document, VariableFault("empty-value", message, "write its value, or leave it out"), setting.keys
         )
+
+
+INVENTORY_RULES = (written_in_inventory,)
+
+PLAYBOOK_RULES = (written_in_playbook,)

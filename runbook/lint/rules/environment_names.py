@@ -20,8 +20,6 @@ class VariableFault(NamedTuple):
     of_name: bool = False
 
 
-# Names of environment variables: unknown, misspelt, never read by anything, renamed, gone, or runbook's own.
-
 _CLOSED = (
     "NCCL_",
     "GLOO_",

@@ -1,4 +1,4 @@
-"""The environment that a node's ranks get from all levels: what in it contradicts itself, the inventory or the playbook."""
+"""The environment that a node's ranks get from all levels: what in it contradicts itself or the inventory."""
 
 from __future__ import annotations
 
@@ -375,3 +375,16 @@ def _of_virtual(name: str) -> VariableFault:
 
 def _many_machines(inventory: Inventory) -> bool:
     return len(inventory.nodes) > 1 and not inventory.one_machine
+
+
+INVENTORY_RULES = (
+    network_of_inventory,
+    contradictions_in_inventory,
+    nccl_unused,
+    shared_host_id,
+)
+
+PLAYBOOK_RULES = (
+    network_of_playbook,
+    contradictions_in_playbook,
+)

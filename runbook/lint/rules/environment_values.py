@@ -168,7 +168,7 @@ def choice_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """How far apart two devices may be. NCCL compares letter by letter and takes what begins with a digit as a number."""
+    """How far apart two devices may be. NCCL compares letter by letter; what begins with a digit is a number."""
     bare = text.strip()
     if bare in variable.choices:
         return
@@ -256,7 +256,8 @@ _COUNTED_ADAPTER = re.compile(
 )  # from 0, so 10 may be there
 _COUNTED_INTERFACE = re.compile(r"(eth|ib)[1-9]", re.ASCII)  # not ens5, enp3s0: their numbers are slots
 _VIRTUAL = re.compile(
-    r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+|flannel\.\d+|br-[0-9a-f]{12}",
+    r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+"
+    r"|flannel\.\d+|br-[0-9a-f]{12}",
     re.ASCII,
 )
 
@@ -368,7 +369,7 @@ def _trap(chosen: Selection, counted: re.Pattern[str]) -> Iterator[VariableFault
         yield VariableFault("prefix-trap", message, f"`=` makes it exact: write {shown(exact)}")
 
 
-# What is wrong with the value of a variable, judged by itself.
+# The value of a variable, judged as its kind is read.
 
 _JUDGES: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
     "integer": integer_faults,
@@ -435,7 +436,10 @@ def _spaces(variable: Variable, text: str) -> Iterator[VariableFault]:
         yield VariableFault("stray-space", message, f"write {shown(text.strip())}")
     elif variable.kind not in ("choice", "boolean", "path") and re.search(r"[,;]\s|\s[,;]", text):
         tight = "".join(part.strip() for part in re.split(r"([,;])", text))
-        message = f"there are spaces around the commas of {shown(text)}, and {variable.reader} takes them as part of the names"
+        message = (
+            f"there are spaces around the commas of {shown(text)}, "
+            f"and {variable.reader} takes them as part of the names"
+        )
         yield VariableFault("stray-space", message, f"write {shown(tight)}")
 
 

@@ -155,3 +155,16 @@ def _has(nodes: Sequence[Node]) -> str:
 
 def _are(nodes: Sequence[Node]) -> str:
     return "is" if len(nodes) == 1 else "are"
+
+
+INVENTORY_RULES = (
+    gloo_on_gpus,
+    gpus_from_one,
+    gpus_per_node,
+    many_processes,
+    nccl_on_windows,
+    nccl_without_gpus,
+    shared_gpu,
+    some_without_gpus,
+    unused_processes,
+)

@@ -1,4 +1,4 @@
-"""Keys of a launch that contradict each other, launches at the wrong place among the stages, and scripts that cannot be written."""
+"""Keys of a launch that contradict each other, its place among the stages, scripts that cannot be written."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def detached(staged: Staged) -> Iterator[Problem]:
         return
     if _given(staged, "retries") and staged.stage.launch["retries"]:
         message = (
-            "with `detach: true` the job is tried again only while it is watched: in its first ten seconds, or by `runbook "
-            "serve`"
+            "with `detach: true` the job is tried again only while it is watched: "
+            "in its first ten seconds, or by `runbook serve`"
         )
         help = "`runbook attach` names the cause of a later failure; without `detach` every failure has its retries"
         yield Problem("playbook.retries-of-detached", message, staged.span("launch", "retries"), help)
@@ -214,7 +214,10 @@ def _own_workdirs(nodes: Sequence[Node]) -> str | None:
     for node in nodes[1:]:
         if node.workdir != nodes[0].workdir:
             first = nodes[0]
-            return f"the nodes are to meet in their workdir: {first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
+            return (
+                f"the nodes are to meet in their workdir: "
+                f"{first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
+            )
     return _own_homes(nodes[0].workdir, nodes) if nodes else None
 
 
@@ -255,3 +258,19 @@ def _one_of_each(cluster: Inventory) -> Inventory:
         settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
         kinds.setdefault(settings, node)
     return narrow(cluster, list(kinds.values())[:MOST_NODES])
+
+
+STAGE_RULES = (
+    scripts,
+    detached,
+    spares_do_nothing,
+    watch_does_nothing,
+    retries_above_timeout,
+    grace_above_timeout,
+    barrier_folder_unused,
+    barrier_not_shared,
+    barrier_not_expanded,
+    launch_on_windows,
+)
+
+ORDER_RULES = (unchecked_launch, stage_after_detached)

@@ -354,3 +354,23 @@ def windows_python3(file: InventoryFile) -> Iterator[Problem]:
     for span, nodes in places(file, given, "python"):
         message = f"on Windows ({named(nodes)}) `python3` is often no Python, but what opens the Microsoft Store"
         yield Problem("inventory.windows-python3", message, span, "write python, py, or the path of python.exe")
+
+
+INVENTORY_RULES = (
+    infiniband_rate,
+    infiniband_unused,
+    interface_name,
+    ephemeral_port,
+    port_is_ssh,
+    port_not_open,
+    ports_twice,
+    ports_with_ssh,
+    privileged_port,
+    service_port,
+    rendezvous_address,
+    two_systems,
+    windows_host_name,
+    windows_interface,
+    windows_name_dialled,
+    windows_python3,
+)

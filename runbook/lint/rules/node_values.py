@@ -122,7 +122,8 @@ _EXAMPLE_LINES = {
 }
 
 _OWN_PROCESS = re.compile(
-    r"\A\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s|su(?:\s|$)"
+    r"\A\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|su(?:\s|$)"
+    r"|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s"
     r"|(?:tmux|screen)(?:\s|$)|conda\s+(?:init|run)\b|(?:poetry|pipenv)\s+shell\b"
     r"|(?:~|\.{0,2})/\S*(?:\.sh|/activate)(?:\s|$))"
 )
@@ -179,7 +180,7 @@ def placeholder(file: InventoryFile) -> Iterator[Problem]:
 
 
 def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    """A node's `vars` may well hold one for somebody else; addresses with one are refused by the loader; a launch fills them in."""
+    """Only where nothing fills it in: a launch does, `vars` may be for somebody else, the loader refuses addresses."""
     if "{{" not in file.document.text:
         return
     for keys, value in scalars(file.document):
@@ -194,3 +195,17 @@ def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
             message = "inventories have no templates: the `{{ }}` stays as it is"
             help = "write it out; playbooks fill theirs from `vars`"
             yield Problem("inventory.template", message, file.document.span(*keys), help)
+
+
+INVENTORY_RULES = (
+    activate_no_effect,
+    activate_other_shell,
+    foreign_path,
+    key_format,
+    key_in_project,
+    not_expanded,
+    python_not_a_program,
+    python_too_old,
+    placeholder,
+    template_in_inventory,
+)

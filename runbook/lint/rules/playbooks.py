@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
 from runbook.launch.environment import hca_expression
 from runbook.launch.job import Job
-from runbook.lint.rules.commands import (
-    background_shell,
-    endless_shell,
-    flag_with_value,
-    interactive_shell,
-    jax_on_windows,
-    loopback_in_command,
-    nested_launcher,
-    one_word_command,
-    quoted_template,
-    rank_in_command,
-    shell_in_command,
-    workdir_of_launch,
-)
-from runbook.lint.rules.launches import (
-    barrier_folder_unused,
-    barrier_not_expanded,
-    barrier_not_shared,
-    detached,
-    grace_above_timeout,
-    launch_on_windows,
-    retries_above_timeout,
-    scripts,
-    spares_do_nothing,
-    stage_after_detached,
-    unchecked_launch,
-    watch_does_nothing,
-)
+from runbook.lint.rules import commands, launches
 from runbook.lint.staging import Staged, stage_by_stage
 from runbook.lint.subject import PlaybookFile
 from runbook.load.document import Keys
@@ -317,7 +290,7 @@ def _without_used(variables: set[str], stages: object) -> set[str]:
     return variables
 
 
-# What is wrong with the stages of a playbook: what the planner refuses, and what could be planned but makes no sense.
+# All of them.
 
 
 def reach_listed(stage: Staged) -> Iterator[Problem]:
@@ -334,31 +307,9 @@ STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
     gate_too_small,
     timeouts,
     ansible_tag,
-    scripts,
-    one_word_command,
-    shell_in_command,
-    flag_with_value,
-    nested_launcher,
-    workdir_of_launch,
-    rank_in_command,
-    loopback_in_command,
-    jax_on_windows,
-    detached,
-    spares_do_nothing,
-    watch_does_nothing,
-    retries_above_timeout,
-    grace_above_timeout,
-    barrier_folder_unused,
-    barrier_not_shared,
-    barrier_not_expanded,
-    launch_on_windows,
-    interactive_shell,
-    endless_shell,
-    background_shell,
-    quoted_template,
+    *commands.STAGE_RULES,
+    *launches.STAGE_RULES,
 )
-
-ORDER_RULES: tuple[Callable[[Sequence[Staged]], Iterable[Problem]], ...] = (unchecked_launch, stage_after_detached)
 
 
 def stages(file: PlaybookFile) -> Iterator[Problem]:
@@ -367,5 +318,14 @@ def stages(file: PlaybookFile) -> Iterator[Problem]:
     for stage in staged:
         for rule in STAGE_RULES:
             yield from rule(stage)
-    for order_rule in ORDER_RULES:
+    for order_rule in launches.ORDER_RULES:
         yield from order_rule(staged)
+
+
+PLAYBOOK_RULES = (
+    stages,
+    unused_vars,
+    shadowed_facts,
+    templates_in_vars,
+    misplaced_templates,
+)

@@ -182,3 +182,11 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
             message = "this accepts any host key: whoever stands in between gets the login"
             help = "`StrictHostKeyChecking=accept-new` trusts the first key; better, put the keys into known_hosts"
             yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
+
+
+DOCUMENT_RULES = (
+    host_keys_off,
+    known_formats,
+    named_secrets,
+    secrets_in_commands,
+)

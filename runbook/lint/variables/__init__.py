@@ -15,8 +15,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-# The table of variables as typed values, read once and only when asked for.
-
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
