@@ -33,16 +33,24 @@ class LintRule:
 
 @cache
 def rules() -> Mapping[str, LintRule]:
-    """By id, family by family, in the order of the pages."""
-    pages = resources.files("runbook.lint").joinpath("pages")
+    """By id, family by family."""
     found: dict[str, LintRule] = {}
-    for page in sorted(pages.iterdir(), key=lambda page: page.name):
-        if page.name.endswith(".md"):
-            for rule in read_page(page.read_text(encoding="utf-8")):
-                if rule.id in found:
-                    raise ValueError(f"{page.name}: `{rule.id}` has a section already")
-                found[rule.id] = rule
-    return found
+    for name, page in rule_pages().items():
+        for rule in read_page(page):
+            if rule.id in found:
+                raise ValueError(f"{name}.md: `{rule.id}` has a section already")
+            found[rule.id] = rule
+    return dict(sorted(found.items(), key=lambda item: item[0].partition(".")[0]))
+
+
+def rule_pages() -> dict[str, str]:
+    """Their texts by name: in `pages/` what loading, settings and silences complain of, in `rules/` a page a module."""
+    room = resources.files("runbook.lint")
+    pages = [page for folder in ("pages", "rules") for page in room.joinpath(folder).iterdir()]
+    texts = {page.name: page for page in pages if page.name.endswith(".md")}
+    if len(texts) != sum(page.name.endswith(".md") for page in pages):
+        raise ValueError("two pages of lint have one name")
+    return {name.removesuffix(".md"): texts[name].read_text(encoding="utf-8") for name in sorted(texts)}
 
 
 def read_page(text: str) -> Iterator[LintRule]:
@@ -85,7 +93,7 @@ class Report:
 def finding_of(problem: Problem, file: str) -> LintFinding:
     """`file` is where a problem without a place belongs."""
     if problem.id not in rules():
-        raise LookupError(f"the rule {problem.id} has no section in lint/pages")
+        raise LookupError(f"the rule {problem.id} has no section on a page of lint")
     return LintFinding(rules()[problem.id], problem.span or Span(file, 1, 1), problem.message, problem.help)
 
 
