@@ -39,7 +39,7 @@ CAUSES: Mapping[str, str] = {
     "kubernetes-forbidden": "RBAC does not let us look at pods, or run anything in them",
     "kubernetes-unreachable": "the API server, or the pod's kubelet, does not answer",
     "kubernetes-pod-unknown": "there is no such pod there, or the labels select several",
-    "kubernetes-pod-not-running": "the pod waits for a machine or an image, crashes, has ended, or was deleted",
+    "pod-not-running": "the pod waits for a machine or an image, crashes, has ended, or was deleted",
     "kubernetes-pod-evicted": "the kubelet ended the pod: its machine was short of memory or disk, or a limit was passed",
     "kubernetes-pod-restarted": "the pod's container was started again, or the pod replaced, in the middle of the run",
     "kubernetes-oom-killed": "the container used more memory than its limit (OOMKilled)",

@@ -6,7 +6,7 @@ from importlib import resources
 
 from runbook.causes.catalogue import CAUSES
 from runbook.causes.shipped import page_text
-from runbook.checks import CHECKS
+from runbook.checks import CHECKS, page
 from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
@@ -53,8 +53,9 @@ def everything() -> str:
 
 def stage_page(name: str) -> str:
     """The page lies beside the code of what it tells of."""
-    room = "runbook.jobs" if name == Launch.id else "runbook.checks"
-    return resources.files(room).joinpath(f"{name}.md").read_text(encoding="utf-8")
+    if name == Launch.id:
+        return resources.files("runbook.jobs").joinpath(f"{name}.md").read_text(encoding="utf-8")
+    return page(name)
 
 
 def rule_page(rule: LintRule) -> str:

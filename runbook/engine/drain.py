@@ -15,8 +15,7 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.verdict import Finding, Verdict
-from runbook.transport.slurm import ask
-from runbook.transport.slurm_told import SlurmNode, nodes_in
+from runbook.transport.slurm import SlurmNode, ask, nodes_in
 
 OURS = "runbook: "
 LONGEST = 120  # characters of a reason: sinfo -R shows twenty of them

@@ -7,8 +7,8 @@ import json
 from importlib import resources
 
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.network.names import gloo_announces, own_name_finding
-from runbook.checks.network.observed import Observations
+from runbook.checks.ping.names import gloo_announces, own_name_finding
+from runbook.checks.ping.observed import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
 from runbook.jobs.kept import KeptProcess, KeptProcesses, wait_for

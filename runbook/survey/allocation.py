@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 import runbook
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import Unreachable
-from runbook.transport.slurm import ask, job_of, no_allocation, nodes_of, on_node
-from runbook.transport.slurm_told import SlurmJob, SlurmNode, ended, unhealthy
+from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
 
 PORTS = range(20_000, 31_990)
 """Below what kernels give out by themselves, above what services ask for."""

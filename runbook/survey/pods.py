@@ -9,7 +9,7 @@ from runbook.load.inventory import natural
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes import current_context, selected
-from runbook.transport.kubernetes_told import Pod, ill, unknown
+from runbook.transport.kubernetes_pods import Pod, ill, unknown
 
 ENDED = ("Succeeded", "Failed")
 

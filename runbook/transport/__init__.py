@@ -1,8 +1,9 @@
 """How to reach a node: a byte stream (local or SSH) with a supervisor at the far end, and what is done through it."""
 
+from runbook.transport.bootstrap import NoPython
 from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.remote import Answer, Message, ProgramNotStarted, Remote
-from runbook.transport.session import SILENCE_S, NoPython, Session
+from runbook.transport.session import SILENCE_S, Session
 from runbook.transport.site import Site
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The one command that turns a login shell into our supervisor.
+"""The one command that turns a login shell into our supervisor, and why none speaks where that fails.
 
 It is plain ASCII without single quotes inside, backslash sequences that fish would read, line breaks or `!`, so that
 sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The only thing of the user's in it is the
@@ -16,6 +16,9 @@ import functools
 import re
 import zlib
 from importlib import resources
+
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import typed
 
 MARK = b"\x1erunbook-agent "
 """Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
@@ -83,3 +86,154 @@ def _supervisor() -> bytes:
         f"import sys, types; owned = sys.modules['owned'] = types.ModuleType('owned'); exec({owned!r}, owned.__dict__)"
     )
     return zlib.compress(f"{module}\n{agent}".encode(), 9)
+
+
+# What comes of it.
+
+NOISE = 1 << 16
+"""Bytes kept of what a login prints before our supervisor speaks."""
+
+MOST_NOISE = 16 << 20
+"""Bytes that a login may print before that: one that prints for ever is not waited for."""
+
+PASSWORD_DUE = re.compile(
+    r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
+)
+"""What PAM and sshd print instead of running a command when the account's password is too old."""
+
+
+class NoPython(Unreachable):
+    """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""
+
+
+class SilentPython(NoPython):
+    """It was called, and nothing came of it in time."""
+
+
+class Opening:
+    """What comes before the supervisor's first frame: whatever a login prints, then a mark."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.refused = False  # the bootstrap says that there is nothing to run us with, or it prints for ever
+        self.noise = b""
+        self.codes: tuple[int, ...] | None = None
+        self._held = b""
+        self._seen = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that follow the mark; none before it has come."""
+        self._seen += len(data)
+        self._held += data
+        noise, mark, rest = self._held.partition(MARK)
+        if not mark:
+            self.noise, self._held = self._held[-4096:], self._held[-NOISE:]  # a mark may have begun to arrive
+            self.refused = self._seen > MOST_NOISE
+            return b""
+        self.noise = noise[-4096:]
+        if not rest.startswith(b"none"[: len(rest)]):
+            self.over = True
+            return rest
+        if b"\n" in rest or len(rest) > NOISE:
+            self.codes = tuple(int(code) for code in re.findall(rb"\b[0-9]{1,3}\b", rest[:NOISE]))
+            self.refused = True
+        return b""
+
+
+def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
+    """Why the login gave us a shell and still no supervisor."""
+    noise, codes = opening.noise, opening.codes or ()
+    if EATEN in codes:
+        return Unreachable(
+            "login-shell-failed",
+            f"a startup file of the login shell of {node} reads what is meant for our program",
+            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that reads, "
+            "or give that line `</dev/null`",
+            last_lines(noise, complaint),
+        )
+    if opening.codes is not None:
+        return _no_python(node, place, codes, complaint)
+    said = last_lines(noise, complaint)
+    if opening.refused:
+        return Unreachable(
+            "login-shell-failed",
+            f"the login shell of {node} printed more than {MOST_NOISE >> 20} MiB and did not start our program",
+            f"on {node}: look for a loop that prints in ~/.bashrc, ~/.profile, ~/.ssh/rc or the banner of sshd",
+            said,
+        )
+    if any(PASSWORD_DUE.search(line) for line in said):
+        return Unreachable(
+            "ssh-auth-failed",
+            f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
+            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage -d "
+            '"$(date +%F)" USER`; `sudo chage -M -1 USER` lets it expire no more',
+            said,
+        )
+    return Unreachable(
+        "login-shell-failed",
+        f"the login shell of {node} ended without running our command"
+        + (f": {said[-1]!r}" if said else ", and said nothing"),
+        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
+        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or ChrootDirectory "
+        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such as a "
+        "PAM session that fails, `sudo journalctl -u ssh -n 20` says",
+        said or ("the session ended without a word on either stream",),
+    )
+
+
+def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
+    """Why none of the interpreters there runs us; `codes` are the exit codes of those that were tried."""
+    if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
+        return NoPython(
+            "python-too-old",
+            f"every Python on {place} is older than 3.8",
+            f"install Python 3.8 or newer on {place} and name it: `python: /path/to/python3` in the inventory",
+            last_lines(complaint),
+        )
+    if place != node:
+        return NoPython(
+            "python-missing",
+            f"{place} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH there",
+            "take an image with Python 3.8 or newer, or install one in it (Debian, Ubuntu: `apt-get install python3`); "
+            "`python:` in the inventory is a path in the container",
+            last_lines(complaint),
+        )
+    return NoPython(
+        "python-missing",
+        f"{node} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH",
+        f"install one on {node} (Debian, Ubuntu: `sudo apt-get install python3`), or name it in the inventory: "
+        "`python: /path/to/python3`",
+        last_lines(complaint),
+    )
+
+
+def nothing_started(
+    node: str, place: str, python: str, noise: bytes, complaint: str, *, timeout_s: float, reason: Unreachable | None
+) -> Unreachable:
+    """Why no supervisor has spoken in time. `reason` is what the way there knows of it."""
+    if STARTED in noise:
+        quoted = typed(python)
+        return SilentPython(
+            "python-missing",
+            f"{python} on {place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
+            f"on {node}: `time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
+            f"$(command -v {quoted})`), may hold it; or name another `python:` for {node} in the inventory",
+            last_lines(noise, complaint),
+        )
+    return reason or Unreachable(
+        "ssh-timeout",
+        f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc, "
+        "~/.ssh/rc or another startup file waits, or the home folder hangs",
+        f"on {node}: `bash --norc -c 'time bash -x ~/.bashrc </dev/null'` shows the line it waits in, `df ~` whether "
+        "the home answers; what is meant for people belongs behind `[ -t 0 ] || return`",
+        last_lines(noise, complaint),
+    )
+
+
+def last_lines(*texts: str | bytes) -> tuple[str, ...]:
+    lines: list[str] = []
+    for text in texts:
+        decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
+        theirs = decoded.replace(STARTED.decode(), "")
+        lines.extend(line for line in theirs.splitlines()[-6:] if line.strip())
+    return tuple(lines)

@@ -21,7 +21,7 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command
-from runbook.transport.kubernetes_told import (
+from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
     no_server,
@@ -33,7 +33,7 @@ from runbook.transport.kubernetes_told import (
     unknown,
     wrong_container,
 )
-from runbook.transport.process import ProcessStream
+from runbook.transport.stream import ProcessStream
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Pods:
                 )
             if pod is None:
                 return Unreachable(
-                    "kubernetes-pod-not-running",
+                    "pod-not-running",
                     f"{node.place} was deleted, and what ran in it ended with it",
                     f"start it again; `{typed(where, 'get', 'events')}` tells for an hour what was done",
                     (*seen, f"there is no pod {first.namespace}/{first.name} any more"),

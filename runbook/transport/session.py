@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import queue
-import re
 import threading
 import time
 import traceback
@@ -22,7 +21,6 @@ from pathlib import PurePath
 from typing import Protocol
 
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import typed
 from runbook.transport import answers, bootstrap, container
 from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
@@ -33,12 +31,6 @@ BEAT_S = 1.0
 
 SILENCE_S = 6.0
 """After this long without a byte each end takes the other for lost (beats are sent every BEAT_S)."""
-
-NOISE = 1 << 16
-"""Bytes kept of what a login prints before our supervisor speaks."""
-
-MOST_NOISE = 16 << 20
-"""Bytes that a login may print before that: one that prints for ever is not waited for."""
 
 PAUSE_TOLD_S = 30.0
 """So long after a pause of this machine's own a node that is gone is put down to it."""
@@ -57,11 +49,6 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "standing": ("halt",),
 }
 """What node programs import of ours, beside `tool`."""
-
-PASSWORD_DUE = re.compile(
-    r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
-)
-"""What PAM and sshd print instead of running a command when the account's password is too old."""
 
 
 class Hears(Protocol):
@@ -126,24 +113,8 @@ class Session:
             reason = self._stream.why(f"nothing was started on {self._place} within {timeout_s:g} s")
             self._stream.kill()
             self._stream.close()
-            if reason and bootstrap.STARTED not in self._noise:
-                raise reason from None
-            if bootstrap.STARTED in self._noise:
-                quoted = typed(python)
-                raise SilentPython(
-                    "python-missing",
-                    f"{python} on {self._place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
-                    f"on {node}: `time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
-                    f"$(command -v {quoted})`), may hold it; or name another `python:` for {node} in the inventory",
-                    _evidence(self._noise, self._stream.complaint()),
-                ) from None
-            raise Unreachable(
-                "ssh-timeout",
-                f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc, "
-                "~/.ssh/rc or another startup file waits, or the home folder hangs",
-                f"on {node}: `bash --norc -c 'time bash -x ~/.bashrc </dev/null'` shows the line it waits in, `df ~` whether "
-                "the home answers; what is meant for people belongs behind `[ -t 0 ] || return`",
-                _evidence(self._noise, self._stream.complaint()),
+            raise bootstrap.nothing_started(
+                node, self._place, python, self._noise, self._stream.complaint(), timeout_s=timeout_s, reason=reason
             ) from None
         if isinstance(hello, Unreachable):
             self._stream.close()
@@ -459,7 +430,7 @@ class Session:
     # Listening.
 
     def _read(self) -> None:
-        opening = _Opening()
+        opening = bootstrap.Opening()
         frames = FrameReader()
         pace = _Pace(FRAMES_A_SECOND)
         while True:
@@ -520,7 +491,7 @@ class Session:
                 if self._for_nobody > MOST_OUTPUT:
                     raise UnexpectedAnswer(f"more than {MOST_OUTPUT >> 20} MiB of programs that have ended")
 
-    def _ended(self, opening: _Opening) -> None:
+    def _ended(self, opening: bootstrap.Opening) -> None:
         if opening.over:
             closed = self._broken(f"the connection to {self._place} was closed")
             if self._leaving:
@@ -529,7 +500,7 @@ class Session:
                 self.disbelieve(closed)
             return
         reason = None if opening.codes else self._stream.why(f"nothing was started on {self._place}")
-        self._hello.put(reason or _no_supervisor(self.node, self._place, opening, self._stream.complaint()))
+        self._hello.put(reason or bootstrap.no_supervisor(self.node, self._place, opening, self._stream.complaint()))
 
     def _broken(self, says: str) -> Unreachable:
         if reason := None if self._leaving else self._stream.why(says):
@@ -548,7 +519,7 @@ class Session:
             self._stream.unanswered,
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",
-            _evidence(self._stream.complaint()),
+            bootstrap.last_lines(self._stream.complaint()),
         )
 
     def _not_judged(self, error: Exception) -> Unreachable:
@@ -567,7 +538,7 @@ class Session:
             f"{self.node}: what {who} said is not what our programs say: {error}",
             f"look at {self.node}: is its Python what it seems, and is anybody else at work there? If nothing is wrong with "
             "it, please report this",
-            _evidence(self._stream.complaint()),
+            bootstrap.last_lines(self._stream.complaint()),
         )
 
     def _lose(self, reason: Unreachable) -> Unreachable:
@@ -581,36 +552,6 @@ class Session:
         for waiting in replies:
             waiting.put(None)
         return self._lost
-
-
-class _Opening:
-    """What comes before the supervisor's first frame: whatever a login prints, then a mark."""
-
-    def __init__(self) -> None:
-        self.over = False
-        self.refused = False  # the bootstrap says that there is nothing to run us with, or it prints for ever
-        self.noise = b""
-        self.codes: tuple[int, ...] | None = None
-        self._held = b""
-        self._seen = 0
-
-    def feed(self, data: bytes) -> bytes:
-        """The bytes that follow the mark; none before it has come."""
-        self._seen += len(data)
-        self._held += data
-        noise, mark, rest = self._held.partition(bootstrap.MARK)
-        if not mark:
-            self.noise, self._held = self._held[-4096:], self._held[-NOISE:]  # a mark may have begun to arrive
-            self.refused = self._seen > MOST_NOISE
-            return b""
-        self.noise = noise[-4096:]
-        if not rest.startswith(b"none"[: len(rest)]):
-            self.over = True
-            return rest
-        if b"\n" in rest or len(rest) > NOISE:
-            self.codes = tuple(int(code) for code in re.findall(rb"\b[0-9]{1,3}\b", rest[:NOISE]))
-            self.refused = True
-        return b""
 
 
 class _Pace:
@@ -648,77 +589,6 @@ def _packed(payload: bytes) -> bytes:
     return zlib.compress(payload, 6)
 
 
-def _evidence(*texts: str | bytes) -> tuple[str, ...]:
-    lines: list[str] = []
-    for text in texts:
-        decoded = text.decode(errors="replace") if isinstance(text, bytes) else text
-        theirs = decoded.replace(bootstrap.STARTED.decode(), "")
-        lines.extend(line for line in theirs.splitlines()[-6:] if line.strip())
-    return tuple(lines)
-
-
-def _no_supervisor(node: str, place: str, opening: _Opening, complaint: str) -> Unreachable:
-    """Why the login gave us a shell and still no supervisor."""
-    noise, codes = opening.noise, opening.codes or ()
-    if bootstrap.EATEN in codes:
-        return Unreachable(
-            "login-shell-failed",
-            f"a startup file of the login shell of {node} reads what is meant for our program",
-            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that reads, "
-            "or give that line `</dev/null`",
-            _evidence(noise, complaint),
-        )
-    if opening.codes is not None:
-        if bootstrap.TOO_OLD in codes and all(code in (bootstrap.TOO_OLD, bootstrap.MISSING, 2) for code in codes):
-            return NoPython(
-                "python-too-old",
-                f"every Python on {place} is older than 3.8",
-                f"install Python 3.8 or newer on {place} and name it: `python: /path/to/python3` in the inventory",
-                _evidence(complaint),
-            )
-        if place != node:
-            return NoPython(
-                "python-missing",
-                f"{place} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH there",
-                "take an image with Python 3.8 or newer, or install one in it (Debian, Ubuntu: `apt-get install python3`); "
-                "`python:` in the inventory is a path in the container",
-                _evidence(complaint),
-            )
-        return NoPython(
-            "python-missing",
-            f"{node} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH",
-            f"install one on {node} (Debian, Ubuntu: `sudo apt-get install python3`), or name it in the inventory: "
-            "`python: /path/to/python3`",
-            _evidence(complaint),
-        )
-    said = _evidence(noise, complaint)
-    if opening.refused:
-        return Unreachable(
-            "login-shell-failed",
-            f"the login shell of {node} printed more than {MOST_NOISE >> 20} MiB and did not start our program",
-            f"on {node}: look for a loop that prints in ~/.bashrc, ~/.profile, ~/.ssh/rc or the banner of sshd",
-            said,
-        )
-    if any(PASSWORD_DUE.search(line) for line in said):
-        return Unreachable(
-            "ssh-auth-failed",
-            f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
-            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage -d "
-            '"$(date +%F)" USER`; `sudo chage -M -1 USER` lets it expire no more',
-            said,
-        )
-    return Unreachable(
-        "login-shell-failed",
-        f"the login shell of {node} ended without running our command"
-        + (f": {said[-1]!r}" if said else ", and said nothing"),
-        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
-        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or ChrootDirectory "
-        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such as a "
-        "PAM session that fails, `sudo journalctl -u ssh -n 20` says",
-        said or ("the session ended without a word on either stream",),
-    )
-
-
 @functools.cache
 def sources(name: str) -> bytes:
     """A node program and what it imports of ours, by name."""
@@ -735,11 +605,3 @@ def _parts(name: str) -> tuple[str, ...]:
 
 class NoReply(Unreachable):
     """The connection stands, and one question was not answered in time."""
-
-
-class NoPython(Unreachable):
-    """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""
-
-
-class SilentPython(NoPython):
-    """It was called, and nothing came of it in time."""

@@ -14,13 +14,13 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.agent import AgentStream
 from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
+from runbook.transport.bootstrap import SilentPython
 from runbook.transport.container import ContainerStream
 from runbook.transport.kubernetes import Pods
-from runbook.transport.local import LocalStream
 from runbook.transport.remote import Message
-from runbook.transport.session import BEAT_S, SILENCE_S, Session, SilentPython
+from runbook.transport.session import BEAT_S, SILENCE_S, Session
 from runbook.transport.slurm import Allocations
-from runbook.transport.stream import Stream
+from runbook.transport.stream import LocalStream, Stream
 
 T = TypeVar("T")
 

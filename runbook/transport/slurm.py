@@ -10,29 +10,322 @@ a trainer that reads it would believe that it is alone.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from runbook.load.ranges import expand
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
-from runbook.transport.process import ProcessStream
-from runbook.transport.slurm_told import (
-    SlurmJob,
-    SlurmNode,
-    ended,
-    job_in,
-    no_controller,
-    nodes_in,
-    refusal,
-    said,
-    silent,
-    unhealthy,
+from runbook.transport.stream import ProcessStream
+
+NONE = ("(null)", "None", "")
+
+_BETWEEN = re.compile(r",(?![^\[\]]*\])")
+_GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]*)[^)]*\)")
+
+_AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
+_CONTROLLER = re.compile(
+    r"unable to contact slurm controller|unable to connect to|connect failure|connection (?:refused|timed out)|"
+    r"could not establish a configuration source|socket timed out",
+    re.IGNORECASE,
 )
+_HUNG_UP = re.compile(r"(?:task|application) launch .*failed.*zero bytes were transmitted", re.IGNORECASE)
+_NO_SLURMD = re.compile(
+    r"(?:task|application) launch .*failed.*(?:connection failure|unable to connect|timed out)", re.IGNORECASE
+)
+_UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist", re.IGNORECASE)
+_NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
+
+AT_ONCE_S = 5.0
+"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after MessageTimeout."""
+
+ENDINGS: Mapping[str, str] = {
+    "BOOT_FAIL": "its nodes could not be started",
+    "CANCELLED": "it was cancelled (scancel)",
+    "COMPLETED": "it has completed",
+    "DEADLINE": "it would not have kept its deadline",
+    "FAILED": "its batch script failed",
+    "NODE_FAIL": "one of its nodes failed",
+    "OUT_OF_MEMORY": "it used more memory than it had asked for",
+    "PREEMPTED": "another job took its place",
+    "REVOKED": "another cluster took it",
+    "TIMEOUT": "its time limit is over",
+}
+NEXT: Mapping[str, str] = {
+    "NODE_FAIL": "`sinfo -R` names the node and why; submit it again without it: `sbatch --exclude=NODE …`",
+    "OUT_OF_MEMORY": "ask for more: `--mem=0` takes all of a node's",
+    "TIMEOUT": "ask for more time (`--time=`), or for less work",
+}
+RUNNING = ("RUNNING", "CONFIGURING")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """`gpus`: the device indices of each node, as Slurm numbers them on the whole node; none where the job has none."""
+
+    id: str
+    state: str
+    reason: str
+    restarts: int
+    nodes: tuple[str, ...]
+    limit: str = ""
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """`states` is Slurm's state, taken apart: ("IDLE", "DRAIN"); `silent`: slurmd does not answer slurmctld."""
+
+    name: str
+    address: str
+    states: tuple[str, ...]
+    silent: bool
+    reason: str
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """`gn[01-02],login1` taken apart; nothing of `(null)`. Raises ValueError for a list that is none."""
+    return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
+
+
+def job_in(text: str, number: str) -> SlurmJob:
+    """Of `scontrol --details show job`. Raises Unreachable for a text that is none, and for more jobs than one."""
+    records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record.startswith("JobId=")]
+    if len(records) > 1:
+        raise Unreachable(
+            "slurm-job-unknown",
+            f"{number} is {len(records)} jobs: an array, or one of several components",
+            f"name one of them: `squeue --me --job={word(number)}` lists them",
+        )
+    try:
+        record = records[0]
+        nodes = hosts(_value(record, "NodeList"))
+        gpus: dict[str, tuple[int, ...]] = {}
+        for match in re.finditer(r"(?m)^[ \t]+Nodes=(\S+) .*?\bGRES=(\S*)", record):
+            gpus.update(dict.fromkeys(hosts(match[1]), _indices(match[2])))
+        limit = _value(record, "TimeLimit")
+        state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
+        return SlurmJob(_value(record, "JobId"), state, reason, int(restarts), nodes, limit, gpus)
+    except (IndexError, ValueError) as error:
+        raise Unreachable(
+            "tool-output-unknown",
+            f"what `scontrol show job {number}` prints is not what is known of it: {error}",
+            f"look at `scontrol --details show job {word(number)}`; if it is as it should be, please report it",
+            tuple(text.strip().splitlines()[:4]),
+        ) from error
+
+
+def nodes_in(text: str) -> dict[str, SlurmNode]:
+    """Of `scontrol show node`, by name."""
+    found = {}
+    for record in re.split(r"(?m)^(?=NodeName=)", text):
+        if record.startswith("NodeName="):
+            name, state = _value(record, "NodeName"), _value(record, "State")
+            marks = state.rstrip("*~#!%$@^-+")
+            reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
+            address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
+            silent = "*" in state or "NOT_RESPONDING" in state
+            why = reason[1].strip() if reason else ""
+            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
+    return found
+
+
+def _value(record: str, key: str) -> str:
+    """Of a line's first key, or of one further on in its line; Slurm's own keys stand before what users wrote."""
+    match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
+    if match is None:
+        raise ValueError(f"there is no {key} in it")
+    return match[1]
+
+
+def _indices(gres: str) -> tuple[int, ...]:
+    """`gpu:a100:2(IDX:0-1)`, several with commas: the indices."""
+    found: list[int] = []
+    for match in _GPUS.finditer(gres):
+        parts = [part.partition("-") for part in match["list"].split(",") if part]
+        found += [number for low, _, high in parts for number in range(int(low), int(high or low) + 1)]
+    return tuple(sorted(set(found)))
+
+
+def said(complaint: str) -> tuple[str, ...]:
+    """The last lines of what one of Slurm's programs wrote to stderr, as evidence."""
+    lines = [line for line in complaint.splitlines() if line.strip() and "lacks support for cpu binding" not in line]
+    return tuple(lines[-4:])
+
+
+def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
+    """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None where
+    they tell nothing. `seconds`: how long the program took to say them."""
+    seen = said(complaint)
+    if _AUTH.search(complaint):
+        return _not_believed(
+            "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
+        )
+    if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
+        return Unreachable(
+            "slurm-unreachable",
+            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is larger than "
+            "one packet may not get through, or it hangs",
+            f"`ping -M do -s 1472 -c 3 {word(node)}` tells whether full-size packets pass; on {node}: `sudo systemctl status slurmd`",
+            seen,
+        )
+    if node is not None and _HUNG_UP.search(complaint):
+        return _not_believed(
+            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does not believe",
+            seen,
+        )
+    if node is not None and _NO_SLURMD.search(complaint):
+        return _no_slurmd(node, seen)
+    if _CONTROLLER.search(complaint):
+        return no_controller(seen)
+    says = ""
+    if _UNKNOWN_JOB.search(complaint):
+        says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
+    elif _NOT_YOURS.search(complaint):
+        says = f"job {job} is not yours: Slurm starts nothing of yours in it"
+    remedy = "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`"
+    return Unreachable("slurm-job-unknown", says, remedy, seen) if says else None
+
+
+def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
+    """For a step that neither ends nor says a word: slurmctld takes minutes (SlurmdTimeout) to miss a node."""
+    return Unreachable(
+        "slurm-unreachable",
+        f"{says}; its job runs, and Slurm has not missed it yet",
+        f"check that {node} is up and that the network between it and this machine holds: `ping -c 3 {word(node)}`, "
+        f"`sinfo -N -n {word(node)}`",
+        seen,
+    )
+
+
+def no_controller(seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-unreachable",
+        "slurmctld, which knows the jobs, does not answer this machine",
+        "`scontrol ping` says which controller is asked; see that slurmctld runs there, and that nothing blocks its port "
+        "(SlurmctldPort, 6817) or those that srun listens on (SrunPortRange)",
+        seen,
+    )
+
+
+def _no_slurmd(node: str, seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-unreachable",
+        f"slurmd on {node} does not answer",
+        f"on {node}: `sudo systemctl status slurmd`, and see that nothing blocks its port (SlurmdPort, 6818)",
+        seen,
+    )
+
+
+def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "slurm-auth-failed",
+        says,
+        "`munge -n | unmunge` here, and `munge -n | ssh NODE unmunge`: `Socket` means that munged does not run, `Invalid` that "
+        "the keys differ (/etc/munge/munge.key), `Expired` or `Rewound` that the clocks do (`chronyc tracking`)",
+        seen,
+    )
+
+
+def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
+    """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
+    about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
+    evidence = (*seen, *about)
+    told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
+    why = told["why"].strip().lower() if told else ""
+    if job.restarts and (job.state not in RUNNING or "requeue" in why):
+        return Unreachable(
+            "slurm-job-ended",
+            f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more",
+            f"wait until it runs (`squeue --job={word(job.id)}`), or release it if it is held "
+            f"(`scontrol release {word(job.id)}`); then run this again from its script",
+            evidence,
+        )
+    if job.state == "PENDING":
+        return Unreachable(
+            "slurm-no-allocation",
+            f"job {job.id} has not started: it has no nodes yet ({job.reason})",
+            f"wait for it: `squeue --start --job={word(job.id)}`; {_pending(job.reason)}",
+            evidence,
+        )
+    if job.state not in RUNNING or why:
+        # What became of it is only known once it is over; until then srun knows it better.
+        over = job.state in ENDINGS
+        state = job.state if over else "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
+        says = ENDINGS.get(state, f"Slurm ended it {why}")
+        if state == "TIMEOUT" and job.limit:
+            says += f" ({job.limit})"
+        return Unreachable(
+            "slurm-job-ended",
+            f"job {job.id} has ended: {says}",
+            NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it",
+            evidence,
+        )
+    if node is not None and node not in job.nodes:
+        return Unreachable(
+            "slurm-node-not-in-job",
+            f"{node} is not among the nodes of job {job.id}",
+            f"its nodes: `scontrol show hostnames {word(','.join(job.nodes))}`; take the inventory from the job: "
+            f"`-i slurm:{word(job.id)}`; or leave {node} out: -l {word(f'all:!{node}')}",
+            evidence,
+        )
+    if told:
+        return Unreachable(
+            "slurm-job-ended",
+            f"our step on {node} was cancelled; job {job.id} itself runs on",
+            "run it again; `scancel JOB.STEP` ends a step, as does an administrator's script that tidies up",
+            evidence,
+        )
+    return None
+
+
+def _pending(reason: str) -> str:
+    if "NODE" in reason.upper():
+        return "`sinfo -R` shows nodes that are down or drained, and why"
+    if "Held" in reason:
+        return "it is held: `scontrol release` lets it go"
+    return "its reason is explained in `man squeue`, JOB REASON CODES"
+
+
+BAD_STATES: Mapping[str, str] = {
+    "DRAIN": "drained",
+    "DRAINED": "drained",
+    "DRAINING": "drained",
+    "DOWN": "down",
+    "FAIL": "failing",
+    "FAILING": "failing",
+    "POWERED_DOWN": "powered down",
+    "POWERING_DOWN": "powered down",
+}
+
+
+def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
+    """What Slurm itself holds against a node; None where that is nothing."""
+    bad = list(dict.fromkeys(BAD_STATES[state] for state in node.states if state in BAD_STATES))
+    if not (bad or node.silent):
+        return None
+    evidence = (
+        *seen,
+        f"scontrol: {node.name}: {'+'.join(node.states)}" + (f", Reason={node.reason}" if node.reason else ""),
+    )
+    if node.silent and not bad:
+        return _no_slurmd(node.name, evidence)
+    return Unreachable(
+        "slurm-node-drained",
+        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
+        f"when it is mended: `sudo scontrol update nodename={word(node.name)} state=resume`; until then leave it out: "
+        f"`--exclude={word(node.name)}` of salloc and sbatch",
+        evidence,
+    )
+
 
 T = TypeVar("T")
 

@@ -26,7 +26,6 @@ from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
-from runbook.transport.known_hosts import Known, KnownHosts
 from runbook.transport.ssh_config import LoginTarget, host_port, resolve
 from runbook.transport.ssh_dial import NO_FILES, Transport, dial, through
 from runbook.transport.ssh_errors import (
@@ -38,7 +37,7 @@ from runbook.transport.ssh_errors import (
     key_unusable,
     why,
 )
-from runbook.transport.ssh_keys import Keys
+from runbook.transport.ssh_keys import Keys, Known, KnownHosts
 
 AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0

@@ -8,10 +8,9 @@ import paramiko
 
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
-from runbook.transport.known_hosts import Known, KnownHost
 from runbook.transport.ssh_config import LoginTarget
-from runbook.transport.ssh_keys import KeyFile
-from runbook.transport.ssh_wire import Wire
+from runbook.transport.ssh_dial import Wire
+from runbook.transport.ssh_keys import KeyFile, Known, KnownHost
 
 
 class UnknownKey(Exception):
@@ -92,6 +91,13 @@ def why(
         return _nothing_to_offer(target, name, keys, seen)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire is not None and wire.offers():
         return _nothing_in_common(error, target, name, wire, transport)
+    return _before_the_login(error, target, name, wire, seen)
+
+
+def _before_the_login(
+    error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
+) -> Unreachable:
+    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is silent."""
     if target.proxy_command and (wire is None or not wire.heard):
         complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
         return Unreachable(

@@ -1,19 +1,36 @@
-"""The private keys that a login may offer: read once for all nodes, and what is wrong with those that cannot be used."""
+"""The keys of SSH: the private ones that a login may offer, with what is wrong with those that cannot be used, and those that
+hosts are known by (known_hosts). Each file is read once for all nodes.
+
+known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader stumbles over
+markers and over any line that is no key, knows no wildcards, and keeps one key of a kind for a host.
+"""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
+import errno
+import fcntl
+import hashlib
+import hmac
+import io
 import os
+import re
 import stat
 import struct
 import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import paramiko
 
 from runbook.model.commands import word
+from runbook.model.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -116,3 +133,310 @@ def _public_half(path: str, text: bytes) -> bytes | None:
         (size,) = struct.unpack_from(">I", data, at)
         return data[at + 4 : at + 4 + size] or None
     return None
+
+
+MOST_BYTES = 32 << 20
+"""Of one file: some 60,000 RSA keys. A larger one is not read, and told as that."""
+
+LONGEST_LINE = 64 << 10
+
+LONGEST_NAME = 1023
+"""With a longer one among its names a line is for nobody (match_pattern_list in OpenSSH's match.c)."""
+
+SALT_BYTES = 20
+
+LOCK_S = 5.0
+"""How long a new key waits for others that write into the same file."""
+
+UNWRITABLE = re.compile(r"[\s,*?!|#@]")
+"""What would make another line of one that is written for a host of such a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHost:
+    """One line. `marker`: `revoked`, `cert-authority` or empty; `key` as it travels on the wire."""
+
+    place: str
+    marker: str
+    hosts: str
+    kind: str
+    key: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self.key).digest()).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the files say of one host.
+
+    `named` is under its name as OpenSSH spells it, port included; `portless` under its bare name: where it has no key of its
+    own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be read of the files, and why.
+    """
+
+    named: tuple[KnownHost, ...]
+    portless: tuple[KnownHost, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[KnownHost, ...]:
+        """The host's own: a server that shows none of them shows a changed one, of whatever type."""
+        return _marked("", self.named)
+
+    @property
+    def authorities(self) -> tuple[KnownHost, ...]:
+        return _marked("cert-authority", self.named)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The types of key to ask a server for that has several."""
+        return tuple(dict.fromkeys(entry.kind for entry in self.keys or _marked("", self.portless)))
+
+    def has(self, key: bytes) -> bool:
+        return any(entry.key == key for entry in self.keys or _marked("", self.portless))
+
+    def revokes(self, key: bytes) -> KnownHost | None:
+        return next((one for one in _marked("revoked", (*self.named, *self.portless)) if one.key == key), None)
+
+
+def _marked(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
+    return tuple(entry for entry in entries if entry.marker == marker)
+
+
+class _Line(NamedTuple):
+    """A line that was split and not yet looked at any closer: of many, few are ever asked for."""
+
+    file: str
+    number: int
+    marker: bytes
+    hosts: bytes
+    kind: bytes
+    key: bytes
+
+    def entry(self) -> KnownHost | None:
+        """None where the key is none: OpenSSH passes over such a line."""
+        try:
+            key = base64.b64decode(self.key, validate=True)
+            (size,) = struct.unpack_from(">I", key)
+        except (binascii.Error, struct.error):
+            return None
+        if key[4 : 4 + size] != self.kind:
+            return None
+        place, kind = f"{self.file}:{self.number}", self.kind.decode(errors="replace")
+        return KnownHost(place, self.marker.decode().removeprefix("@"), self.hosts.decode(errors="replace"), kind, key)
+
+
+@dataclass(slots=True)
+class _ReadSoFar:
+    """How far a file was read: which one it was (device and inode), bytes and lines."""
+
+    identity: tuple[int, int] = (0, 0)
+    size: int = 0
+    lines: int = 0
+
+
+class KnownHosts:
+    """All lines of some files, in their order: plain names in a table, the few lines with wildcards one by one, hashed
+    names by one HMAC for each salt."""
+
+    def __init__(self, files: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._plain: dict[str, list[_Line]] = defaultdict(list)
+        self._patterns: list[tuple[_Patterns, _Line]] = []
+        self._hashed: dict[bytes, dict[bytes, list[_Line]]] = defaultdict(dict)
+        self._seen: dict[str, _ReadSoFar] = {}
+        self._unread: list[str] = []
+        for file in dict.fromkeys(files):
+            self._read(file)
+
+    def of(self, name: str, *portless: str) -> Known:
+        """What they say of a host under this name; `portless`: the same without its port."""
+        with self._lock:
+            bare = tuple(entry for other in portless for entry in self._named(other))
+            return Known(self._named(name), bare, tuple(self._unread))
+
+    def learn(self, file: str, name: str, kind: str, key: bytes) -> KnownHost | None:
+        """Write a new key into a file, whole and as the last line; other runs may be doing the same.
+
+        The entry that somebody else has meanwhile written for this name, if it is another key; then nothing is written.
+        OSError where it cannot be written.
+        """
+        if UNWRITABLE.search(name):
+            raise OSError(errno.EINVAL, f"no line can be for a host of the name {name!r}")
+        Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _opened(file, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
+            _wait_for_lock(descriptor)
+            with self._lock:
+                self._take(file, descriptor)
+                keys = _marked("", self._named(name))
+            if keys:
+                return None if any(entry.key == key for entry in keys) else keys[0]
+            _append(descriptor, f"{name} {kind} {base64.b64encode(key).decode()}\n".encode())
+        return None
+
+    def _named(self, name: str) -> tuple[KnownHost, ...]:
+        wanted = _folded(name.encode())
+        lines = list(self._plain.get(wanted, ()))
+        lines += [line for patterns, line in self._patterns if patterns.match(wanted)]
+        for salt, digests in self._hashed.items():
+            lines += digests.get(hmac.digest(salt, wanted.encode("latin-1"), "sha1"), ())
+        order = {file: at for at, file in enumerate(self._seen)}
+        lines.sort(key=lambda line: (order[line.file], line.number))
+        return tuple(entry for line in lines if (entry := line.entry()) is not None)
+
+    def _read(self, file: str) -> None:
+        self._seen[file] = _ReadSoFar()
+        try:
+            with _opened(file, os.O_RDONLY) as descriptor:
+                self._take(file, descriptor)
+        except FileNotFoundError:
+            if Path(file).is_symlink():
+                self._unread.append(f"{file}: it is a link to {os.readlink(file)}, which does not exist")  # noqa: PTH115
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # that says nothing of the file
+            self._unread.append(f"{file}: {error.strerror or error}")
+
+    def _take(self, file: str, descriptor: int) -> None:
+        """Read what was not read yet: all of it, or what has been added since."""
+        status = os.fstat(descriptor)
+        seen = self._seen.setdefault(file, _ReadSoFar())
+        if seen.identity != (status.st_dev, status.st_ino) or status.st_size < seen.size:
+            seen = self._seen[file] = _ReadSoFar((status.st_dev, status.st_ino))
+        data = _from(descriptor, seen.size)
+        if seen.size + len(data) > MOST_BYTES:
+            self._unread.append(f"{file}: it is larger than {bytes_text(MOST_BYTES)}: only its beginning was read")
+        if b"\0" in data:
+            line = seen.lines + 1 + data.count(b"\n", 0, data.index(b"\0"))
+            self._unread.append(f"{file}:{line}: it is no text: there is a NUL byte")
+        for number, text in enumerate(io.BytesIO(data), seen.lines + 1):
+            if len(text) > LONGEST_LINE:
+                self._unread.append(f"{file}:{number}: a line of {bytes_text(len(text))}, which was not read")
+            else:
+                self._add(text, file, number)
+            if text.endswith(b"\n"):  # a last line without its end may still grow
+                seen.lines, seen.size = number, seen.size + len(text)
+
+    def _add(self, text: bytes, file: str, number: int) -> None:
+        """A line, unless it is a comment or says nothing that can be read: OpenSSH passes over these as well."""
+        words = text.replace(b"\t", b" ").strip(b" \r\n").split(b" ", 1)
+        marker = b""
+        if words[0] in (b"@revoked", b"@cert-authority") and len(words) > 1:
+            marker, words = words[0], words[1].lstrip(b" ").split(b" ", 1)
+        if len(words) < 2 or words[0].startswith((b"#", b"@")):
+            return
+        hosts, rest = words[0], words[1].split(None, 2)
+        if len(rest) < 2 or any(len(name) >= LONGEST_NAME for name in hosts.split(b",")):
+            return
+        line = _Line(file, number, marker, hosts, rest[0], rest[1])
+        if hosts.startswith(b"|"):
+            with contextlib.suppress(ValueError):
+                _, version, text, digest = hosts.split(b"|")
+                salt = base64.b64decode(text, validate=True)
+                if version == b"1" and len(salt) == SALT_BYTES:
+                    self._hashed[salt].setdefault(base64.b64decode(digest, validate=True), []).append(line)
+        elif any(sign in hosts for sign in b"*?!"):
+            self._patterns.append((_Patterns(_folded(hosts)), line))
+        else:
+            for name in set(_folded(hosts).split(",")):
+                self._plain[name].append(line)
+
+
+class _Patterns:
+    """A list of patterns: one of them must match, and none of those that are negated."""
+
+    def __init__(self, hosts: str) -> None:
+        patterns = hosts.split(",")
+        self._wanted = [one.split("*") for one in patterns if not one.startswith("!")]
+        self._not = [one[1:].split("*") for one in patterns if one.startswith("!")]
+
+    def match(self, name: str) -> bool:
+        return any(_matches(one, name) for one in self._wanted) and not any(_matches(one, name) for one in self._not)
+
+
+def _matches(parts: list[str], name: str) -> bool:
+    """Whether the parts of a pattern between its `*` stand in the name, one behind the other, the outer ones at its ends."""
+    first, *middle, last = parts if len(parts) > 1 else (*parts, "")
+    at, end = len(first), len(name) - len(last)
+    if end < at or (len(parts) == 1 and at != end) or not _stands(first, name, 0) or not _stands(last, name, end):
+        return False
+    for part in middle:
+        at = next((place for place in range(at, end - len(part) + 1) if _stands(part, name, place)), -1)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def _stands(part: str, name: str, at: int) -> bool:
+    if "?" not in part:
+        return name.startswith(part, at)
+    return all(sign in ("?", name[place]) for place, sign in enumerate(part, at))
+
+
+def _folded(text: bytes) -> str:
+    """Lower-case as OpenSSH folds it, letters of ASCII alone; a character a byte, whatever the bytes mean."""
+    return text.lower().decode("latin-1")
+
+
+@contextlib.contextmanager
+def _opened(file: str, flags: int) -> Iterator[int]:
+    """OSError also where it is nothing that keys are kept in; nobody is waited for who would write into a pipe."""
+    descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
+    try:
+        if wrong := _no_file_of_keys(os.fstat(descriptor)):
+            raise OSError(errno.EINVAL, wrong)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _no_file_of_keys(status: os.stat_result) -> str | None:
+    """Why this is nothing that keys are kept in, or None. /dev/null is how people write that there is no such file."""
+    if os.path.samestat(status, Path(os.devnull).stat()):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return {
+            stat.S_IFDIR: "it is a directory",
+            stat.S_IFIFO: "it is a named pipe",
+            stat.S_IFCHR: "it is a device",
+            stat.S_IFBLK: "it is a device",
+        }.get(stat.S_IFMT(status.st_mode), "it is no file")
+    if status.st_size > MOST_BYTES:
+        return f"its {bytes_text(status.st_size)} are too much: up to {bytes_text(MOST_BYTES)} are read"
+    return None
+
+
+def _from(descriptor: int, start: int) -> bytes:
+    """The bytes from there to the end, or one more than may be."""
+    pieces: list[bytes] = []
+    at = start
+    while at <= MOST_BYTES and (piece := os.pread(descriptor, min(1 << 20, MOST_BYTES + 1 - at), at)):
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(pieces)
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """One write, after a last line that somebody has left without its end."""
+    end = os.fstat(descriptor).st_size
+    if end and os.pread(descriptor, 1, end - 1) != b"\n":
+        line = b"\n" + line
+    if (written := os.write(descriptor, line)) != len(line):
+        os.ftruncate(descriptor, end)  # half a line would spoil the next one
+        raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written")
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    """Wait for our turn, as other runs do; where a file system has no locks, one write a line has to do."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EAGAIN, f"another program has kept it locked for {LOCK_S:g} s") from error
+        except OSError:
+            return None
+        time.sleep(0.01)

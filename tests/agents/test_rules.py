@@ -22,7 +22,7 @@ from runbook.agent.rules import OwnerRules, read_rules
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.bootstrap import first_input
-from runbook.transport.process import ProcessStream
+from runbook.transport.stream import ProcessStream
 
 
 class Gated(ProcessStream):

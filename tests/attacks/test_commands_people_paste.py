@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runbook.firewall import Evidence, Flow, arp_stop, explain
 from runbook.firewall import firewalld as firewalld_tool
 from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.remedy import Remedy
 from runbook.model.visible import visible
-from runbook.report.remedies import placed
 
 from .commands import holes
 
@@ -115,13 +115,12 @@ OURS = {
     },
     "firewall/ufw.py": {"where", "peer", "part", "protocol"},
     "parsers/disks.py": {"remedy"},
-    "checks/network/ports.py": {"DEFAULT_PORTS"},
     "checks/bandwidth/wires.py": {"way"},
-    "checks/network/ephemeral.py": {"DEFAULT_PORTS[0]", "DEFAULT_PORTS[1]", "first['pid']"},
-    "checks/network/names.py": {"append"},
+    "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
+    "checks/ping/names.py": {"append"},
     "checks/network/routing_policy.py": {"family(target)", "' '.join(map(word, words.split()))"},
-    "checks/network/routes.py": {"family(network)", "network", "mine.ip"},
-    "checks/network/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
+    "checks/ping/routes.py": {"family(network)", "network", "mine.ip"},
+    "checks/ping/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
     "checks/readiness/gpus/health.py": {"ids"},
     "checks/readiness/gpus/judge.py": {"words"},
     "checks/readiness/torch.py": {"node.interpreter_typed"},
@@ -218,15 +217,14 @@ def test_zones_of_firewalld(zone: str) -> None:
 @SLOW
 @given(NAMES)
 def test_no_name_makes_a_command_for_another_node(name: str) -> None:
-    remedy = f"sudo ip link set dev {word(name)} mtu 1500"
-    assert list(placed(remedy, ["node-a"], ["node-a", "node-b"])) == [("node-a", remedy)]
-    told = f"on node-a: `sudo ip link set dev {word(name)} mtu 1500`"
-    assert [where for where, _ in placed(told, ["node-a"], ["node-a", "node-b"])] == ["node-a"]
+    command = f"sudo ip link set dev {word(name)} mtu 1500"
+    assert [where for where, _ in Remedy.run(command).typed("node-a")] == ["node-a"]
+    assert [where for where, _ in Remedy.of(f"on node-a: `{command}`").typed("node-b")] == ["node-a"]
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_hosts_file(name: str) -> None:
-    from runbook.checks.network.names import correct_hosts
+    from runbook.checks.ping.names import correct_hosts
 
     assert len(shlex.split(correct_hosts(name, "10.0.0.1", []))) == 7  # echo LINE | sudo tee -a FILE: `|` counts
     both = shlex.split(correct_hosts(name, "10.0.0.1", [[2, "x"]]))

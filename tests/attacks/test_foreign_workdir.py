@@ -20,7 +20,7 @@ from runbook.checks.context import NOT_SAFE, folder_finding
 from runbook.checks.readiness.workdir import folder_findings
 from runbook.model.inventory import Node
 from runbook.transport import ProgramNotStarted, Session
-from runbook.transport.local import LocalStream
+from runbook.transport.stream import LocalStream
 
 from .users import ATTACKER, VICTIM, as_user, common, folder_of, kept, needs_users, python_of
 

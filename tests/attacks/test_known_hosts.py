@@ -29,8 +29,8 @@ from profiles import examples, one_in
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
-from runbook.transport.known_hosts import LONGEST_LINE, MOST_BYTES, KnownHosts
 from runbook.transport.ssh import Logins
+from runbook.transport.ssh_keys import LONGEST_LINE, MOST_BYTES, KnownHosts
 
 needs_keygen = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

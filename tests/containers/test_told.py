@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from runbook.model.inventory import Container, Node
-from runbook.transport.container_told import refusal
+from runbook.transport.container import refusal
 
 SOCKET = "unix:///var/run/docker.sock"
 DENIED = (

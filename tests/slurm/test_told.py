@@ -12,7 +12,7 @@ from runbook.load.inventory import examine_inventory
 from runbook.load.write import written
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.survey.allocation import PORTS, WIDTH, draft_of, free_port, taken
-from runbook.transport.slurm_told import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
+from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 
 JOB = """\
 JobId=12 JobName=x JobState=FAILED NodeList=gn99

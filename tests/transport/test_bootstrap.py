@@ -12,7 +12,7 @@ import pytest
 
 from runbook.model.errors import Unreachable
 from runbook.transport import NoPython, bootstrap
-from runbook.transport.session import SilentPython
+from runbook.transport.bootstrap import SilentPython
 
 from .world import Noisy, Scripted, ShellStream, opened, session
 

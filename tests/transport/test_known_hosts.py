@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.transport.known_hosts import KnownHosts
+from runbook.transport.ssh_keys import KnownHosts
 
 KEY = b"\x00\x00\x00\x0bssh-ed25519" + bytes(36)
 OTHER = b"\x00\x00\x00\x0bssh-ed25519" + bytes(35) + b"\x01"

@@ -13,7 +13,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import NoPython, Session, Site
 from runbook.transport.awake import Awake, Pause
-from runbook.transport.session import SilentPython
+from runbook.transport.bootstrap import SilentPython
 
 from .world import RUN_ID
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from runbook.transport import Session
-from runbook.transport.local import LocalStream
-from runbook.transport.stream import Stream
+from runbook.transport.stream import LocalStream, Stream
 
 RUN_ID = f"run-{os.getpid()}"
 """Of this process alone: at its end a supervisor ends whatever bears the name of its run, wherever that is on the machine."""

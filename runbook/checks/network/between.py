@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from runbook.checks.context import Context, Facts
+from runbook.checks.network.dial import number
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.lost_address import smaller
 from runbook.checks.network.mesh import Mesh, Want
-from runbook.checks.network.resolved import number
 from runbook.checks.network.rules import rules_of
 from runbook.firewall import Blocked, Evidence, Flow, explain_blocked
 from runbook.firewall.flow import EPHEMERAL

@@ -11,7 +11,7 @@ from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
-from runbook.transport.kubernetes_told import Pod
+from runbook.transport.kubernetes_pods import Pod
 
 INSIDE = re.compile(
     r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"

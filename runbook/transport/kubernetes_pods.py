@@ -1,0 +1,329 @@
+"""A pod as kubectl and the API server tell of it, and what a refusal of theirs means for a node. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.model.commands import word
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Kubernetes
+
+Document = Mapping[str, Any]
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""The annotation by which a pod names the container that kubectl takes."""
+
+GPUS = re.compile(r"nvidia\.com/(?:gpu|mig-.+)|amd\.com/gpu")
+"""Resources that are whole devices of a container."""
+
+_LOG_LINE = re.compile(r"[EWIF]\d{4} \d\d:\d\d|\t| >$|Default(?:ed|ing) container ")
+_NO_CONFIG = re.compile(
+    r"context \"[^\"]*\" does not exist|context was not found for specified context|no configuration has been provided|"
+    r"^error: stat [^\n]+: no such file or directory|error loading config file|current-context is not set|"
+    r"connection to the server localhost:8080 was refused",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NOT_BELIEVED = re.compile(
+    r"\(Unauthorized\)|\bUnauthorized$|You must be logged in|x509: |getting credentials|no Auth Provider found|"
+    r"the server has asked for the client to provide credentials",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FORBIDDEN = re.compile(r"\(Forbidden\)|is forbidden: ", re.IGNORECASE)
+_NO_KUBELET = re.compile(r"error dialing backend", re.IGNORECASE)
+_NO_SERVER = re.compile(
+    r"Unable to connect to the server|The connection to the server \S+ was refused|i/o timeout|no such host|"
+    r"TLS handshake timeout|Client\.Timeout exceeded|\(ServiceUnavailable\)|\(Timeout\)|etcdserver: ",
+    re.IGNORECASE,
+)
+_NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started again,
+    `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's words.
+
+    `gpus` is how many devices its container may have, `machine` the node of the cluster that it is on."""
+
+    name: str
+    namespace: str
+    uid: str
+    phase: str
+    reason: str
+    message: str
+    deleted: bool
+    address: str
+    host_address: str
+    machine: str
+    host_network: bool
+    container: str
+    containers: tuple[str, ...]
+    restarts: int
+    state: Document
+    before: Document
+    held_up: str
+    gpus: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def says(self) -> str:
+        """One line of evidence."""
+        parts = [f"phase {self.phase}", *[part for part in (self.reason, self.message) if part]]
+        kind = next(iter(self.state), "")
+        told = self.state.get(kind) or {}
+        parts += [f"container {self.container} {kind}" + _ending(told)] if kind else []
+        parts += [f"restarted {self.restarts} times, before that{_ending(self.before)}"] if self.restarts else []
+        return f"pod {self.namespace}/{self.name}: " + ", ".join(parts)
+
+
+def _ending(told: Document) -> str:
+    """` (OOMKilled, exit code 137)`, as far as it is told."""
+    code = f"exit code {told['exitCode']}" if "exitCode" in told else ""
+    said = ", ".join(
+        part for part in (str(told.get("reason") or ""), code, str(told.get("message") or "").strip()) if part
+    )
+    return f" ({said})" if said else ""
+
+
+def pods_in(text: str, container: str | None = None) -> list[Pod]:
+    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of these."""
+    if not text.strip():
+        return []
+    try:
+        document = json.loads(text)
+        items = document["items"] if document["kind"].endswith("List") else [document]
+        return [_pod(item, container) for item in items]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise Unreachable(
+            "tool-output-unknown",
+            f"what `kubectl get pods` prints is not what is known of it: {type(error).__name__}: {error}",
+            "look at `kubectl get pods -o json`; if it is as it should be, please report it",
+            tuple(text.strip().splitlines()[:4]),
+        ) from error
+
+
+def _pod(item: Document, chosen: str | None) -> Pod:
+    meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    names = tuple(one["name"] for one in spec["containers"])
+    container = chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER) or _with_gpus(spec) or names[0]
+    told: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
+    resources = next((one.get("resources") or {} for one in spec["containers"] if one["name"] == container), {})
+    return Pod(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        phase=status.get("phase", "Unknown"),
+        reason=status.get("reason", ""),
+        message=status.get("message", "").strip(),
+        deleted="deletionTimestamp" in meta,
+        address=status.get("podIP", ""),
+        host_address=status.get("hostIP", ""),
+        machine=spec.get("nodeName", ""),
+        host_network=bool(spec.get("hostNetwork")),
+        container=container,
+        containers=names,
+        restarts=int(told.get("restartCount", 0)),
+        state=told.get("state") or {},
+        before=(told.get("lastState") or {}).get("terminated") or {},
+        held_up=_held_up(status),
+        gpus=_devices(resources),
+        labels=meta.get("labels") or {},
+    )
+
+
+def _devices(resources: Document) -> int:
+    return sum(int(count) for name, count in (resources.get("limits") or {}).items() if GPUS.fullmatch(name))
+
+
+def _with_gpus(spec: Document) -> str | None:
+    """The only container that has GPUs: those beside it are helpers, wherever they stand."""
+    having = [one["name"] for one in spec["containers"] if _devices(one.get("resources") or {})]
+    return having[0] if len(having) == 1 else None
+
+
+def _held_up(status: Document) -> str:
+    """Why it does not run yet: the scheduler's words, or what an init container or a container waits for."""
+    for one in status.get("conditions") or ():
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return f"it has no machine yet: {str(one.get('message') or one.get('reason') or 'nobody says why').strip()}"
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(kind) or ():
+            waits = (one.get("state") or {}).get("waiting")
+            if waits and waits.get("reason") != "PodInitializing":
+                return f"{one['name']} waits{_ending(waits)}"
+            if kind.startswith("init") and "running" in (one.get("state") or {}):
+                return f"its init container {one['name']} has not ended"
+    return ""
+
+
+def said(complaint: str) -> tuple[str, ...]:
+    """The last lines of what kubectl wrote to stderr, without its own log, as evidence."""
+    lines = [line.strip() for line in complaint.splitlines() if line.strip() and not _LOG_LINE.match(line)]
+    return tuple(lines[-4:])
+
+
+def typed(where: Kubernetes, *argv: str) -> str:
+    """A kubectl command for people to type, with what says which cluster and namespace is meant."""
+    return "kubectl " + " ".join(map(word, [*options(where), *argv]))
+
+
+def options(where: Kubernetes) -> list[str]:
+    chosen = (("--kubeconfig", where.kubeconfig), ("--context", where.context), ("--namespace", where.namespace))
+    return [part for name, value in chosen if value for part in (name, value)]
+
+
+def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
+    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not tell
+    better. `place`: the pod that was to be entered."""
+    seen = said(complaint)
+    text = "\n".join(seen)
+    if _NO_CONFIG.search(text):
+        return Unreachable(
+            "kubernetes-config-wrong",
+            f"kubectl has no such cluster to ask: {seen[-1]}",
+            "`kubectl config get-contexts` lists the contexts, `echo $KUBECONFIG` names the file; correct `context:` or "
+            "`kubeconfig:` under `kubernetes:`, or `kubectl config use-context NAME`",
+            seen,
+        )
+    if _FORBIDDEN.search(text):
+        return Unreachable(
+            "kubernetes-forbidden",
+            f"RBAC does not let us {what}",
+            f"`{typed(where, 'auth', 'can-i', 'create', 'pods/exec')}` and `… auth can-i get pods` both have to say yes: ask for a Role "
+            "with `get`, `list` of pods and `create` of pods/exec, and a RoleBinding to it",
+            seen,
+        )
+    if _NOT_BELIEVED.search(text):
+        return Unreachable(
+            "kubernetes-auth-failed",
+            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another cluster, or a "
+            "certificate that nobody vouches for",
+            f"`{typed(where, 'get', 'pods')}` by hand says the same: log in again as your cluster wants it, install the credential "
+            "plugin that the kubeconfig names, or fetch a kubeconfig anew",
+            seen,
+        )
+    if _NO_SHELL.search(text):
+        return Unreachable(
+            "python-missing",
+            f"{place or 'the pod'} has no /bin/sh, and so no Python either that could be found",
+            "take an image with a shell and Python 3.8 or newer; minimal ones (distroless, scratch) have neither",
+            seen,
+        )
+    if _NO_KUBELET.search(text):
+        return Unreachable(
+            "kubernetes-unreachable",
+            f"the API server does not get through to the kubelet of {place or 'the pod'}",
+            "`kubectl get nodes` tells whether that machine is Ready; see that its kubelet runs (`systemctl status kubelet` there) and "
+            "that nothing blocks its port 10250",
+            seen,
+        )
+    if _NO_SERVER.search(text):
+        return no_server(where, seen)
+    return None
+
+
+def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
+    return Unreachable(
+        "kubernetes-unreachable",
+        "the API server, which knows the pods, does not answer this machine",
+        f"`{typed(where, 'cluster-info')}` says which one is asked; see that it is up, that a VPN or proxy it needs is there, and "
+        "that nothing blocks its port",
+        seen,
+    )
+
+
+def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreachable:
+    """`which` reads `no pod worker-0`."""
+    space = f"the namespace {where.namespace}" if where.namespace else "the context's namespace"
+    return Unreachable(
+        "kubernetes-pod-unknown",
+        f"there is {which} in {space}",
+        f"`{typed(where, 'get', 'pods', '-o', 'wide', '--show-labels')}` lists them; correct `pod:`, `selector:` or `namespace:`, or "
+        "`context:` where it is another cluster's",
+        seen,
+    )
+
+
+def wrong_container(pod: Pod, place: str) -> Unreachable | None:
+    if pod.container in pod.containers:
+        return None
+    return Unreachable(
+        "kubernetes-container-unknown",
+        f"{place} has no container {pod.container}",
+        f"its containers: {', '.join(pod.containers)}; name one of them: `kubernetes: {{container: {pod.containers[0]}}}`",
+        (f"pod {pod.namespace}/{pod.name}: containers {', '.join(pod.containers)}",),
+    )
+
+
+def ill(
+    pod: Pod, where: Kubernetes, place: str, first: Pod | None = None, seen: tuple[str, ...] = ()
+) -> Unreachable | None:
+    """Why nothing can be run in the pod, or what ran there has ended; None where it runs as it did at `first`."""
+    evidence = (*seen, pod.says)
+    look = typed(where, "describe", "pod", pod.name)
+    last = typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
+    if pod.phase == "Failed" and pod.reason == "Evicted":
+        return Unreachable(
+            "kubernetes-pod-evicted",
+            f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'nobody says why'}",
+            f"give it requests and limits that cover what it uses (memory, ephemeral-storage), or free what {pod.machine or 'the machine'} "
+            f"is short of: `{look}`; then start it again",
+            evidence,
+        )
+    if first is not None and pod.uid != first.uid:
+        return Unreachable(
+            "kubernetes-pod-restarted",
+            f"{place} was replaced by a new one of the same name, and what ran in it ended",
+            f"`{typed(where, 'get', 'events', '--field-selector', f'involvedObject.name={pod.name}')}` tells why; then run this again",
+            evidence,
+        )
+    restarted = pod.restarts > (first.restarts if first else pod.restarts)
+    stopped = pod.state.get("terminated") or (pod.before if restarted or "waiting" in pod.state else {})
+    if stopped.get("reason") == "OOMKilled":
+        return Unreachable(
+            "kubernetes-oom-killed",
+            f"container {pod.container} of {place} was killed: it used more memory than its limit",
+            f"raise `resources: {{limits: {{memory: …}}}}` of the container (`{look}` shows it), or use less; /dev/shm (an emptyDir of "
+            "`medium: Memory`) and the page cache of what it writes count as well",
+            evidence,
+        )
+    if restarted:
+        return Unreachable(
+            "kubernetes-pod-restarted",
+            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in it ended",
+            f"`{last}` shows its last words; a liveness probe that fails is in `{look}`; then run this again",
+            evidence,
+        )
+    if (how := _not_running(pod)) is None:
+        return None
+    return Unreachable("pod-not-running", f"{place} {how}", f"`{look}` shows its events; {_next(pod)}", evidence)
+
+
+def _not_running(pod: Pod) -> str | None:
+    """The end of a sentence; None for a pod whose container runs."""
+    if pod.deleted:
+        return "is being deleted"
+    if pod.phase == "Pending":
+        return f"has not started: {pod.held_up or 'nobody says why yet'}"
+    if pod.phase in ("Succeeded", "Failed"):
+        ended = _ending(pod.state.get("terminated") or {})
+        return f"has ended{ended or (f': {pod.reason} {pod.message}'.rstrip() if pod.reason else '')}"
+    if pod.phase == "Unknown":
+        return "is on a machine that the cluster hears nothing from"
+    if "terminated" in pod.state:
+        return f"runs, but its container {pod.container} has ended{_ending(pod.state['terminated'])}"
+    if "waiting" in pod.state:
+        return f"runs, but {pod.held_up or f'its container {pod.container} waits'}" + (
+            f"; it ended before{_ending(pod.before)}" if pod.before else ""
+        )
+    return None
+
+
+def _next(pod: Pod) -> str:
+    if pod.phase == "Pending":
+        return "wait until it runs, or mend what it waits for"
+    return "start it again with a command that stays"
