@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.collect.secrets import looks
+from runbook.collect.scrub import looks
 from runbook.lint.files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
