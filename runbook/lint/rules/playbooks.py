@@ -9,8 +9,8 @@ from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
-from runbook.launch.environment import hca_expression
 from runbook.launch.job import Job
+from runbook.launch.ranks import hca_expression
 from runbook.lint.rules import commands, launches
 from runbook.lint.staging import Staged, stage_by_stage
 from runbook.lint.subject import PlaybookFile
