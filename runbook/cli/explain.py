@@ -9,8 +9,8 @@ from runbook.causes.shipped import page_text
 from runbook.checks import CHECKS, page
 from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
-from runbook.lint.catalogue import LintRule, rules
-from runbook.lint.variables.table import known
+from runbook.lint.findings import LintRule, rules
+from runbook.lint.variables import known
 from runbook.load.didyoumean import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, which code hosts and editors read. Files below this folder have URIs relative to it."""
+"""Findings as text, and in the forms that CI systems read. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,87 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import runbook
-from runbook.lint.catalogue import LintRule, rules
-from runbook.lint.finding import LintFinding, Report
+from runbook.lint.findings import LintFinding, LintRule, Report, rules
+from runbook.load.explain import render
+
+
+def text(report: Report) -> str:
+    lines = {file: report.lines_of(file) for file in {finding.span.file for finding in report.findings}}
+    blocks = [render(finding.problem, lines[finding.span.file], finding.rule.severity) for finding in report.findings]
+    return "\n\n".join([*blocks, summary(report)]) + "\n"
+
+
+def summary(report: Report) -> str:
+    """`2 errors, 1 warning in 3 of 5 files`, or `clean: 5 files`."""
+    files = _count(len(report.files), "file")
+    if not report.findings:
+        return f"clean: {files}"
+    counts = [_count(number, word) for word in ("error", "warning") if (number := report.count(word))]
+    touched = len({finding.span.file for finding in report.findings})
+    return f"{', '.join(counts)} in {touched} of {files}" if len(report.files) > 1 else ", ".join(counts)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+# Findings as one JSON document: `{"version": 1, "findings": […]}`.
+
+
+def as_json(report: Report) -> str:
+    findings = [
+        {
+            "rule": finding.rule.id,
+            "severity": finding.rule.severity,
+            "file": finding.span.file,
+            "line": finding.span.line,
+            "column": finding.span.column,
+            "message": finding.message,
+            "help": finding.help or "",
+        }
+        for finding in report.findings
+    ]
+    return json.dumps({"version": 1, "findings": findings}, indent=2) + "\n"
+
+
+# Findings as workflow commands of GitHub Actions, which shows them beside the lines of a pull request.
+
+
+def github(report: Report) -> str:
+    """One `::error …` or `::warning …` a finding; the summary is plain text for the log."""
+    return "".join(f"{_command(finding)}\n" for finding in report.findings) + summary(report) + "\n"
+
+
+def _command(finding: LintFinding) -> str:
+    span = finding.span
+    properties = {
+        "file": span.file,
+        "line": span.line,
+        "endLine": span.line,
+        "col": span.column,
+        "endColumn": span.column + span.length,
+        "title": finding.rule.id,
+    }
+    told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    message = finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
+    return f"::{finding.rule.severity} {told}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# Findings as SARIF 2.1.0, which code hosts and editors read. Files below this folder have URIs relative to it.
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -92,3 +166,7 @@ class _Fingerprints:
         ]
         self._seen[digest] += 1
         return f"{digest}:{self._seen[digest]}"
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "sarif": sarif, "github": github}
+"""By the name that `-o` takes."""

@@ -1,4 +1,4 @@
-"""Plain scalars that stay text here and become something else in other YAML readers, which follow YAML 1.1."""
+"""Plain scalars that stay text here and are something else in YAML 1.1, which other readers follow; unused anchors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runbook.lint.scalars import scalars
+from runbook.lint.subject import scalars
 from runbook.load.document import Document
 from runbook.model.errors import Problem, Span
 
@@ -95,3 +95,9 @@ def _number(text: str, tag: str) -> str:
         return str(_CONSTRUCTOR.construct_yaml_int(node) if tag == "int" else _CONSTRUCTOR.construct_yaml_float(node))
     except (ValueError, OverflowError):
         return "a number"
+
+
+DOCUMENT_RULES = (
+    yaml_surprises,
+    unused_anchors,
+)

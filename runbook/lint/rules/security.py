@@ -1,8 +1,4 @@
-"""Secrets in files: whoever can read the repository has them, and its history keeps them.
-
-No message quotes one. What a finding of the family `secret.` points at is starred in the lines that lint shows, so each
-points at the secret itself and at nothing more.
-"""
+"""Secrets in plain text, and host keys that nobody checks."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 
-from runbook.lint.scalars import scalars
+from runbook.lint.subject import scalars
 from runbook.load.document import Document, Keys, split_lines
 from runbook.model.errors import Problem, Span
 from runbook.model.secret_formats import (
@@ -163,3 +159,34 @@ def _line_starts(text: str) -> list[int]:
         end = starts[-1] + len(line)
         starts.append(end + (2 if text.startswith("\r\n", end) else 1))
     return starts
+
+
+# Host keys: that nobody switches them off behind `host_keys:`.
+
+_OFF = re.compile(
+    r"\b(?:StrictHostKeyChecking[ =]+(?:no|off|false)\b|(?:User|Global)KnownHostsFile[ =]+(?:/dev/null|none\b|NUL\b)"
+    r"|ANSIBLE_HOST_KEY_CHECKING[ =]+(?:false|no|0)\b)",
+    re.IGNORECASE,
+)
+_NAMES = ("KnownHostsFile", "StrictHostKeyChecking", "HOST_KEY_CHECKING")
+
+
+def host_keys_off(document: Document) -> Iterator[Problem]:
+    """In a command, in an option that some program is given; the schema refuses it for `host_keys` itself."""
+    text = document.text.lower()
+    if not any(name.lower() in text for name in _NAMES):
+        return
+    for keys, value in scalars(document):
+        setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
+        if _OFF.search(setting):
+            message = "this accepts any host key: whoever stands in between gets the login"
+            help = "`StrictHostKeyChecking=accept-new` trusts the first key; better, put the keys into known_hosts"
+            yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
+
+
+DOCUMENT_RULES = (
+    host_keys_off,
+    known_formats,
+    named_secrets,
+    secrets_in_commands,
+)

@@ -1,16 +1,19 @@
-"""Keys of a launch that contradict each other, and launches that stand at the wrong place among the stages."""
+"""Keys of a launch that contradict each other, its place among the stages, scripts that cannot be written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
+from runbook.engine.plan import Plan
+from runbook.engine.scripts import node_files
 from runbook.jobs.retry import FIRST_S, LONGEST_S
-from runbook.lint.rules.paths import UNEXPANDED, WRITE_OUT
+from runbook.launch.ranks import narrow
+from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
 from runbook.lint.staging import Staged
 from runbook.load.templating import is_template
-from runbook.model.errors import Problem
-from runbook.model.inventory import Node
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
 
 _OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
@@ -23,8 +26,8 @@ def detached(staged: Staged) -> Iterator[Problem]:
         return
     if _given(staged, "retries") and staged.stage.launch["retries"]:
         message = (
-            "with `detach: true` the job is tried again only while it is watched: in its first ten seconds, or by `runbook "
-            "serve`"
+            "with `detach: true` the job is tried again only while it is watched: "
+            "in its first ten seconds, or by `runbook serve`"
         )
         help = "`runbook attach` names the cause of a later failure; without `detach` every failure has its retries"
         yield Problem("playbook.retries-of-detached", message, staged.span("launch", "retries"), help)
@@ -211,7 +214,10 @@ def _own_workdirs(nodes: Sequence[Node]) -> str | None:
     for node in nodes[1:]:
         if node.workdir != nodes[0].workdir:
             first = nodes[0]
-            return f"the nodes are to meet in their workdir: {first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
+            return (
+                f"the nodes are to meet in their workdir: "
+                f"{first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
+            )
     return _own_homes(nodes[0].workdir, nodes) if nodes else None
 
 
@@ -224,3 +230,47 @@ def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
         return None
     (one, a), (other, b) = list(users.items())[:2]
     return f"`{folder}` lies in the home of {one} on {a.name} and of {other} on {b.name}: these are two folders"
+
+
+# What the scripts of a stage cannot do or carry, told by writing them as `render` does.
+
+MOST_NODES = 300
+"""That many different ones are written for: who mends these has mended all."""
+
+
+def scripts(staged: Staged) -> Iterator[Problem]:
+    planned, inventory = staged.planned, staged.file.inventory
+    if staged.cluster is None or planned is None or inventory is None or not planned.starts_ranks:
+        return
+    if not staged.sound("launch") or not inventory.sound("env", "activate", "python", "workdir"):
+        return
+    plan = Plan(staged.file.playbook, _one_of_each(staged.cluster), (planned,))
+    try:
+        node_files(plan, inventory.origins)
+    except FilesWrong as wrong:
+        yield from wrong.problems
+
+
+def _one_of_each(cluster: Inventory) -> Inventory:
+    """One node of all that would get the same script but for names, addresses and numbers, which any shell carries."""
+    kinds: dict[object, Node] = {}
+    for node in cluster.nodes:
+        settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
+        kinds.setdefault(settings, node)
+    return narrow(cluster, list(kinds.values())[:MOST_NODES])
+
+
+STAGE_RULES = (
+    scripts,
+    detached,
+    spares_do_nothing,
+    watch_does_nothing,
+    retries_above_timeout,
+    grace_above_timeout,
+    barrier_folder_unused,
+    barrier_not_shared,
+    barrier_not_expanded,
+    launch_on_windows,
+)
+
+ORDER_RULES = (unchecked_launch, stage_after_detached)
