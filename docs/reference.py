@@ -22,8 +22,8 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page
 from runbook.cli.variablepages import variable_page
-from runbook.lint.catalogue import read_page
-from runbook.lint.variables.table import Variable, known
+from runbook.lint.findings import read_page, rule_pages
+from runbook.lint.variables import Variable, known
 from runbook.load.schema import schema
 from runbook.load.shipped import shipped
 
@@ -144,8 +144,8 @@ def places() -> Mapping[str, str]:
     found = {name: f"reference/checks/{name}.md" for name in PAGES}
     for family, text in family_texts().items():
         found |= {cause: f"reference/causes/{family}.md#{cause}" for cause in parse_pages(text)}
-    for family, text in folder_of("runbook.lint"):
-        found |= {rule.id: f"reference/rules/{family}.md#{slug(rule.id)}" for rule in read_page(text)}
+    for page, text in rule_pages().items():
+        found |= {rule.id: f"reference/rules/{page}.md#{slug(rule.id)}" for rule in read_page(text)}
     found |= {name: f"reference/variables/{reader_page(of)}.md#{slug(name)}" for name, of in known().items()}
     return found
 
@@ -164,7 +164,7 @@ def pages() -> Mapping[str, str]:
     made = {"reference/commands.md": commands(), "reference/api.md": api()}
     made |= {f"reference/checks/{name}.md": check(name) for name in PAGES}
     made |= {f"reference/causes/{family}.md": causes(text) for family, text in family_texts().items()}
-    made |= {f"reference/rules/{family}.md": text for family, text in folder_of("runbook.lint")}
+    made |= {f"reference/rules/{page}.md": text for page, text in rule_pages().items()}
     made |= {f"reference/files/{kind}.md": keys(kind) for kind in ("inventory", "playbook", "serve")}
     return made | variables()
 

@@ -21,8 +21,8 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
 from runbook.cli.arguments import parser
 from runbook.cli.main import main
-from runbook.lint.catalogue import rules
-from runbook.lint.variables.table import known
+from runbook.lint.findings import rules
+from runbook.lint.variables import known
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(runbook.__file__).parent
