@@ -241,7 +241,8 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
     def planned(*given: Any) -> Plan:
         made = real(*given)
         stages: list[PlannedStage] = [
-            dataclasses.replace(one, check=kind(work)) for one, (kind, work) in zip(made.stages[1:], checks, strict=True)
+            dataclasses.replace(one, check=kind(work))
+            for one, (kind, work) in zip(made.stages[1:], checks, strict=True)
         ]
         return dataclasses.replace(made, stages=tuple(stages))
 
