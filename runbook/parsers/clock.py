@@ -7,7 +7,8 @@ import re
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, fields, number, numbered, yes
 
 WARN_S, FAIL_S = 2.0, 10.0
-"""As the live check has it: torch's elastic agent drops a peer whose heartbeat looks 15 s old."""
+"""Of the live check as well: torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old
+(pytorch#56538)."""
 
 REMEDY = "sudo timedatectl set-ntp true   # or: sudo systemctl enable --now chrony && sudo chronyc makestep"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from runbook.model.commands import word
-from runbook.parsers.nvidia import LOST, flat
+from runbook.parsers.nvidia import LOST, REFUSALS, flat
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
 
 HEAD = re.compile(
@@ -23,16 +23,6 @@ THIRD = re.compile(r"\A\|[\s|]*\|\s*(?P<mig>Disabled|Enabled\*?|N/A)\s*\|\s*\Z")
 PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
 )
-FAILURES = (
-    ("driver/library version mismatch", "driver-library-mismatch", "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran", "sudo reboot"),
-    ("couldn't communicate with the nvidia driver", "no-gpu-visible", "nvidia-smi cannot talk to the driver: its kernel module is not loaded", "sudo modprobe nvidia   # `sudo dmesg -T | grep -i nvrm` says why it is not"),
-    ("driver not loaded", "no-gpu-visible", "the NVIDIA kernel module is not loaded", "sudo modprobe nvidia"),
-    ("couldn't find libnvidia-ml", "no-gpu-visible", "the driver's library libnvidia-ml.so is not found", "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: --gpus all"),
-    ("gpu access blocked", "no-gpu-visible", "the operating system keeps programs from the GPU", "wsl --update   # after an update of Windows' driver, then wsl --shutdown"),
-    ("no devices were found", "no-gpu-visible", "the driver finds no GPU at all", "lspci -d 10de: && sudo dmesg -T | grep -i nvrm"),
-    ("no devices found", "no-gpu-visible", "the driver finds no GPU at all", "lspci -d 10de: && sudo dmesg -T | grep -i nvrm"),
-    ("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "sudo nvidia-smi --gpu-reset"),
-)  # fmt: skip
 
 
 def failures(text: str) -> Iterator[Fault]:
@@ -50,9 +40,9 @@ def failures(text: str) -> Iterator[Fault]:
             "sudo reboot",
             _line_of(text, "gpu is lost"),
         )
-    for phrase, cause, says, remedy in FAILURES:
-        if phrase in low:
-            yield Fault(cause, says, remedy, _line_of(text, phrase))
+    for one in REFUSALS:
+        if one.remedy is not None and one.phrase in low:
+            yield Fault(one.cause, one.says, one.remedy, _line_of(text, one.phrase))
             return
 
 

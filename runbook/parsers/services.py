@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from runbook.model.regex import bounded
+from runbook.parsers.nvidia import APPLICATION, XidEvent, events
 from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
-from runbook.parsers.xids import APPLICATION, XidEvent, events
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)

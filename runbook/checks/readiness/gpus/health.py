@@ -10,7 +10,19 @@ from runbook.checks.shortened import in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import App, Details, Gpu, bus_key, throttled
+from runbook.parsers.nvidia import (
+    BAD_ROWS,
+    FABRIC_WAITS,
+    NO_SPARE_ROWS,
+    App,
+    Details,
+    Gpu,
+    bus_key,
+    outside_the_fabric,
+    throttled,
+    waits_to_remap,
+    without_spare_rows,
+)
 
 BUSY_SHARE = 0.25
 """More than this share of a GPU's memory in other hands is another job: not a desktop, a monitor or a driver's own."""
@@ -46,7 +58,7 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
             found("reset", gpu, f"GPU Recovery Action: {action}")
         elif action.lower() in ("reboot", "node reboot required"):
             found("reboot", gpu, f"GPU Recovery Action: {action}")
-        elif detail.get("Remapped Rows/Remapping Failure Occurred") == "Yes":
+        elif without_spare_rows(detail):
             found("replace", gpu, "Remapped Rows: Remapping Failure Occurred: Yes")
         elif (gpu.number("ecc.errors.uncorrected.volatile.total") or 0) > 0:
             count = gpu.number("ecc.errors.uncorrected.volatile.total") or 0
@@ -55,17 +67,13 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
                 gpu,
                 f"{count:.0f} uncorrectable memory error{'s' if count != 1 else ''} since the driver was loaded",
             )
-        elif detail.get("Remapped Rows/Pending") == "Yes":
+        elif waits_to_remap(detail):
             found("pending", gpu, "Remapped Rows: Pending: Yes")
         elif gpu.told("retired_pages.pending") == "Yes":
             found("pending", gpu, "Retired pages: Pending: Yes")
-        if detail.get("Fabric/State") in ("In Progress", "Not Started"):
-            found("fabric", gpu, f"Fabric State: {detail['Fabric/State']}")
-        elif detail.get("Fabric/State") == "Completed" and detail.get("Fabric/Status", "Success") not in (
-            "Success",
-            "N/A",
-        ):
-            found("fabric", gpu, f"Fabric Status: {detail['Fabric/Status']}")
+        if outside := outside_the_fabric(detail):
+            state, status = outside
+            found("fabric", gpu, f"Fabric State: {state}" if state in FABRIC_WAITS else f"Fabric Status: {status}")
         if gpu.told("mig.mode.current") == "Enabled":
             found("mig", gpu, "MIG mode: Enabled")
         if gpu.told("compute_mode") == "Prohibited":
@@ -77,12 +85,12 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
         (
             "replace",
             "gpu-reset-required",
-            "has no spare memory rows left to repair itself with",
+            NO_SPARE_ROWS,
             "leave it out of `gpus:` and have it replaced: a reset does not mend it",
         ),
         ("ecc", "gpu-ecc-uncorrectable", "has had memory errors that could not be corrected", ""),
         ("reset", "gpu-reset-required", "waits for a reset", ""),
-        ("pending", "gpu-reset-required", "has bad memory that a reset puts out of use", ""),
+        ("pending", "gpu-reset-required", BAD_ROWS, ""),
         (
             "fabric",
             "fabricmanager-down",

@@ -19,15 +19,18 @@ from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S, refused
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (
+    APPLICATION,
     Gpu,
     Listing,
+    XidEvent,
+    ago,
     bus_key,
+    events,
     parse_apps,
     parse_details,
     parse_gpus,
     parse_links,
 )
-from runbook.parsers.xids import APPLICATION, XidEvent, ago, events
 
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
