@@ -1,4 +1,5 @@
-"""df, free, ulimit, lspci and lsmod: room on disks, in /dev/shm and in memory; limits; what stands between a NIC and a GPU."""
+"""df, free, ulimit, lspci and lsmod: room on disks, in /dev/shm and in memory; limits; what stands between a NIC and a
+GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
 # --- df and free ----------------------------------------------------------------------------------------------------
 
 ROW = re.compile(
-    r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+"
+    r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?"
+    r"|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+"
     r"(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
 )
 READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
@@ -47,8 +49,14 @@ def disks(text: str) -> Reading | None:
             faults += _shared(row, full, at)
         elif full:
             what = "inodes (small files)" if inodes else "space"
-            remedy = f"sudo du -xsh {word(row['mount'].rstrip('/'))}/* | sort -h | tail   # what takes it" if not inodes else (
-                f"sudo du --inodes -xs {word(row['mount'].rstrip('/'))}/* | sort -n | tail   # where the many files are")  # fmt: skip
+            remedy = (
+                f"sudo du -xsh {word(row['mount'].rstrip('/'))}/* | sort -h | tail   # what takes it"
+                if not inodes
+                else (
+                    f"sudo du --inodes -xs {word(row['mount'].rstrip('/'))}/* | sort -n | tail   # where the many "
+                    "files are"
+                )
+            )
             sure: Confidence = "high" if WORKED_IN.match(row["mount"]) else "medium"
             faults.append(
                 Fault(
@@ -66,7 +74,14 @@ def _shared(row: re.Match[str], full: bool, at: int) -> list[Fault]:
     size = _bytes(row["size"])
     remedy = "sudo mount -o remount,size=8G /dev/shm   # in Docker: --shm-size=8g or --ipc=host"
     if full:
-        return [Fault("shm-too-small", f"/dev/shm is full ({row['used']} of {row['size']})", f"ls -lS /dev/shm | head   # rm /dev/shm/nccl-* of ended jobs; {remedy}", (at,))]  # fmt: skip
+        return [
+            Fault(
+                "shm-too-small",
+                f"/dev/shm is full ({row['used']} of {row['size']})",
+                f"ls -lS /dev/shm | head   # rm /dev/shm/nccl-* of ended jobs; {remedy}",
+                (at,),
+            )
+        ]
     if size is not None and 0 < size <= SMALLEST_SHM:
         return [
             Fault(
@@ -103,7 +118,10 @@ def memory(text: str) -> Reading | None:
     whole = row is not None and len(values) == len(names) and total is not None and left is not None
     supports: tuple[Support, ...] = ()
     if row and total and left is not None and left < 0.05 * total:
-        says = f"{facts.get('available', facts.get('free'))} of {facts['total']} memory are left: the kernel ends processes then"
+        says = (
+            f"{facts.get('available', facts.get('free'))} of {facts['total']} memory are left: the kernel ends "
+            "processes then"
+        )
         supports = (
             Support(
                 ("rank-killed",),
@@ -116,17 +134,32 @@ def memory(text: str) -> Reading | None:
 
 
 _ROOM = (
-    Tool("df", r"df\b", r"Filesystem\s+(?:Type\s+)?(?:Size|1K-blocks|1M-blocks|1024-blocks|512-blocks|Inodes)\b", r"Filesystem|\S.*\s\S+%?\s+/|\s*$|df: ", ("Filesystem",), disks),
-    Tool("free", r"free\b", r"\s+total\s+used\s+free\s+shared", r"\s+total|Mem:|Swap:|-/\+ buffers|Total:", ("buff/cache", "buffers"), memory),
-)  # fmt: skip
+    Tool(
+        "df",
+        r"df\b",
+        r"Filesystem\s+(?:Type\s+)?(?:Size|1K-blocks|1M-blocks|1024-blocks|512-blocks"
+        r"|Inodes)\b",
+        r"Filesystem|\S.*\s\S+%?\s+/|\s*$|df: ",
+        ("Filesystem",),
+        disks,
+    ),
+    Tool(
+        "free",
+        r"free\b",
+        r"\s+total\s+used\s+free\s+shared",
+        r"\s+total|Mem:|Swap:|-/\+ buffers|Total:",
+        ("buff/cache", "buffers"),
+        memory,
+    ),
+)
 
 
 # --- ulimit -a and /proc/PID/limits ---------------------------------------------------------------------------------
 
 MEMLOCK_KIB = 64 << 10
-"""Below it two nodes do not get up over RDMA, for the live check as well. RDMA pins what it moves, and the kernel counts
-it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed: Cannot allocate memory`). One
-connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
+"""Below it two nodes do not get up over RDMA, for the live check as well. RDMA pins what it moves, and the kernel
+counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed: Cannot allocate memory`).
+One connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
 
 USUAL_KIB = 1024
 """Up to here every use of RDMA fails; 8 MiB is what new systems start with, and says little of one that has no RDMA."""
@@ -140,8 +173,11 @@ MEMLOCK = (
     re.compile(rf"Max locked memory\s+(?P<value>{LIMIT})\s+(?:{LIMIT})\s+(?P<unit>bytes)\s*\Z"),
 )
 OPEN = (
-    re.compile(rf"(?:open files\s+\(-n\)|nofiles|-n: file descriptors|Max open files)\s+(?P<value>{LIMIT})(?:\s+(?:{LIMIT})\s+files)?\s*\Z"),
-)  # fmt: skip
+    re.compile(
+        r"(?:open files\s+\(-n\)|nofiles|-n: file descriptors"
+        rf"|Max open files)\s+(?P<value>{LIMIT})(?:\s+(?:{LIMIT})\s+files)?\s*\Z"
+    ),
+)
 
 
 def limits(text: str) -> Reading | None:
@@ -160,7 +196,8 @@ def limits(text: str) -> Reading | None:
             Fault(
                 "memlock-limit",
                 f"only {memlock[0]:.0f} KiB of memory may be locked: RDMA cannot register its buffers in that",
-                "printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/99-rdma.conf   # then log in again; "
+                "printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/99-rdma.conf   # then "
+                "log in again; "
                 "in a container `--ulimit memlock=-1`, under Slurm `LimitMEMLOCK=infinity` for slurmd",
                 (memlock[1],),
                 "medium" if memlock[0] <= USUAL_KIB else "low",
@@ -199,11 +236,15 @@ def locked(text: str) -> Reading | None:
 _LIMITS = (
     Tool("ulimit", r"(?:.*\bulimit (?:-[SH] ?)*-[SH]*l\b)", r"(?!)", rf"(?:{LIMIT})\s*\Z", (), locked),
     Tool(
-    "ulimit", r"(?:.*\bulimit (?:-[SH] )?-[SH]?a\b|cat /proc/\S+/limits|prlimit)",
-    r"(?:core file size|real-time non-blocking|max locked memory|data seg size|time\(seconds\)|Limit\s+Soft Limit|-t: cpu time|cpu time \(seconds)",
-    r"[A-Za-z-][\w :-]*?(?:\([^)]*\))?\s+(?:unlimited|-?\d+)|Limit\s+Soft", ("locked memory", "locked-in-memory"), limits,
-),
-)  # fmt: skip
+        "ulimit",
+        r"(?:.*\bulimit (?:-[SH] )?-[SH]?a\b|cat /proc/\S+/limits|prlimit)",
+        r"(?:core file size|real-time non-blocking|max locked memory|data seg size|time\(seconds\)"
+        r"|Limit\s+Soft Limit|-t: cpu time|cpu time \(seconds)",
+        r"[A-Za-z-][\w :-]*?(?:\([^)]*\))?\s+(?:unlimited|-?\d+)|Limit\s+Soft",
+        ("locked memory", "locked-in-memory"),
+        limits,
+    ),
+)
 
 
 # --- lspci -vvv (ACS and link states) and lsmod ---------------------------------------------------------------------
@@ -235,8 +276,14 @@ def lspci(text: str) -> Reading | None:
     faults = []
     if on:
         where = some([name for _, name in on if name], 4)
-        says = f"ACS is on in {len(on)} of {bridges} PCIe bridges{f' ({where})' if where else ''}: GPUs and NICs reach each other through the CPU only"
-        remedy = "turn ACS off in the BIOS, or per bridge: sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000   # virtual machines need it on"
+        says = (
+            f"ACS is on in {len(on)} of {bridges} PCIe bridges{f' ({where})' if where else ''}: GPUs and NICs "
+            "reach each other through the CPU only"
+        )
+        remedy = (
+            "turn ACS off in the BIOS, or per bridge: sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000   # virtual "
+            "machines need it on"
+        )
         faults.append(Fault("acs-breaks-gdr", says, remedy, tuple(at for at, _ in on[:6]), "low"))
     supports = []
     if on:
@@ -250,7 +297,8 @@ def lspci(text: str) -> Reading | None:
 
 
 MODULE = re.compile(
-    r"(?P<name>[\w-]+)\s+(?P<size>\d+)\s+(?P<users>-?\d+)(?:\s+(?P<by>\S+))?(?: (?P<state>Live|Loading|Unloading) .*)?\s*\Z"
+    r"(?P<name>[\w-]+)\s+(?P<size>\d+)\s+(?P<users>-?\d+)(?:\s+(?P<by>\S+))?(?: (?P<state>Live|Loading"
+    r"|Unloading) .*)?\s*\Z"
 )
 
 
@@ -265,7 +313,10 @@ def lsmod(text: str) -> Reading | None:
     supports: tuple[Support, ...] = ()
     if "Module " in text and peer is None and "nvidia" in modules and "ib_core" in modules:
         head = next(at for at, line in numbered(text) if line.startswith("Module "))
-        says = "nvidia_peermem is not loaded: without it (or dma-buf, from Linux 5.12 and CUDA 11.7 on) there is no GPUDirect RDMA"
+        says = (
+            "nvidia_peermem is not loaded: without it (or dma-buf, from Linux 5.12 and CUDA 11.7 on) there is no "
+            "GPUDirect RDMA"
+        )
         supports = (Support(("gdr-disabled",), says, (head,), "sudo modprobe nvidia-peermem"),)
     facts = {
         "modules": sorted(modules),
@@ -277,8 +328,23 @@ def lsmod(text: str) -> Reading | None:
 
 
 _PCI = (
-    Tool("lspci", r"(?:sudo )?lspci\b.*-v", r"\s*ACSCtl:|[0-9a-f:]{5,12}\.[0-7] .*(?:PCI bridge|NVIDIA|Mellanox|Non-Volatile)", r"\s+|[0-9a-f:]{5,12}\.[0-7] |--", ("ACSCtl:", "LnkSta:"), lspci),
-    Tool("lsmod", r"(?:lsmod|cat /proc/modules)\b", r"Module\s+Size\s+Used by|(?:nvidia\w*|nv_peer_mem|ib_core|mlx5_\w+)\s+\d+\s+\d+(?:\s|\Z)", r"Module |[\w-]+\s+\d+\s+-?\d+", ("nvidia_", "ib_core", "mlx5_core", "mlx5_ib", "Used by", "nv_peer_mem"), lsmod),
-)  # fmt: skip
+    Tool(
+        "lspci",
+        r"(?:sudo )?lspci\b.*-v",
+        r"\s*ACSCtl:|[0-9a-f:]{5,12}\.[0-7] .*(?:PCI bridge|NVIDIA|Mellanox|Non-Volatile)",
+        r"\s+|[0-9a-f:]{5,12}\.[0-7] |--",
+        ("ACSCtl:", "LnkSta:"),
+        lspci,
+    ),
+    Tool(
+        "lsmod",
+        r"(?:lsmod|cat /proc/modules)\b",
+        r"Module\s+Size\s+Used by|(?:nvidia\w*|nv_peer_mem|ib_core"
+        r"|mlx5_\w+)\s+\d+\s+\d+(?:\s|\Z)",
+        r"Module |[\w-]+\s+\d+\s+-?\d+",
+        ("nvidia_", "ib_core", "mlx5_core", "mlx5_ib", "Used by", "nv_peer_mem"),
+        lsmod,
+    ),
+)
 
 TOOLS = (*_PCI, *_LIMITS, *_ROOM)

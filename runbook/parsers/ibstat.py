@@ -1,4 +1,5 @@
-"""Ports of HCAs as ibstat, ibstatus and the kernel show them, and the one judge of a port, for live checks and pasted outputs."""
+"""Ports of HCAs as ibstat, ibstatus and the kernel show them, and the one judge of a port, for live checks and pasted
+outputs."""
 
 from __future__ import annotations
 
@@ -73,12 +74,12 @@ class PortBlock:
     @property
     def port(self) -> Port:
         return Port(
-            self.hca,
-            self.number,
-            as_state(self.fields.get("state")),
-            as_state(self.fields.get("physical state", self.fields.get("phys state"))),
-            as_rate(self.fields.get("rate")),
-            self.fields.get("link layer", self.fields.get("link_layer", "InfiniBand")),
+            hca=self.hca,
+            number=self.number,
+            state=as_state(self.fields.get("state")),
+            physical=as_state(self.fields.get("physical state", self.fields.get("phys state"))),
+            rate_gbps=as_rate(self.fields.get("rate")),
+            link_layer=self.fields.get("link layer", self.fields.get("link_layer", "InfiniBand")),
         )
 
 
@@ -119,13 +120,13 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
     """Ports from /sys/class/infiniband: `4: ACTIVE`, `5: LinkUp`, `400 Gb/sec (4X NDR)`."""
     return [
         Port(
-            hca,
-            int(number),
-            as_state(port.get("state")),
-            as_state(port.get("phys_state")),
-            as_rate(port.get("rate")),
-            port.get("link_layer") or "InfiniBand",
-            port.get("rate") or "",
+            hca=hca,
+            number=int(number),
+            state=as_state(port.get("state")),
+            physical=as_state(port.get("phys_state")),
+            rate_gbps=as_rate(port.get("rate")),
+            link_layer=port.get("link_layer") or "InfiniBand",
+            detail=port.get("rate") or "",
         )
         for hca, ports in hcas.items()
         for number, port in ports.items()
@@ -262,12 +263,20 @@ def _faults(known: Sequence[PortBlock], up: Sequence[PortBlock]) -> tuple[Fault,
         found.append(
             Fault(
                 "ib-port-not-active",
-                some([f"{b.port.name} is {b.port.state.capitalize()} ({PHYSICAL.get(b.port.physical, b.port.physical)})" for b in down]) + spare,
-                _raise(down[0]) + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
+                some(
+                    [
+                        f"{b.port.name} is {b.port.state.capitalize()} "
+                        f"({PHYSICAL.get(b.port.physical, b.port.physical)})"
+                        for b in down
+                    ]
+                )
+                + spare,
+                _raise(down[0])
+                + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
                 _lines(down),
                 "medium" if up else "high",
             )
-        )  # fmt: skip
+        )
     if waiting:
         found.append(
             Fault(
@@ -290,15 +299,31 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
 def _raise(block: PortBlock) -> str:
     port = block.port
     if port.ethernet:
-        return f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"
+        return (
+            f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE "
+            "up`, then the cable and the switch port"
+        )
     if port.physical == "disabled":
         return f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable"
-    return f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable if it stays so"
+    return (
+        f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable "
+        "if it stays so"
+    )
 
 
 LINE = (
-    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:|State:"
-    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '|default gid:"
+    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
+    r"|Port \d+:|State:"
+    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
+    r"|Infiniband device '|default gid:"
     r"|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )
-TOOL = Tool("ibstat", r"ibstat(?:us)?\b", r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:", LINE, ("CA '", "Infiniband device '", "ibpanic:"), read)  # fmt: skip
+# fmt: skip
+TOOL = Tool(
+    "ibstat",
+    r"ibstat(?:us)?\b",
+    r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:",
+    LINE,
+    ("CA '", "Infiniband device '", "ibpanic:"),
+    read,
+)

@@ -20,7 +20,8 @@ BROKEN = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?
 """What stands in a field when the driver cannot read the GPU."""
 
 LOST = re.compile(
-    r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost|Unknown Error|Not Found|No Data)",
+    r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost"
+    r"|Unknown Error|Not Found|No Data)",
     re.I,
 )
 """With the number, the bus id or both behind `GPU`, with and without a space; the line may be wrapped."""
@@ -189,8 +190,9 @@ def throttled(mask: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What nvidia-smi says instead of an answer. `remedy` is for a pasted output, `remedy_of_node` for a node whose GPUs
-    the inventory promises; None: it is judged there by other means. `cause_of_node`: its cause there, where it differs."""
+    """What nvidia-smi says instead of an answer. `remedy` is for a pasted output, `remedy_of_node` for a node whose
+    GPUs the inventory promises; None: it is judged there by other means. `cause_of_node`: its cause there, where it
+    differs."""
 
     phrase: str
     cause: str
@@ -249,7 +251,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "failed to initialize nvml: unknown error",
         "no-gpu-visible",
-        "the driver does not open the GPUs; in a container most often because the host took them away again (a `systemctl "
+        "the driver does not open the GPUs; in a container most often because the host took them away again "
+        "(a `systemctl "
         "daemon-reload` there does)",
         None,
         "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
@@ -259,7 +262,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "no-gpu-visible",
         "the login user may not open the GPUs",
         None,
-        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then log in again",
+        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then "
+        "log in again",
     ),
     Refusal("gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", None, "sudo reboot"),
 )

@@ -158,7 +158,8 @@ def _supports(text: str, gpus: Mapping[str, Entries]) -> Iterator[Support]:
         where = f"GPU {name}" if name else "the GPU"
         if downgraded(entries):
             says = (
-                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of {_whole(entries, 'PCIe Generation/Max')}, "
+                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of "
+                f"{_whole(entries, 'PCIe Generation/Max')}, "
                 f"{_whole(entries, 'Link Width/Current')} of {_whole(entries, 'Link Width/Max')} lanes"
             )
             yield Support(
@@ -187,7 +188,11 @@ def _lines(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
 
 
 TOOL = Tool(
-    "nvidia-smi -q", r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
-    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
-    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$", ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"), read,
-)  # fmt: skip
+    "nvidia-smi -q",
+    r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
+    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:"
+    r"|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
+    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$",
+    ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"),
+    read,
+)

@@ -52,7 +52,10 @@ def port_info(text: str) -> Reading | None:
         says = f"{where} is {state} ({physical})" + (
             ": right after it was enabled it may still be training" if trains else ""
         )
-        remedy = "enable it at this end (`sudo ibportstate LID PORT enable`), look at the cable and the switch port (`sudo iblinkinfo`)"
+        remedy = (
+            "enable it at this end (`sudo ibportstate LID PORT enable`), look at the cable and the switch port "
+            "(`sudo iblinkinfo`)"
+        )
         faults.append(Fault("ib-port-not-active", says, remedy, lines, "medium" if trains else "high"))
     elif state == "Active" and (narrow := _narrow(found)):
         remedy = "a bad cable or transceiver trains narrower: `sudo iblinkinfo` shows both ends; reseat or replace it"
@@ -74,11 +77,21 @@ def _narrow(found: dict[str, tuple[str, int]]) -> str:
     return ""
 
 
-PORT_INFO = Tool("ibportstate", r"ibportstate\b", r"(?:CA/RT|Switch|# Port|CA)?\s*(?:PortInfo|# Port info|# Port info:).*|\s*LinkState:\.+", r"(?:#|After|Initial|Peer|CA/RT|Switch|\s*\w+:\.+)", ("PhysLinkState:", "LinkState:", "Port info"), port_info)  # fmt: skip
+# fmt: skip
+PORT_INFO = Tool(
+    "ibportstate",
+    r"ibportstate\b",
+    r"(?:CA/RT|Switch|# Port|CA)?\s*(?:PortInfo|# Port info|# Port info:).*|\s*LinkState:\.+",
+    r"(?:#|After|Initial|Peer|CA/RT|Switch|\s*\w+:\.+)",
+    ("PhysLinkState:", "LinkState:", "Port info"),
+    port_info,
+)
 
 
 LINK = re.compile(
-    r"(?:link |\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state (?P<physical>\w+)(?P<more>.*)"
+    r"(?:link "
+    r"|\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state "
+    r"(?P<physical>\w+)(?P<more>.*)"
 )
 STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}
 
@@ -130,7 +143,15 @@ def _cause(link: re.Match[str]) -> PortCause | None:
     return Port(link["hca"], int(link["port"]), as_state(link["state"]), physical, None, layer).cause
 
 
-LINKS = Tool("rdma link", r"rdma (?:-\S+ )*link\b", r"(?:link |\d+/\d+: )\S+/\d+:? .*\bstate \w+ physical_state", r"(?:link |\d+/\d+: )\S+/\d+", ("physical_state",), links)  # fmt: skip
+# fmt: skip
+LINKS = Tool(
+    "rdma link",
+    r"rdma (?:-\S+ )*link\b",
+    r"(?:link |\d+/\d+: )\S+/\d+:? .*\bstate \w+ physical_state",
+    r"(?:link |\d+/\d+: )\S+/\d+",
+    ("physical_state",),
+    links,
+)
 
 
 ERRORS = {
@@ -145,10 +166,23 @@ ERRORS = {
 }
 OTHER_COUNTERS = ("VL15Dropped", "PortXmitWait", "PortRcvConstraintErrors", "PortXmitConstraintErrors")
 FULL = (15, 255, 65535, 2**32 - 1)
-LARGEST = {"LinkErrorRecoveryCounter": 255, "LinkDownedCounter": 255, "LocalLinkIntegrityErrors": 15, "ExcessiveBufferOverrunErrors": 15}  # fmt: skip
-OLD_NAMES = {"SymbolErrors": "SymbolErrorCounter", "LinkRecovers": "LinkErrorRecoveryCounter", "LinkDowned": "LinkDownedCounter",
-             "RcvErrors": "PortRcvErrors", "RcvRemotePhysErrors": "PortRcvRemotePhysicalErrors", "XmtDiscards": "PortXmitDiscards",
-             "LinkIntegrityErrors": "LocalLinkIntegrityErrors", "ExcBufOverrunErrors": "ExcessiveBufferOverrunErrors"}  # fmt: skip
+# fmt: skip
+LARGEST = {
+    "LinkErrorRecoveryCounter": 255,
+    "LinkDownedCounter": 255,
+    "LocalLinkIntegrityErrors": 15,
+    "ExcessiveBufferOverrunErrors": 15,
+}
+OLD_NAMES = {
+    "SymbolErrors": "SymbolErrorCounter",
+    "LinkRecovers": "LinkErrorRecoveryCounter",
+    "LinkDowned": "LinkDownedCounter",
+    "RcvErrors": "PortRcvErrors",
+    "RcvRemotePhysErrors": "PortRcvRemotePhysicalErrors",
+    "XmtDiscards": "PortXmitDiscards",
+    "LinkIntegrityErrors": "LocalLinkIntegrityErrors",
+    "ExcBufOverrunErrors": "ExcessiveBufferOverrunErrors",
+}
 
 
 def counters_of_port(text: str) -> Reading | None:
@@ -175,14 +209,16 @@ def counters_of_port(text: str) -> Reading | None:
     if wrong:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
         told = [
-            f"{count} {ERRORS[name]} ({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
+            f"{count} {ERRORS[name]} "
+            f"({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
             for name, (count, _) in wrong.items()
         ]
         faults = (
             Fault(
                 "ib-port-not-active",
                 f"{where} has counted {some(told, 4)} since its counters were last reset",
-                "`sudo perfquery -R` resets them; counters_of_port them again under load: what grows then is a bad cable, transceiver or port",
+                "`sudo perfquery -R` resets them; counters_of_port them again under load: what grows then is "
+                "a bad cable, transceiver or port",
                 tuple(at for _, at in wrong.values()),
                 "low",
             ),
