@@ -318,7 +318,6 @@ LINE = (
     r"|Infiniband device '|default gid:"
     r"|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )
-# fmt: skip
 TOOL = Tool(
     "ibstat",
     r"ibstat(?:us)?\b",

@@ -262,7 +262,6 @@ LSOF = re.compile(
     r"\A(?P<program>\S+)\s+(?P<pid>\d+)\s+(?:\d+\s+)?(?P<user>\S+)\s+\d+[a-z]*\s+IPv[46]\s+\S+\s+\S+\s+"
     r"(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+|[\w-]+)(?:->\S+)?(?: \((?P<state>\w+)\))?\s*\Z"
 )
-# fmt: skip
 HEADS = re.compile(
     r"\A(?:State\s+Recv-Q|Netid\s+State|Active (?:Internet|UNIX)|Proto\s+Recv-Q|Proto\s+Local Address"
     r"|COMMAND\s+PID|Active Connections|\s*$|\(Not all processes|\s*will not be shown|Active Connections)"

@@ -77,7 +77,6 @@ def _narrow(found: dict[str, tuple[str, int]]) -> str:
     return ""
 
 
-# fmt: skip
 PORT_INFO = Tool(
     "ibportstate",
     r"ibportstate\b",
@@ -143,7 +142,6 @@ def _cause(link: re.Match[str]) -> PortCause | None:
     return Port(link["hca"], int(link["port"]), as_state(link["state"]), physical, None, layer).cause
 
 
-# fmt: skip
 LINKS = Tool(
     "rdma link",
     r"rdma (?:-\S+ )*link\b",
@@ -166,7 +164,6 @@ ERRORS = {
 }
 OTHER_COUNTERS = ("VL15Dropped", "PortXmitWait", "PortRcvConstraintErrors", "PortXmitConstraintErrors")
 FULL = (15, 255, 65535, 2**32 - 1)
-# fmt: skip
 LARGEST = {
     "LinkErrorRecoveryCounter": 255,
     "LinkDownedCounter": 255,
