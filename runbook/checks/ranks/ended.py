@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.checks.ranks.logs import meaning
-from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.checks.shortened import in_brief
-from runbook.diagnose.judge import Cause
+from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.regex import bounded
@@ -18,6 +18,7 @@ from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
+
 
 FATAL_OF_ITS_OWN = {
     signal.SIGSEGV,
@@ -281,3 +282,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}, {signal.Signals(number).name}"
     except ValueError:
         return f"signal {number}"
+
+
+def meaning(lines: Iterable[str]) -> Cause | None:
+    """The cause that these lines show; None where they are an error like any other, or prove too little."""
+    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a rank that failed
+
+    scan = scanner()
+    scan.feed("rank", ["\n".join(lines).encode()])
+    found = judge(scan)
+    if not found or found[0].confidence == "low" or found[0].cause in CONSEQUENCES | VAGUE:
+        return None
+    return found[0]
