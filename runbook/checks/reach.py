@@ -17,7 +17,7 @@ from runbook.checks.readiness.interfaces import apart_findings, interface_findin
 from runbook.checks.readiness.limits import limit_findings
 from runbook.checks.readiness.python import python_finding
 from runbook.checks.readiness.workdir import folder_findings
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 

@@ -17,12 +17,11 @@ import runbook
 from runbook.causes.catalogue import CONSEQUENCES
 from runbook.checks.context import Context, Run
 from runbook.diagnose.consequences import in_order
-from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
+from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.spares import Spares
-from runbook.jobs.job_over import told_by_their_job
-from runbook.launch.described import described
+from runbook.engine.slurm import told_by_their_job
 from runbook.launch.job import Job
+from runbook.launch.ranks import described
 from runbook.model.commands import word
 from runbook.model.events import (
     Emit,

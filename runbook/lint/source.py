@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from runbook.collect.secrets import looks
+from runbook.collect.scrub import looks
 from runbook.lint.rules.secrets import known_formats, named_secrets, secrets_in_commands
 from runbook.load.document import Document, parse_document, source_lines
 from runbook.model.errors import Problem, Span

@@ -16,9 +16,9 @@ from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.launch.job import Job
-from runbook.launch.naming import LAUNCH
+from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import RankLayout, layout
-from runbook.launch.render import launch_spec
+from runbook.launch.script import LAUNCH
 from runbook.lint.engine import lint
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory

@@ -17,11 +17,10 @@ import pytest
 from ports import free_port
 
 from runbook.launch.job import Job, JobProgram, make_job
-from runbook.launch.launchers import CannotLaunch, program_words
+from runbook.launch.launchers import CannotLaunch, launch_spec, program_words, ranks_spec
+from runbook.launch.quote import Word
 from runbook.launch.ranks import layout
-from runbook.launch.render import launch_spec, ranks_spec
-from runbook.launch.script import write
-from runbook.launch.spec import ScriptProcess, ScriptSpec, Word
+from runbook.launch.script import ScriptProcess, ScriptSpec, write
 from runbook.load.playbook import load_playbook
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory

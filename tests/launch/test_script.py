@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.quote import CannotQuote, sh
+from runbook.launch.quote import CannotQuote, Word, sh
 from runbook.launch.script import complaints, write
-from runbook.launch.spec import Word
 from runbook.model.secret import Secret
 
 from .specs import TEXT, put, ranks, spec, written

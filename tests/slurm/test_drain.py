@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runbook.causes.catalogue import CAUSES, CONSEQUENCES, OF_THE_NODE, VAGUE
-from runbook.engine import drain as draining
-from runbook.engine.drain import LONGEST, Verdicts, drain, reason
+from runbook.engine import slurm as draining
+from runbook.engine.slurm import LONGEST_REASON, Verdicts, drain, reason
 from runbook.model.events import OutcomeReached
 from runbook.model.verdict import Finding, Outcome
 
@@ -119,6 +119,6 @@ def test_a_node_that_slurm_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_a_reason_is_one_short_line_without_quotes() -> None:
     said = reason(finding("packet-loss", 'a "b"\n' + "x" * 500), "20261122-1")
-    assert len(said) <= LONGEST
+    assert len(said) <= LONGEST_REASON
     assert said.endswith("... (20261122-1)")
     assert not set(said) & set("\"'\n\\")

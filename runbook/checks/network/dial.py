@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Context
-from runbook.firewall.flow import EPHEMERAL
+from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Inventory
 
 UNMEASURED = "unmeasured"

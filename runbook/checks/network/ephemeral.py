@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial, seen_of
 from runbook.checks.network.mesh import Mesh
-from runbook.firewall.flow import EPHEMERAL
+from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 

@@ -27,8 +27,7 @@ from runbook.checks.network.routing_policy import Sent
 from runbook.checks.network.rules import by_policy, peers_of, rules_of, unseen
 from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import Seen, command_line
-from runbook.firewall.flow import EPHEMERAL
-from runbook.firewall.truth import NumberRange
+from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 

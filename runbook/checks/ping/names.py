@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.checks.network.pairs import listed
 from runbook.checks.ping.observed import Observations, is_link_local, version
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Node

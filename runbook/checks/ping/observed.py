@@ -11,7 +11,7 @@ from typing import Any
 
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")

@@ -20,7 +20,7 @@ from runbook.checks.ping.no_answer import silence_findings
 from runbook.checks.ping.observed import Observations, Pair
 from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
 from runbook.checks.ping.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts, select_interfaces
-from runbook.launch.environment import socket_interfaces
+from runbook.launch.ranks import socket_interfaces
 from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node

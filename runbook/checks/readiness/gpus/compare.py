@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runbook.checks.context import Context
 from runbook.checks.readiness.gpus.judge import GpuJudgement, judge_gpus
 from runbook.checks.readiness.gpus.refused import SMI_DEADLINE_S
-from runbook.launch.environment import network_environment
+from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 

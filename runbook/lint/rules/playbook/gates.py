@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
-from runbook.launch.environment import hca_expression
+from runbook.launch.ranks import hca_expression
 from runbook.lint.staging import Staged
 from runbook.model.errors import Problem
 from runbook.model.inventory import Inventory, Node

@@ -1,4 +1,5 @@
-"""Who is left out when a run goes on without its bad nodes (`when_bad: drop`), and what runs again for the others. Pure.
+"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which spares take the places
+of nodes that a launch lost.
 
 A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between them: as
 few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either, so it is left out when
@@ -8,14 +9,17 @@ there is nobody else to blame, and is never called bad. Where all nodes fail ali
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from runbook.causes.catalogue import CONSEQUENCES
-from runbook.engine.plan import Plan, PlannedStage, plan_without
+from runbook.checks.context import Run
+from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
+from runbook.jobs.launch import UNUSED_SPARE
+from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, RunbookError
 from runbook.model.fold import fold
-from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
 OF_OURSELVES = frozenset({"controller-paused"})
 """Of what is unknown for such a reason no node is to be left out."""
@@ -143,3 +147,100 @@ def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Out
 def another_master(before: PlannedStage, after: PlannedStage) -> bool:
     """Whether the stage looked at a rendezvous that is somewhere else now."""
     return before.check.looks_at_rendezvous and before.inventory.rendezvous != after.inventory.rendezvous
+
+
+REOPEN_S = 30.0
+
+RunStage = Callable[[Plan, PlannedStage], list[Outcome]]
+"""Runs a stage of a plan."""
+
+
+class Spares:
+    """Of one launch: who has taken whose place, and why; and which spares were no use."""
+
+    def __init__(self, plan: Plan, stage: PlannedStage, run: Run, check: RunStage, say: Callable[..., None]) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._run = run
+        self._check = check
+        self._say = say
+        self._gone: dict[str, str] = {}  # nodes that left, and who came for them, in words
+        self._took_over: dict[str, str] = {}  # spares in somebody's place, in words
+        self._useless: dict[str, str] = {}  # spares that did not pass
+
+    def launch(self) -> list[Outcome]:
+        """One outcome for each node of the stage, from the last attempt that each of them had a part in."""
+        plan, stage = self._plan, self._stage
+        while True:
+            outcomes = self._check(plan, stage)
+            leaving = dict(self._run.leaving)
+            self._run.leaving.clear()
+            if not leaving or self._run.stopping.is_set():
+                return self._told(outcomes)
+            taken = self._take_over(leaving)
+            if taken is None:
+                why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
+                return self._told([outcome.with_evidence(why) for outcome in outcomes])
+            plan, stage = taken
+
+    def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
+        """The plan and the launch without these nodes; None where too few spares are left that pass."""
+        free = [name for name in self._stage.spares if name not in {*self._took_over, *self._useless}]
+        while len(free) >= len(leaving):
+            coming, rest = free[: len(leaving)], free[len(leaving) :]
+            self._say(f"{', '.join(coming)} is looked at, to take the place of {', '.join(leaving)}")
+            try:
+                found = self._looked_at([*self._gone, *leaving], coming, rest)
+            except (NotDroppedError, FilesWrong) as error:
+                self._useless |= dict.fromkeys(coming, str(error))
+                return None
+            if found is not None:
+                for (name, why), spare in zip(leaving.items(), coming, strict=True):
+                    self._gone[name] = f"{why}; {spare} took its place"
+                    self._took_over[spare] = f"took the place of {name}: {why}"
+                    self._say(f"{spare} takes the place of {name}: {why}", spare, None, {"spare": {"for": name}})
+                return found
+            free = [name for name in free if name not in self._useless]
+        return None
+
+    def _looked_at(
+        self, gone: Sequence[str], coming: Sequence[str], rest: Sequence[str]
+    ) -> tuple[Plan, PlannedStage] | None:
+        """The plan with these spares, after the checks before the launch have passed on all of its nodes. Raises
+        NotDroppedError, FilesWrong."""
+        may_leave(self._plan, gone)
+        plan = plan_with_spares(self._plan, gone, [*self._took_over, *coming])
+        nodes = [node for node in plan.inventory.nodes if node.name in coming]
+        self._run.site.each(nodes, self._run.site.reopen, timeout_s=REOPEN_S)
+        at = next(number for number, stage in enumerate(plan.stages) if stage.name == self._stage.name)
+        for stage in plan.stages[:at]:
+            if isinstance(stage.work, Job) or stage.skip is not None:
+                continue
+            outcomes = self._check(plan, replace(stage, name=self._stage.name))
+            if overall(outcome.verdict for outcome in outcomes).stops:
+                bad = {one.node: one.findings[0] for one in outcomes if one.verdict.stops}
+                blamed = [name for name in coming if name in bad] or list(coming)
+                first = next(iter(bad.values()))
+                for name in blamed:
+                    self._useless[name] = f"{stage.name}: {bad.get(name, first).says}"
+                    self._say(f"{name} cannot take over: {self._useless[name]}", name)
+                return None
+        launch = plan.stages[at]
+        assert isinstance(launch.work, Job)
+        return plan, replace(launch, work=replace(launch.work, spares=tuple(rest)))
+
+    def _told(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        last = {outcome.node: outcome for outcome in outcomes}
+        found = []
+        for name in self._stage.nodes:
+            outcome = last.get(name)
+            if name in self._gone:
+                outcome = Outcome.skipped(name, f"it was replaced: {self._gone[name]}")
+            elif name in self._took_over and outcome is not None:
+                outcome = replace(outcome, warnings=(*outcome.warnings, f"it {self._took_over[name]}"))
+            elif name in self._useless:
+                outcome = Outcome.skipped(name, f"a spare that could not take over: {self._useless[name]}")
+            elif outcome is None:
+                outcome = Outcome.skipped(name, UNUSED_SPARE)
+            found.append(outcome)
+        return found

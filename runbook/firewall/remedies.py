@@ -12,11 +12,9 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from runbook.firewall import firewalld, ufw
+from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
 from runbook.firewall.evidence import Evidence
-from runbook.firewall.flow import Leg
-from runbook.firewall.journey import BlockingChain
-from runbook.firewall.machine import TRACKING, Base, FilterRule, PacketEnd
+from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 Ports = tuple[tuple[int, int], ...]
@@ -85,15 +83,15 @@ def _for_base(
     if evidence.ufw is not None and wanted.has_ports and not wanted.reply and all(ufw_decides(end) for end in ends):
         first = any(end.rule is not None and end.rule.chain.startswith(("ufw-user", "ufw6-user")) for end in ends)
         outgoing = wanted.leg == "request-out"
-        return ufw.allow(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
+        return ufw_allow(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
     if evidence.firewalld is not None and wanted.has_ports and firewalld_owns(base) and not wanted.reply:
         policy = _policy(ends)
         if wanted.leg == "request-in":
             first = any(end.rule is not None and end.rule.chain.endswith(("_deny", "_pre")) for end in ends)
             status = evidence.firewalld
-            return firewalld.allow(status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first), ""
+            return firewalld_allow(status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first), ""
         if policy is not None:
-            return firewalld.allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
+            return firewalld_allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
     if base.engine == "nft":
         return _nft(base, ends, wanted), NFT_LASTS
     return _iptables(base, ends, wanted), IPTABLES_LASTS
@@ -101,7 +99,7 @@ def _for_base(
 
 def ufw_decides(end: PacketEnd) -> bool:
     """Is the packet stopped at, or after, the place where ufw keeps its user's rules?"""
-    return any(chain in ufw.USER_CHAINS for chain in end.before)
+    return any(chain in UFW_CHAINS for chain in end.before)
 
 
 def firewalld_owns(base: Base) -> bool:
@@ -175,7 +173,7 @@ def _iptables(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
     if not wanted.has_ports:
         return [f"sudo {base.engine} {table}{where} -p {wanted.protocol} {peers}{state} -j ACCEPT"]
     commands = []
-    for ports in ufw.port_lists(wanted.ports):
+    for ports in port_lists(wanted.ports):
         match = f"-m multiport --{side}s {ports}" if "," in ports else f"--{side} {ports}"
         protocol = wanted.protocol
         commands.append(f"sudo {base.engine} {table}{where} -p {protocol} {peers} {match}{state} -j ACCEPT")

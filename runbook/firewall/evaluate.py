@@ -1,21 +1,205 @@
-"""How the kernel walks a ruleset, for nftables and iptables alike.
+"""How the kernel walks a ruleset, for nftables and iptables alike: three-valued logic, flows and their packets, the
+walk.
 
 Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only the base chain it is said in,
 and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
 rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
 
 A match that cannot be told splits the walk: both ways are followed, and `Walk.ends` holds every place where the packet
-may have ended. Only when all of them agree is anything known.
+may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
+understood is None, and None is never turned into a claim.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runbook.firewall.flow import UNTRACKED, Packet
-from runbook.firewall.truth import Truth, both, either
+# --- True, False, and None for what this program cannot tell; numbers that are only known as a span -----------------
+
+Truth = bool | None
+
+
+def both(a: Truth, b: Truth) -> Truth:
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
+
+
+def either(a: Truth, b: Truth) -> Truth:
+    if a is True or b is True:
+        return True
+    return None if a is None or b is None else False
+
+
+def flip(a: Truth, inverted: bool = True) -> Truth:
+    return a if a is None or not inverted else not a
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """A number known exactly (`low == high`) or only to lie in a closed interval, as a client's ephemeral port does."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def exactly(cls, number: int) -> NumberRange:
+        return cls(number, number)
+
+    @property
+    def exact(self) -> int | None:
+        return self.low if self.low == self.high else None
+
+    def within(self, other: NumberRange) -> Truth:
+        """Is this number in `other`? An interval turned inside out (nft prints such for merged rules) tells nothing."""
+        if other.low > other.high:
+            return None
+        if other.low <= self.low and self.high <= other.high:
+            return True
+        if self.high < other.low or other.high < self.low:
+            return False
+        return None
+
+    def below(self, number: int) -> Truth:
+        if self.high < number:
+            return True
+        return False if self.low >= number else None
+
+
+# --- the traffic a question is about, and the packets of it that a node sees ----------------------------------------
+
+Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
+"""Where a packet is looked at: the source's output, the destination's input, and the way back."""
+
+EPHEMERAL = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
+NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
+FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`source` opens a connection to `destination`:`port`; both are addresses, not names.
+
+    `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
+    routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for
+    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies.
+    `ports` is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
+    """
+
+    source: str
+    destination: str
+    port: int
+    protocol: str = "tcp"
+    in_interface: str | None = None
+    out_interface: str | None = None
+    state: Literal["new", "established"] = "new"
+    packet_length: int | None = None
+    source_ports: tuple[int, int] = EPHEMERAL
+    ports: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"{self.protocol.upper()} {self.ports or self.port}"
+
+    @property
+    def version(self) -> Literal[4, 6]:
+        return ipaddress.ip_address(self.destination).version
+
+    def between(self, source: str, destination: str, port: int) -> Flow:
+        return replace(self, source=source, destination=destination, port=port)
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One packet at one node, as the rules see it. None: not known. An interface `""`: there is none at this hook."""
+
+    version: Literal[4, 6]
+    source: int
+    destination: int
+    protocol: str
+    source_port: NumberRange
+    destination_port: NumberRange
+    flags: int | None  # TCP flags; None for other protocols
+    length: NumberRange
+    state: int | None  # bit of `ct state`
+    reply: bool
+    in_interface: str | None
+    out_interface: str | None
+    arriving: bool  # at the node it is addressed to; False when the node sends it
+    has_route_back: Truth = None  # is there a route to its source through the interface it came in by?
+    mark: int | None = 0
+    ct_mark: int | None = 0
+    uid: int | None = None  # whose socket sends it; None where no socket is at hand
+    gid: int | None = None
+
+    @property
+    def family(self) -> str:
+        return "ip" if self.version == 4 else "ip6"
+
+    @property
+    def tracked(self) -> bool:
+        """Is it known to belong to a connection that the kernel tracks?"""
+        return self.state in (NEW, ESTABLISHED, RELATED)
+
+    def before_tracking(self) -> Packet:
+        """As a chain sees it that runs before connection tracking: `invalid`, unless a rule said notrack."""
+        return self if self.state == UNTRACKED else replace(self, state=INVALID, ct_mark=None)
+
+
+def packet(
+    flow: Flow,
+    leg: Leg,
+    interface: str | None,
+    has_route_back: Truth = None,
+    *,
+    tracked: Truth = True,
+    owner: tuple[int | None, int | None] = (None, None),
+) -> Packet:
+    """The packet of `flow` that a node meets on `leg`, through `interface`.
+
+    `tracked`: False when a rule took the flow out of connection tracking, None when that cannot be told.
+    `owner`: user and group of the job's processes on this node.
+    """
+    reply = leg in ("reply-out", "reply-in")
+    arriving = leg in ("request-in", "reply-in")
+    source, destination = int(ipaddress.ip_address(flow.source)), int(ipaddress.ip_address(flow.destination))
+    client, server = NumberRange(*flow.source_ports), NumberRange.exactly(flow.port)
+    data = flow.state == "established"
+    state = ESTABLISHED if data or reply else NEW
+    sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that
+    return Packet(
+        version=flow.version,
+        source=destination if reply else source,
+        destination=source if reply else destination,
+        protocol=flow.protocol,
+        source_port=server if reply else client,
+        destination_port=client if reply else server,
+        flags=None if flow.protocol != "tcp" else ACK if data else SYN | ACK if reply else SYN,
+        length=_length(flow, data),
+        state=state if tracked else None,
+        reply=reply,
+        in_interface=interface if arriving else "",
+        out_interface="" if arriving else interface,
+        arriving=arriving,
+        has_route_back=has_route_back,
+        uid=owner[0] if sent else None,
+        gid=owner[1] if sent else None,
+    )
+
+
+def _length(flow: Flow, data: bool) -> NumberRange:
+    if flow.packet_length is not None:
+        return NumberRange.exactly(flow.packet_length)
+    headers = 40 if flow.version == 4 else 60
+    return (
+        NumberRange(headers, 65535) if data else NumberRange(headers, headers + 40)
+    )  # a SYN carries at most 40 bytes of options
+
+
+# --- rules, chains and the walk -------------------------------------------------------------------------------------
 
 Engine = Literal["nft", "iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"]
 Action = Literal["accept", "drop", "reject-rst", "reject-icmp", "unknown"]
@@ -65,8 +249,8 @@ Step = Match | RuleVerdict | VerdictMap | StateChange
 
 @dataclass(frozen=True, slots=True)
 class FilterRule:
-    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it takes
-    every so many of the packets that it speaks of, or each with some probability."""
+    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it
+    takes every so many of the packets that it speaks of, or each with some probability."""
 
     chain: str
     index: int
@@ -110,6 +294,17 @@ class PacketEnd:
     before: tuple[str, ...] = ()
     rewritten: bool = False
     new_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingChain:
+    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not
+    others."""
+
+    base: Base
+    ends: tuple[PacketEnd, ...]
+    certain: bool
+    by_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +357,7 @@ class _Walker:
         self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
 
     def result(self) -> Walk:
-        if self._chain(self._base.chain, True, 0) is not False:
+        if self._chain(self._base.chain, sure=True, depth=0) is not False:
             self._ends += [PacketEnd(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
         return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
 
