@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from runbook.causes.catalogue import CONSEQUENCES
-from runbook.diagnose.consequences import root_of
+from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
 from runbook.model.remedy import Remedy, Step
@@ -278,7 +277,7 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
         for other in told
         if other is not block
         and other.verdict.stops
-        and (block.cause in CONSEQUENCES or set(block.nodes) <= set(other.nodes))
+        and (block.cause in of_kind("consequence") or set(block.nodes) <= set(other.nodes))
     ]
     among = [other.cause for other in near]
     root = root_of(block.cause, among)
@@ -413,7 +412,7 @@ def _unreached(verdict: Verdict, cause: str) -> bool:
 
 def _waited(verdict: Verdict, cause: str) -> bool:
     """Nothing is wrong with that node as far as anybody knows: another one stopped the job."""
-    return verdict is Verdict.UNKNOWN and cause in CONSEQUENCES
+    return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

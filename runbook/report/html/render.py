@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 import runbook
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import causes
 from runbook.model.fold import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
@@ -175,7 +175,7 @@ def _templates() -> jinja2.Environment:
     environment.globals.update(
         WORDS={verdict.value: word for verdict, word in WORDS.items()},
         LEVELS=LEVELS,
-        pages=cause_pages(),
+        pages=causes(),
         version=runbook.__version__,
     )
     return environment
