@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.checks.shortened import in_brief
 from runbook.diagnose.judge import Cause, judge
@@ -305,6 +305,6 @@ def meaning(lines: Iterable[str]) -> Cause | None:
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in CONSEQUENCES | VAGUE:
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
         return None
     return found[0]
