@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
+from runbook.load.node_sets import select
 from runbook.load.origins import Origins
-from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
