@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runbook.checks.base import Check
 
 CLASSES: Mapping[str, str] = {
-    "reach": "reach.Reach",
+    "reach": "reach.reach.Reach",
     "ping": "ping.ping.Ping",
     "port": "port.PortCheck",
     "firewall": "firewall.Firewall",

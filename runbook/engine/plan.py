@@ -11,7 +11,7 @@ from typing import cast
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
-from runbook.checks.reach import Reach
+from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.launch.job import Job, make_job, node_facts
 from runbook.launch.ranks import layout, narrow

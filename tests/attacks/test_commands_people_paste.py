@@ -122,9 +122,9 @@ OURS = {
     "checks/network/routing_policy.py": {"family(target)", "' '.join(map(word, words.split()))"},
     "checks/ping/routes.py": {"family(network)", "network", "mine.ip"},
     "checks/ping/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
-    "checks/readiness/gpus/health.py": {"ids"},
-    "checks/readiness/gpus/judge.py": {"words"},
-    "checks/readiness/torch.py": {"node.interpreter_typed"},
+    "checks/reach/gpu_faults.py": {"ids"},
+    "checks/reach/gpus.py": {"words"},
+    "checks/reach/torch.py": {"node.interpreter_typed"},
     "transport/session.py": {"quoted"},
     "transport/ssh_errors.py": {"rename", "jump", "trust", "_quoted(target.entry)"},
 }

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from one_tool import read_tool
 
-from runbook.checks.readiness.gpus.judge import judge_gpus
+from runbook.checks.reach.gpus import judge_gpus
 from runbook.firewall import iptables, nft
 from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
 from runbook.parsers import ib_ports as ibstat

@@ -107,6 +107,7 @@ def test_with_an_unknown_node_alone_it_is_neither_a_pass_nor_a_failure() -> None
     assert drop["left"] == ["node-a", "node-b", "node-d"]
 
 
+@pytest.mark.thorough
 def test_never_below_the_fewest() -> None:
     with Lab(4) as lab:
         closed(lab["node-c"])
