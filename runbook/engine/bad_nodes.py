@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.causes.catalogue import CONSEQUENCES
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
 from runbook.jobs.launch import UNUSED_SPARE
@@ -54,7 +54,7 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
         for outcome in outcomes
         if outcome.verdict is Verdict.UNKNOWN
         for finding in reversed(outcome.findings)
-        if finding.cause not in CONSEQUENCES | OF_OURSELVES
+        if finding.cause not in of_kind("consequence") and finding.cause not in OF_OURSELVES
     }
     if alike([failed.get(outcome.node, ()) for outcome in outcomes]):
         return Suspects(unknown=unknown)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from runbook.causes.catalogue import OF_THE_NODE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
@@ -192,7 +192,7 @@ class RunningAttempt:
             for one in outcomes
             if one.verdict is Verdict.FAIL
             for finding in one.findings[:1]
-            if finding.cause in OF_THE_NODE
+            if finding.cause in of_kind("of the node")
         }
         return lost | broken
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
@@ -281,7 +281,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in VAGUE | CONSEQUENCES:
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
         return None
     return found[0]
 
