@@ -26,11 +26,10 @@ from runbook.engine.slurm import Verdicts, drain, text
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.document import Document, read_document
-from runbook.load.extra import parse_extra, unknown_names
+from runbook.load.extra_vars import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
-from runbook.load.launch import load_launch
 from runbook.load.origins import Origins
-from runbook.load.playbook import load_playbook
+from runbook.load.playbook import load_launch, load_playbook
 from runbook.load.shipped import find_playbook
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
