@@ -10,10 +10,8 @@ from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
 from runbook.launch.job import Job
-from runbook.load.didyoumean import did_you_mean
-from runbook.load.durations import seconds
-from runbook.load.separators import spaced
-from runbook.load.sizes import size_bytes
+from runbook.load.hints import did_you_mean, spaced
+from runbook.load.quantities import seconds, size_bytes
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue, Node
 from runbook.model.verdict import Outcome

@@ -24,11 +24,10 @@ from runbook.engine.runfolder import run_folder
 from runbook.engine.slurm import Verdicts, drain, text
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.document import Document, read_document
-from runbook.load.extra import parse_extra, unknown_names
+from runbook.load.extra_vars import parse_extra, unknown_names
 from runbook.load.inventory import load_inventory_with_origins
-from runbook.load.launch import load_launch
 from runbook.load.origins import Origins
-from runbook.load.playbook import load_playbook
+from runbook.load.playbook import load_launch, load_playbook
 from runbook.load.shipped import find_playbook
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
@@ -40,10 +39,9 @@ from runbook.model.redact import Redactor, long_enough
 from runbook.model.surroundings import lack_behind
 from runbook.model.visible import visible
 from runbook.report.console import Console
-from runbook.report.jsonl import Jsonl
 from runbook.report.junit import Junit
 from runbook.report.output import stderr, stdout
-from runbook.report.result import Result
+from runbook.report.run_json import Jsonl, Result
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ from runbook.checks.shell import Shell
 from runbook.launch.job import make_job, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
-from runbook.load.didyoumean import did_you_mean
-from runbook.load.patterns import select
+from runbook.load.hints import did_you_mean
+from runbook.load.node_sets import select
 from runbook.load.templating import fill, names_used, truth
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node

@@ -20,10 +20,9 @@ from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH
 from runbook.lint.engine import lint
 from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.launch import examine_launch, has_launch
+from runbook.load.inventory import examine_inventory, with_shell
 from runbook.load.origins import Origins
-from runbook.load.shells import with_shell
+from runbook.load.playbook import examine_launch, has_launch
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
