@@ -97,6 +97,7 @@ CAUSES: Mapping[str, str] = {
     "no-route": "the kernel has no route",
     "no-route-or-reject": "errno 113/101: no route, or a firewall that rejects",
     "packet-loss": "ICMP or TCP loses packets",
+    "link-lossy": "a link, or all links of one node in one direction, lose packets that others do not",
     "link-slow": "of many links, this one (with its direction) is the slow one, or all are, and no node",
     "node-slow": "of many nodes, this one sends or receives slowly, whoever the other is",
     "leaf-slow": "of many switches, this one, or the way between two of them, is the slow one",
