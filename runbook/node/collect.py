@@ -22,8 +22,9 @@ import re
 import shlex
 import time
 
-from runbook.node import proc
 from runbook.node.proc import INODE, LOCAL, descriptors, environ, pids, read, stat, tcp
+from runbook.node.proc import arguments as arguments_of
+from runbook.node.proc import owner as owner_of
 from runbook.node.tools import denied, drain, find
 from runbook.node.tools import run as run_tool
 
@@ -480,7 +481,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
     uids: set[int] = set()
     hidden = 0
     for pid in sorted(pids()):
-        its, uid = stat(pid), proc.owner(pid)
+        its, uid = stat(pid), owner_of(pid)
         if its is None or uid is None:
             continue
         uids.add(uid)
@@ -499,7 +500,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
         except OSError:
             hidden += 1
         if why:
-            words = (word if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in proc.arguments(pid))
+            words = (word if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in arguments_of(pid))
             shown = " ".join(words) or "(kernel)"
             lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:

@@ -31,10 +31,10 @@ import signal
 import threading
 import time
 
-from runbook.node import proc
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
 from runbook.node.owned import document, is_ours, listed, opened, ours, safe, write
-from runbook.node.proc import owner
+from runbook.node.proc import born, environ, owner, pids, stat
+from runbook.node.proc import kill as send
 from runbook.node.steps import USUAL, number, step_in
 from runbook.node.tools import find, run
 
@@ -128,7 +128,7 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     found, damaged = journals(folder, alive)
     chosen = [facts for facts in found if order.get("only") is None or facts["name"] in order["only"]]
     for facts in chosen:
-        proc.kill([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
+        send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
     if order.get("only") is None:
         end(damaged, signal.SIGTERM)
     return {"kept": chosen}
@@ -141,8 +141,8 @@ def kill(order: dict[str, Any]) -> KeptAnswer:
         alive = living()
         chosen, damaged = journals(folder, alive)
         for facts in chosen:
-            proc.kill([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
-            proc.kill(left_of(facts, alive), signal.SIGKILL)
+            send([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
+            send(left_of(facts, alive), signal.SIGKILL)
         end(damaged, signal.SIGKILL)
         lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
         if not lives or time.monotonic() > deadline:
@@ -395,13 +395,13 @@ def key(facts: Facts) -> tuple[str, str, str]:
 def living() -> Living:
     """Living processes of all jobs: the kept ones, what they started, and what left their session."""
     found: Living = {}
-    for pid in proc.pids():
+    for pid in pids():
         try:
-            words = proc.environ(pid)
+            words = environ(pid)
         except OSError:
             continue  # another user's, or gone
         tags = dict(word.partition(b"=")[::2] for word in words if word.startswith(b"RUNBOOK_"))
-        if b"RUNBOOK_KEPT" not in tags or proc.born(pid) is None:
+        if b"RUNBOOK_KEPT" not in tags or born(pid) is None:
             continue
         job, attempt, kept = (
             tags.get(b"RUNBOOK_" + word, b"").decode("utf-8", "replace") for word in (b"JOB", b"ATTEMPT", b"KEPT")
@@ -418,7 +418,7 @@ def left_of(facts: Facts, alive: Living) -> set[int]:
 
 def same(pid: int | None, its_born: int | None) -> bool:
     """Whether the process of this number lives, is the one that was born then, and is ours."""
-    return pid is not None and its_born is not None and proc.born(pid) == its_born and owner(pid) == os.getuid()
+    return pid is not None and its_born is not None and born(pid) == its_born and owner(pid) == os.getuid()
 
 
 def gpu_memory() -> dict[int, int]:
@@ -435,22 +435,22 @@ def gpu_memory() -> dict[int, int]:
     return found
 
 
-def use(pids: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
+def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
     """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not told)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    seen = [found for found in map(proc.stat, pids) if found]
+    seen = [found for found in map(stat, those) if found]
     return {
         "cpu_s": sum(one.ticks for one in seen) / hertz,
         "rss": sum(one.pages for one in seen) * page,
         "processes": len(seen),
-        "gpu_bytes": sum(gpus.get(pid, 0) for pid in pids) if gpus else None,
+        "gpu_bytes": sum(gpus.get(pid, 0) for pid in those) if gpus else None,
     }
 
 
 def end(damaged: list[Facts], number: int) -> None:
     """Signal what lives that no journal tells of."""
     for one in damaged:
-        proc.kill(one["pids"], number)
+        send(one["pids"], number)
 
 
 # Files.

@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 
-from runbook.node import message
+from runbook.node.message import say as say_it
 from runbook.node.owned import document, listed, ours, safe, write
 from runbook.node.proc import born, kill, tagged
 
@@ -77,7 +77,7 @@ class Journal:
 
 def say(told: dict[str, Any]) -> None:
     try:
-        message.say(told)
+        say_it(told)
     except OSError:
         pass  # whoever started us is gone: the journal says it all
 

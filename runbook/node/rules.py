@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 
-from runbook.node import tools
 from runbook.node.message import say
 from runbook.node.proc import read
 from runbook.node.tools import Beginning, denied, find
+from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
         record.update(status="denied", stderr="not root, and there is no sudo here")
         return record
     out = Beginning(LARGEST)
-    said = tools.run([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
+    said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
     record["stderr"] = said["err"][:4000]
     record["seconds"] = round(time.monotonic() - started, 3)
     if said["code"] is None:

@@ -6,7 +6,6 @@ itself is a single file. What is sent has the lines of its source, without what 
 
 from __future__ import annotations
 
-import ast
 import functools
 import json
 import re
@@ -19,6 +18,8 @@ CARRIED = "tools"
 """The supervisor needs no tool of the node; what is called in it does."""
 
 _IMPORTED = re.compile(rf"^from {re.escape(ROOM)}\.(\w+) import", re.MULTILINE)
+
+QUOTES = '"""'
 
 _CARRYING = """\
 import sys, types
@@ -67,24 +68,17 @@ def _needs(name: str) -> tuple[str, ...]:
 @functools.cache
 def _short(name: str) -> str:
     """The source without comments, docstrings and what only a type checker reads: a fifth less to send. Every line keeps its number."""
-    text = source(name).decode()
-    unread: set[int] = set()
-    texts: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.update(_lines(node))
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            unread.update(_lines(node))
-        body = getattr(node, "body", None)
-        for one in body if isinstance(body, list) and len(body) > 1 else ():
-            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
-                unread.update(_lines(one))
-    shown = (
-        "" if at in unread or (at not in texts and line.lstrip().startswith("#")) else line
-        for at, line in enumerate(text.split("\n"), 1)
-    )
-    return "\n".join(shown)
-
-
-def _lines(node: ast.expr | ast.stmt) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    lines = []
+    typing = inside = document = False
+    for line in source(name).decode().split("\n"):
+        begins, quotes = line.lstrip()[:3], line.count(QUOTES)
+        if not inside:
+            typing = line == "if TYPE_CHECKING:" or (typing and line[:1] in ("", " "))
+            document = begins == QUOTES
+        indent = line[: len(line) - len(line.lstrip())]
+        if typing or (not inside and begins.startswith("#")) or (inside and document):
+            lines.append("")
+        else:
+            lines.append(f'{indent}""' if document else line)  # a body may have nothing else in it
+        inside = inside != (quotes % 2 == 1)
+    return "\n".join(lines)
