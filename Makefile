@@ -14,13 +14,14 @@ KUBERNETES ?= $(VENV)/kubernetes
 # Tests start this program many hundreds of times: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all test-gpu test-kubernetes check docs pictures test-packages bench clean help
+.PHONY: demo serve test test-all test-scale test-gpu test-kubernetes check docs pictures test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
 	@echo "make serve   the page of a server with two agents on this machine; Ctrl-C ends it"
 	@echo "make test    style, types, import contract and the test suite (with the lab, as root on Linux)"
 	@echo "make test-all  the same with every fault, every example and every attack"
+	@echo "make test-scale  200 healthy labs of 2 to 64 hosts on a busy machine, and the statistics of \`links\` in full; takes hours"
 	@echo "make test-gpu  what only a GPU can show, with the torch of TORCH_PYTHON (default: $(TORCH_PYTHON))"
 	@echo "make test-kubernetes  pods of a real cluster, built from Debian's sources (as root on Debian 12; takes long, once)"
 	@echo "make check   style, types, import contract and documentation only"
@@ -39,6 +40,10 @@ test: $(VENV)/.dev test-packages check
 
 test-all: $(VENV)/.dev test-packages check
 	$(PYTEST) --thorough
+
+# One after the other: each of these wants the whole machine.
+test-scale: $(VENV)/.dev test-packages
+	$(BIN)/python -m pytest --scale --quiet -s
 
 # Needs no root, and no network where that Python has pytest and what runbook imports; nothing of the other tests.
 test-gpu:

@@ -20,11 +20,18 @@ LONGEST_NAME = 1000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="every fault, every example: what `make test-all` tries")
+    parser.addoption(
+        "--scale", action="store_true", help="many hosts and many trials alone: what `make test-scale` tries"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile(profiles.THOROUGH if config.getoption("thorough") else profiles.QUICK)
+    settings.load_profile(profiles.THOROUGH if is_thorough(config) else profiles.QUICK)
     heed_signals()
+
+
+def is_thorough(config: pytest.Config) -> bool:
+    return bool(config.getoption("thorough") or config.getoption("scale"))
 
 
 def heed_signals() -> None:
@@ -35,13 +42,19 @@ def heed_signals() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--thorough`, leave out what is marked so."""
-    if config.getoption("thorough"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    """Each suite leaves out what another one is there for."""
+
+    def wanted(item: pytest.Item) -> bool:
+        if config.getoption("scale"):
+            return item.get_closest_marker("scale") is not None
+        return not (
+            item.get_closest_marker("scale") or (item.get_closest_marker("thorough") and not is_thorough(config))
+        )
+
+    left_out = [item for item in items if not wanted(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if wanted(item)]
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -54,8 +67,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.fixture(scope="session")
 def thorough(request: pytest.FixtureRequest) -> bool:
-    """Whether this is `make test-all`."""
-    return bool(request.config.getoption("thorough"))
+    """Whether every example is wanted: `make test-all` or `make test-scale`."""
+    return is_thorough(request.config)
 
 
 LEFTOVERS = pytest.StashKey[Leftovers]()

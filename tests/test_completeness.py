@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 import runbook
-from runbook.causes.catalogue import CAUSES, CONSEQUENCES
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import KINDS, causes
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.shell import Shell
@@ -26,7 +25,7 @@ from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.catalogue import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.jobs.launch import Launch
-from runbook.lint.catalogue import rules
+from runbook.lint.findings import rule_pages, rules
 from runbook.load.accepts import accepts
 from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory
@@ -56,7 +55,8 @@ def module_of(check: type[Check]) -> str:
 
 def test_every_module_of_checks_is_registered() -> None:
     modules = {file.stem for file in (PACKAGE / "checks").glob("*.py")} - NOT_CHECKS
-    assert modules == {module_of(check) for check in CHECKS.values()} == set(CHECKS)
+    pages = {file.stem for file in (PACKAGE / "checks").rglob("*.md")}
+    assert modules <= pages == {module_of(check) for check in CHECKS.values()} == set(CHECKS)
 
 
 def test_every_check_is_in_the_table_under_its_own_id() -> None:
@@ -76,7 +76,7 @@ def test_every_check_has_tests(name: str) -> None:
     file = TESTS / "checks" / f"test_{name}.py"
     functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
     assert sum(node.name.startswith("test_") for node in functions) >= 5
-    assert re.search(rf"runbook\.checks\.({name}|readiness)\b", file.read_text())
+    assert re.search(rf"runbook\.checks\.{name}\b", file.read_text())
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -114,10 +114,10 @@ def causes_on(page: str) -> list[str]:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: str) -> None:
-    causes = causes_on(page_of(name))
-    assert causes
-    assert set(causes) <= CAUSES.keys()
-    assert len(set(causes)) == len(causes)
+    listed = causes_on(page_of(name))
+    assert listed
+    assert set(listed) <= causes().keys()
+    assert len(set(listed)) == len(listed)
 
 
 def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None:
@@ -131,32 +131,30 @@ def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None
     listed = dict(re.findall(r"^- `(\w+)` \(default (\w+)\):", keys, re.MULTILINE))
     defaults = {name: re.search(r"Default: (\w+)\.$", key["description"]) for name, key in launch.items()}
     assert listed == {name: found[1] for name, found in defaults.items() if found}
-    assert set(causes_on(page)) <= CAUSES.keys()
+    assert set(causes_on(page)) <= causes().keys()
 
 
 # Causes.
 
 
-def test_every_cause_has_a_page_and_no_page_is_without_a_cause() -> None:
-    assert cause_pages().keys() == CAUSES.keys()
-
-
-def test_every_page_of_a_cause_has_its_parts_in_lines_of_bearable_width() -> None:
-    for page in cause_pages().values():
+def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is() -> None:
+    for page in causes().values():
         for part in (page.symptom, page.why, page.confirm, page.remedy):
             assert 10 < len(part) <= 240
             assert part.endswith((".", "`", "?"))
+        assert set(page.kinds) <= KINDS.keys()
+        assert set(page.follows) <= causes().keys()
+        assert set(page.told) <= {*CHECKS, "launch"}
 
 
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
-    assert {rule.cause for rule in RULES} <= CAUSES.keys()
+    assert {rule.cause for rule in RULES} <= causes().keys()
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
     derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
-        assert set(rule.follows) <= CAUSES.keys()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,19 +209,22 @@ def test_the_search_finds_them() -> None:
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
-    assert [use for use in all_uses() if use.cause not in CAUSES] == []
+    assert [use for use in all_uses() if use.cause not in causes()] == []
 
 
 def causes_in(file: Path) -> set[str]:
     """Every text in a source that is a cause of the catalogue, however it comes into a finding."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return texts & CAUSES.keys()
+    return texts & causes().keys()
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_cause_of_a_check_is_on_its_page(name: str) -> None:
-    assert causes_in(PACKAGE / "checks" / f"{name}.py") - set(causes_on(page_of(name))) == set()
+    module = Path(str(sys.modules[CHECKS[name].__module__].__file__))
+    folder = module.parent.name == name
+    found = set().union(*map(causes_in, module.parent.glob("*.py") if folder else [module]))
+    assert found - set(causes_on(page_of(name))) == set()
 
 
 def test_what_the_ranks_may_say_is_on_the_pages_of_the_checks_that_start_them() -> None:
@@ -238,10 +239,6 @@ def test_what_logging_in_may_give_is_on_the_page_of_reach() -> None:
     assert shared - set(causes_on(page_of("reach"))) == set()
 
 
-def test_consequences_are_causes() -> None:
-    assert CAUSES.keys() >= CONSEQUENCES
-
-
 @pytest.mark.parametrize("name", [*CHECKS, "launch"])
 def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(name) == 0
@@ -249,10 +246,10 @@ def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_explain_knows_every_cause_and_where_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    for cause, what in CAUSES.items():
+    for cause, page in causes().items():
         assert explain(cause) == 0
         said = capsys.readouterr().out
-        assert said.startswith(f"{cause}: {what}\n")
+        assert said.startswith(f"{cause}: {page.summary}\n")
         assert "symptom: " in said
         assert "remedy:  " in said
     assert "checked by ping: `mtu-blackhole`: " in where_found("mtu-blackhole")
@@ -370,11 +367,10 @@ def test_every_problem_about_a_file_has_a_section_and_every_section_a_problem() 
 
 
 def test_pages_of_rules_are_easy_to_read() -> None:
-    for page in (PACKAGE / "lint" / "pages").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        assert re.match(r"# \S.*\n\n\S", text), page.name
-        assert text.count("```") % 2 == 0, page.name
-        assert max(map(len, text.splitlines())) <= 120, page.name
+    for name, text in rule_pages().items():
+        assert re.match(r"# \S.*\n\n\S", text), name
+        assert text.count("```") % 2 == 0, name
+        assert max(map(len, text.splitlines())) <= 120, name
     for rule in rules().values():
         assert re.fullmatch(r"[a-z]+\.[a-z0-9-]+", rule.id)
         assert rule.summary.endswith("."), rule.id

@@ -1,17 +1,21 @@
-"""One check a file, its help page beside it. This table is all there is to registering one."""
+"""A check is one file, or one folder where it is more than that, with its page (.md) beside it. This table registers it.
+
+Beside the checks: `base` and `context` (what a check is, and what it is given), and what several of them stand on:
+`network` (dials between nodes), `ranks` (the processes of the job), `bandwidth` (how fast, and who is slow).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
+from importlib import import_module, resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runbook.checks.base import Check
 
 CLASSES: Mapping[str, str] = {
-    "reach": "reach.Reach",
-    "ping": "ping.Ping",
+    "reach": "reach.reach.Reach",
+    "ping": "ping.ping.Ping",
     "port": "port.PortCheck",
     "firewall": "firewall.Firewall",
     "ibstat": "ibstat.Ibstat",
@@ -27,7 +31,7 @@ class _Checks(Mapping[str, "type[Check]"]):
     playbooks have few."""
 
     def __getitem__(self, id: str) -> type[Check]:
-        module, name = CLASSES[id].split(".")
+        module, _, name = CLASSES[id].rpartition(".")
         found: type[Check] = getattr(import_module(f"{__name__}.{module}"), name)
         return found
 
@@ -42,3 +46,9 @@ class _Checks(Mapping[str, "type[Check]"]):
 
 
 CHECKS: Mapping[str, type[Check]] = _Checks()
+
+
+def page(id: str) -> str:
+    """The help page of a check, which `explain` prints."""
+    module = CLASSES[id].rpartition(".")[0]
+    return resources.files(__name__).joinpath(f"{module.replace('.', '/')}.md").read_text(encoding="utf-8")

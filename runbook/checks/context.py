@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runbook.checks.node_limits import limit_met
-from runbook.launch.environment import socket_interface
+from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable

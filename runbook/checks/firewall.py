@@ -9,13 +9,11 @@ from typing import ClassVar
 
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.busy import too_busy
-from runbook.checks.network.common import listed
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.network.failed_dials import Trouble
-from runbook.checks.network.mesh import Mesh, Want
-from runbook.checks.network.pairs import Pairs, around, chosen, groupings
+from runbook.checks.network.mesh import Mesh, Want, too_busy
+from runbook.checks.network.pairs import Pairs, around, chosen, groupings, listed
 from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.inventory import Node

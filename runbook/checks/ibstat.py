@@ -11,7 +11,7 @@ from runbook.checks.context import Context
 from runbook.checks.infiniband.compare import uneven
 from runbook.checks.infiniband.ports import longer_names, matches, named, rate, select
 from runbook.checks.infiniband.roce import gid_findings
-from runbook.launch.environment import hca_expression, network_environment
+from runbook.launch.ranks import hca_expression, network_environment
 from runbook.load.didyoumean import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node

@@ -17,13 +17,11 @@ from runbook.cli.inventory import only_one_here
 from runbook.cli.new_file import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import inventory_source
-from runbook.collect.archive import archive_files, packed, write_archive
+from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.entries import UNFIT, Absent
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.nodes import WINDOWS, NodeAnswer
-from runbook.collect.readme import counts
-from runbook.collect.rundir import RunFolder, latest_run, read_run
-from runbook.collect.sources import load
+from runbook.collect.sources import RunFolder, latest_run, load, read_run
 from runbook.load.document import Document
 from runbook.load.env import Environment
 from runbook.load.origins import Origins

@@ -18,7 +18,7 @@ from runbook.cli.run import detached, files_of
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import EXIT_CODES, causes
 from runbook.engine.runfolder import ENDING, folder_of_run
-from runbook.jobs.follower import Follower, Launched
+from runbook.jobs.follow import Follower, Launched
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (

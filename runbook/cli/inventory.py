@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runbook.cli.source import inventory_source
 from runbook.lint.files import leads_out
-from runbook.lint.source import secrets_in
+from runbook.lint.redaction import secrets_in
 from runbook.load.env import Environment
 from runbook.load.extra import parse_extra
 from runbook.load.inventory import load_inventory_with_origins

@@ -15,10 +15,9 @@ from runbook.cli.inventory import load
 from runbook.engine.runfolder import run_folder
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
-from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.known import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
-from runbook.jobs.secrets import JobSecrets, job_secrets
-from runbook.jobs.stop import clean, living, stop
+from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.load.patterns import select

@@ -42,10 +42,10 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         return dispatch(parsed)
     except FilesWrong as wrong:
-        from runbook.lint.source import Shown
+        from runbook.lint.redaction import RedactedProblems
         from runbook.load.explain import render_all
 
-        shown = Shown(wrong.problems)
+        shown = RedactedProblems(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")
         return 2
     except Unreachable as failure:

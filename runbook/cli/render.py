@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.rendered import ENDINGS, FileChange, Writer, abandoned, changes
-from runbook.engine.scripts import NodeFiles, node_files
+from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
 from runbook.load.extra import parse_extra
 from runbook.load.shells import with_shell
 from runbook.model.commands import word

@@ -19,10 +19,10 @@ from typing import TextIO
 
 from runbook.checks import CHECKS
 from runbook.cli.source import inventory_source
-from runbook.engine.drain import Verdicts, drain, text
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
+from runbook.engine.slurm import Verdicts, drain, text
 from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.document import Document, read_document

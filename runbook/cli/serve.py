@@ -16,8 +16,8 @@ from runbook.model.visible import visible
 from runbook.report.output import complain, stderr, stdout
 
 if TYPE_CHECKING:
-    from runbook.serve.configure import ServeOptions
     from runbook.serve.people import People
+    from runbook.serve.settings import ServeOptions
     from runbook.serve.store import Store
 
 EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
@@ -27,7 +27,8 @@ EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
 def serve(arguments: argparse.Namespace) -> int:
     """Run the server until SIGINT or SIGTERM, or do what the word behind `serve` says."""
     try:
-        from runbook.serve import configure, listen
+        from runbook.serve.server import raise_open_files
+        from runbook.serve.settings import make_data_folder, read_options
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
@@ -38,13 +39,13 @@ def serve(arguments: argparse.Namespace) -> int:
                 )
             ]
         ) from None
-    asked = configure.wanted(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
-    data = configure.prepared(asked.data)
+    asked = read_options(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
+    data = make_data_folder(asked.data)
     if arguments.action == "user":
         return user(arguments, data)
     if arguments.action == "enrol":
         return enrol(arguments, data)
-    listen.raise_open_files()
+    raise_open_files()
     with only_one(data), logged():
         return run(asked)
 
@@ -59,9 +60,8 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
 
 
 def run(asked: ServeOptions) -> int:
-    from runbook.serve.app import create_app
-    from runbook.serve.configure import settled
-    from runbook.serve.listen import listening, server_of
+    from runbook.serve.server import create_app, listening, server_of
+    from runbook.serve.settings import settings_from
 
     try:
         listener = listening(asked.host, asked.port)
@@ -70,7 +70,7 @@ def run(asked: ServeOptions) -> int:
         raise FilesWrong([Problem("serve.listen", message, None, "name another --listen ADDR:PORT")]) from None
     with contextlib.closing(listener):
         with people_of(asked.data) as (_, people):
-            settings = settled(asked, listener.getsockname()[1], people=bool(people.all()))
+            settings = settings_from(asked, listener.getsockname()[1], people=bool(people.all()))
             first = None
             if asked.loopback:
                 first = f"{settings.url}/login/{people.link(the_one_who_starts(people))}"
@@ -99,8 +99,8 @@ def the_one_who_starts(people: People) -> str:
 
 @contextlib.contextmanager
 def people_of(data: Path) -> Iterator[tuple[Store, People]]:
-    from runbook.serve.app import DATABASE
     from runbook.serve.people import People
+    from runbook.serve.server import DATABASE
     from runbook.serve.store import Store
 
     with contextlib.closing(Store(data / DATABASE)) as store:
@@ -109,8 +109,7 @@ def people_of(data: Path) -> Iterator[tuple[Store, People]]:
 
 def user(arguments: argparse.Namespace, data: Path) -> int:
     """`serve user add | list | remove | link`: also while the server runs."""
-    from runbook.serve.audit import Audit
-    from runbook.serve.people import role_named
+    from runbook.serve.people import Audit, role_named
 
     with people_of(data) as (store, people):
         if arguments.deed == "list":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runbook.lint.variables.table import Variable
+from runbook.lint.variables import Variable
 
 _KINDS = {
     "integer": "a whole number",

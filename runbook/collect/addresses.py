@@ -11,8 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from runbook.collect.secrets import Place
-from runbook.collect.vocabulary import is_common
+from runbook.collect.people import Place, is_common
 from runbook.load.address import is_loopback
 from runbook.load.ranges import expand
 

@@ -1,9 +1,15 @@
-"""What an archive is made of: files with where they are from, and what could not be had, with why."""
+"""What an archive is made of: files with where they are from, what could not be had and why, and how they may be
+called.
+
+Names of nodes' answers and of logs come from elsewhere: whoever unpacks an archive must get files below one folder, and
+nothing else. Every name passes `refused` before it is written, whatever was checked before.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,7 +95,8 @@ def _ways(path: Path) -> Iterator[Path]:
 
 
 def decoded(data: bytes) -> str:
-    """Text whatever the bytes: UTF-16 as PowerShell writes it, else UTF-8, with a mark for every byte that is neither."""
+    """Text whatever the bytes: UTF-16 as PowerShell writes it, else UTF-8, with a mark for every byte that is
+    neither."""
     for mark, name in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
         if data.startswith(mark):
             return data.decode(name, "replace").replace("\0", "")
@@ -103,3 +110,49 @@ def _is_packed(head: bytes) -> bool:
     return head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x7fELF")) or (
         start.count(b"\0") * 3 > len(start) and start.count(b"\0") * 8 > 5 * len(start)
     )
+
+
+LONGEST_NAME = 200
+LONGEST_PATH = 700
+DEEPEST = 12
+_PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
+"""No separator, no drive or stream of Windows, no control character, nothing hidden and nothing that reads as an
+option."""
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+
+
+def refused(path: str) -> str | None:
+    """Why no member may have this path; None for one that is relative, stays below its folder and is told on any
+    system."""
+    parts = path.split("/")
+    if (
+        len(path) > LONGEST_PATH
+        or len(parts) > DEEPEST
+        or any(len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts)
+    ):
+        return "its name is too long"
+    if not all(_PART.fullmatch(part) and part.isprintable() for part in parts):
+        return "its name is none that a file of an archive may have"
+    if any(_DEVICES.fullmatch(part) for part in parts):
+        return "its name is that of a device on Windows"
+    return None
+
+
+class Taken:
+    """Which paths are in use, where upper and lower case may be one and a file cannot be a folder as well."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def take(self, path: str) -> str:
+        """The path, or with a number behind the part of it where another file would be written over."""
+        free = ""
+        *folders, _ = parts = path.split("/")
+        for depth, part in enumerate(parts):
+            wanted, number = f"{free}/{part}".removeprefix("/"), 2
+            free = wanted
+            while free.casefold() in self._files or (depth == len(folders) and free.casefold() in self._folders):
+                free, number = f"{wanted}-{number}", number + 1
+            (self._folders if depth < len(folders) else self._files).add(free.casefold())
+        return free

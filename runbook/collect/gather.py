@@ -8,13 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from runbook.collect.controller import controller_entries, controller_name, controller_person
-from runbook.collect.entries import Absent, ArchiveFile
-from runbook.collect.members import refused
+from runbook.collect.entries import Absent, ArchiveFile, refused
 from runbook.collect.nodes import NodeAnswer, ask_nodes
-from runbook.collect.rundir import RunFolder, run_entries
 from runbook.collect.scrub import GONE, Scrubber
-from runbook.collect.sources import plan_of, script_entries, source_entries
+from runbook.collect.sources import (
+    RunFolder,
+    controller_entries,
+    controller_name,
+    controller_person,
+    plan_of,
+    run_entries,
+    script_entries,
+    source_entries,
+)
 from runbook.load.env import Environment
 from runbook.load.origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
@@ -157,7 +163,8 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     for entry in entries:
         try:
             gathered.entries.append(_entry(entry, scrubber))
-        except Exception as error:  # noqa: BLE001  what cannot be looked through must not be sent, and keeps nothing else back
+        # What cannot be looked through must not be sent, and keeps nothing else back.
+        except Exception as error:  # noqa: BLE001
             why = f"it could not be looked through: {type(error).__name__}"
             gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
     gathered.absent = [
@@ -201,7 +208,8 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
 
 
 def _place(path: str, scrubber: Scrubber) -> str:
-    """The same path with names taken out where others gave them: a node's folder, and a run's logs. The rest is ours."""
+    """The same path with names taken out where others gave them: a node's folder, and a run's logs. The rest is
+    ours."""
     first, *parts = path.split("/")
     theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))
     return "/".join(

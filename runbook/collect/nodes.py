@@ -106,7 +106,8 @@ class NodeAnswer:
 def ask_nodes(
     inventory: Inventory, nodes: Sequence[Node], *, forks: int, run_began: float | None = None
 ) -> list[NodeAnswer]:
-    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C lets go of every node on the way out."""
+    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C lets go of
+    every node on the way out."""
     found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
     # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
     asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
@@ -187,7 +188,8 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
 
 
 def take(found: NodeAnswer, said: Collected) -> None:
-    """What a node answered, into what is known of it. A part that cannot have a file of its own is left out, and told."""
+    """What a node answered, into what is known of it. A part that cannot have a file of its own is left out, and
+    told."""
     found.seconds = said["seconds"]
     found.people = [(login, home, full) for login, home, full in said["users"]]
     found.hostnames = said["hostnames"][:MOST_HOSTNAMES]

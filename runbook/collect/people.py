@@ -1,13 +1,73 @@
-"""User names, home folders and e-mail addresses, and the names they get: `user1`, `/home/user1`, `mail1@example.org`."""
+"""User names, home folders and e-mail addresses, and the names they get: `user1`, `/home/user1`, `mail1@example.org`.
+
+Words of the trade stand in our own pages, programs and schemas: such a name is a word first, and perhaps somebody's
+login.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 from itertools import islice
 
-from runbook.collect.secrets import Place
-from runbook.collect.vocabulary import is_word
+# --- words of the trade ---------------------------------------------------------------------------------------------
+
+Place = tuple[int, int]
+"""Where something stands in a text: its first character, and the one behind its last."""
+
+_WORDS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
+_ENDINGS = (".md", ".py", ".j2", ".txt")
+ORDINARY = frozenset(
+    re.findall(
+        r"\S+",
+        """data dataset datasets model models home homes scratch tmp temp common team lib src app apps opt build builds
+    trainer checkpoint checkpoints project projects share public guest work workspace software libs torch node
+    nodes test tests admin user users gpu gpus local shared default logs jobs batch web mail ftp store media
+    video audio photo game games""",
+    )
+)
+
+_DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
+
+
+def is_word(name: str) -> bool:
+    """Whether a name in small letters stands in every other text, also with a number behind it, as in `gpu7` or
+    `worker3`."""
+    return name.rstrip("0123456789") in words() or name in words()
+
+
+def is_common(name: str) -> bool:
+    """The same of a host's name, where a number tells hosts apart, but for those of devices: `gn7` is nothing else,
+    `gpu7` is."""
+    return name in words() if name.isalpha() else _DEVICE.fullmatch(name) is not None
+
+
+@cache
+def words() -> frozenset[str]:
+    """In small letters. About fifty milliseconds, once."""
+    found = set(ORDINARY)
+    for text in _texts(resources.files("runbook")):
+        found.update(*(pattern.findall(text.lower()) for pattern in _WORDS))
+    return frozenset(found)
+
+
+def _texts(folder: Traversable) -> Iterator[str]:
+    for one in folder.iterdir():
+        if one.is_dir() and one.name == "collect":
+            continue  # its examples are of people
+        if one.is_dir():
+            yield from _texts(one)
+        elif one.name.endswith(_ENDINGS):
+            yield one.read_text(encoding="utf-8")
+
+
+# --- people ---------------------------------------------------------------------------------------------------------
 
 GENERIC = frozenset(
     re.findall(
@@ -39,8 +99,14 @@ _LOGINS = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         # Fields: `user=gpu`, `"username": "gpu"`, `Owner: gpu`, `LOGNAME=gpu`, `user:gpu:rwx`, and options.
-        rf"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}",
-        rf"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?|\bsu(?: -l?| --login)?)[ =]+{_NAME}",
+        (
+            r"(?i:user|login|owner|logname|account|acct)(?i:_?name|_?id"
+            rf"|s)?[\"']{{0,2}}[ \t]{{0,2}}[=:][ \t]{{0,2}}[\"'(]{{0,2}}{_NAME}"
+        ),
+        (
+            r"(?:--user|--login|--owner|\bsudo(?: -[A-Za-z]+)? -u|\bssh -l|\bchown(?: -R)?"
+            rf"|\bsu(?: -l?| --login)?)[ =]+{_NAME}"
+        ),
         # Sentences of sshd, sudo, PAM and cron.
         rf"(?i:for|by|of|as|sorry,|invalid|unknown) user [`'\"]?{_NAME}",
         rf"(?i:logged in as|login as|owned by)(?: user)?:? [`'\"]?{_NAME}",
@@ -60,7 +126,10 @@ _LOGINS = tuple(
         # Places: `~gpu`, folders that are called by their owners, and `gpu@node-a`.
         rf"(?<![\w~./-])~{_NAME}(?=[/\s\"':,;)]|$)",
         rf"[/\\](?:homes?|Users|users?|mail|crontabs|media)[/\\]+{_NAME}",
-        rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target|slice|scope|timer|mount)\b)",
+        (
+            rf"(?<![\w.+@/-]){_NAME}@(?=(?:[A-Za-z\[]|\d+\.\d+\.\d+\.\d+))(?![\w.\\-]+\.(?:service|socket|target"
+            r"|slice|scope|timer|mount)\b)"
+        ),
     )
 )
 """Where a login stands as one. Each is a few steps at any place, however long the line is."""
@@ -80,8 +149,8 @@ _FIELDS = frozenset(
 class PeopleNames:
     """Learns names, then finds them. The same name always gets the same number.
 
-    A name that is also a word of the trade (`gpu`, `data`, `driver`) is found only where a login stands: in a home's path,
-    a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
+    A name that is also a word of the trade (`gpu`, `data`, `driver`) is found only where a login stands: in a home's
+    path, a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
     """
 
     def __init__(self) -> None:

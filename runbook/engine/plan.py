@@ -11,11 +11,11 @@ from typing import cast
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
-from runbook.checks.reach import Reach
+from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.launch.job import Job, make_job, node_facts
-from runbook.launch.naming import script_names
 from runbook.launch.ranks import layout, narrow
+from runbook.launch.script import script_names
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.patterns import select
 from runbook.load.templating import fill, names_used, truth

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import runbook
-from runbook.causes.catalogue import CONSEQUENCES
+from runbook.causes.catalogue import in_order, of_kind
 from runbook.checks.context import Context, Run
-from runbook.diagnose.consequences import in_order
-from runbook.engine.drop import NotDroppedError, Suspects, another_master, rest_of, runs_again, suspects
+from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.spares import Spares
-from runbook.jobs.job_over import told_by_their_job
-from runbook.launch.described import described
+from runbook.engine.slurm import told_by_their_job
 from runbook.launch.job import Job
+from runbook.launch.ranks import described
 from runbook.model.commands import word
 from runbook.model.events import (
     Emit,
@@ -191,7 +189,7 @@ def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
     unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
     found = list(dict.fromkeys([*failed, *unknown]))
-    return tuple(in_order([cause for cause in found if cause not in CONSEQUENCES] or found))
+    return tuple(in_order([cause for cause in found if cause not in of_kind("consequence")] or found))
 
 
 def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:

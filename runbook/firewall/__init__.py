@@ -4,11 +4,10 @@
 `Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its ends.
 """
 
-from runbook.firewall.arp import ArpStop, arp_stop
 from runbook.firewall.blocked import Blocked, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.evaluate import Flow
 from runbook.firewall.evidence import Evidence
-from runbook.firewall.explain import Explanation, explain
-from runbook.firewall.flow import Flow
+from runbook.firewall.explain import ArpStop, Explanation, arp_stop, explain
 
 __all__ = [
     "ArpStop",

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import Explanation, explain, merge
-from runbook.firewall.flow import EPHEMERAL, Flow, Leg
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
 
@@ -63,6 +63,42 @@ class Blocked:
         return Finding(self.cause, self.says, self.remedy, self.evidence, tuple(peers))
 
 
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Both nodes, and all that the inventory needs between them."""
+
+    source: Evidence | None
+    destination: Evidence | None
+    source_name: str
+    destination_name: str
+    ports: tuple[tuple[int, int], ...] = ()
+    sources: tuple[str, ...] = ()
+    destinations: tuple[str, ...] = ()
+
+    def legs(self, flow: Flow) -> list[tuple[str, Explanation]]:
+        """The four legs in order, each with the node that it is judged on; nothing of a node whose rules are not
+        here."""
+        found: list[tuple[str, Explanation]] = []
+        tracked: dict[str, bool | None] = {}
+        plan: list[tuple[str, Evidence | None, Leg, tuple[str, ...]]] = [
+            (self.source_name, self.source, "request-out", self.destinations),
+            (self.destination_name, self.destination, "request-in", self.sources),
+            (self.destination_name, self.destination, "reply-out", self.sources),
+            (self.source_name, self.source, "reply-in", self.destinations),
+        ]
+        for name, evidence, leg, peers in plan:
+            if evidence is None:
+                continue
+            known = tracked.get(name, True)
+            one = explain(evidence, flow, leg, ports=self.ports, peers=peers, tracked=known)
+            tracked[name] = one.tracked
+            found.append((name, one))
+            if one.new_source:  # it still comes over the same wire
+                wire = flow.in_interface or (self.destination.interface_to(flow.source) if self.destination else None)
+                flow = replace(flow, source=one.new_source, in_interface=wire)
+        return found
+
+
 def explain_blocked(
     seen: Seen,
     flow: Flow,
@@ -83,47 +119,33 @@ def explain_blocked(
     `ports`, `sources` and `destinations` are all that the inventory needs, so that one command opens it all. None:
     there is nothing to explain, because it was refused, nothing listened, and no rule refuses it.
     """
-    ports, sources, destinations = tuple(ports), tuple(sources), tuple(destinations)
+    ends = _Ends(
+        source,
+        destination,
+        source_name,
+        destination_name,
+        ports=tuple(ports),
+        sources=tuple(sources),
+        destinations=tuple(destinations),
+    )
     if source is not None and flow.source_ports == EPHEMERAL:
         flow = replace(flow, source_ports=source.client_ports)
-    legs = _legs(flow, source, destination, source_name, destination_name, ports, sources, destinations)
+    legs = ends.legs(flow)
     given = flow.source
     flow = replace(flow, source=next((e.new_source for _, e in legs if e.new_source), given))
-    cause = "firewall-drop" if seen in SILENT else "firewall-reject"
-    certain = [(name, e) for name, e in legs if e.blocks]
+    case = _Case("firewall-drop" if seen in SILENT else "firewall-reject", seen, flow, given, ends, legs)
     first = next(((name, e) for name, e in legs if e.blocks or e.elsewhere is not False), None)
     if first is not None and first[1].elsewhere is not False:
-        return _elsewhere(cause, flow, *first, legs)
-    translated = (
-        f"; {flow.source} is what {source_name}'s own NAT rule makes of {given}" if given != flow.source else ""
-    )
-    if certain:
-        return _with_note(_culprit(cause, seen, flow, certain, legs), destination_name, translated)
+        return case.elsewhere(*first)
+    if certain := [(name, e) for name, e in legs if e.blocks]:
+        return case.culprit(certain)
     if seen == "refused" and not listener_was_up:
         return None
-    possible = [(name, e) for name, e in legs if e.candidates]
-    if possible:
-        return _with_note(_perhaps(cause, seen, flow, possible, legs), destination_name, translated)
-    blind = {name: e.could_not_look for name, e in reversed(legs) if e.could_not_look}
-    for name, evidence in ((source_name, source), (destination_name, destination)):
-        if evidence is None:
-            blind[name] = no_evidence
-    if blind:
-        return _not_seen(cause, seen, flow, blind, legs, destination_name)
-    if foreign := _foreign_source(cause, seen, flow, source, legs):
-        return foreign
-    if beside := _beside(flow, source, destination, source_name, destination_name):
-        node, what, how = beside
-        return Blocked(
-            cause,
-            node,
-            f"{_flow(flow)} was {seen}, and no rule of either node does it; {node} has {what}",
-            f"see on {node} whether its counters grow: {how}",
-            tuple(_allowing(legs)),
-            False,
-            explanations=tuple(legs),
-        )
-    return _between(cause, seen, flow, legs, source_name, destination_name, ports)
+    if possible := [(name, e) for name, e in legs if e.candidates]:
+        return case.perhaps(possible)
+    if blind := case.blind(no_evidence):
+        return case.not_seen(blind)
+    return case.foreign_source() or case.beside() or case.between()
 
 
 SMALL = 120
@@ -138,7 +160,8 @@ def also_small(
     source_name: str,
     destination_name: str,
 ) -> bool:
-    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the matter."""
+    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the
+    matter."""
     flow = replace(flow, packet_length=SMALL)
     small = explain_blocked("lost", flow, source, destination, source_name, destination_name)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
@@ -146,79 +169,6 @@ def also_small(
 
 def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
     return {(name, e.where, e.rule) for name, e in blocked.explanations if e.blocks or e.candidates}
-
-
-def _with_note(found: Blocked, destination_name: str, translated: str) -> Blocked:
-    """An accusation of the destination says why it names an address that nobody wrote into the inventory."""
-    return replace(found, says=found.says + translated) if found.node == destination_name else found
-
-
-def _foreign_source(
-    cause: str, seen: Seen, flow: Flow, source: Evidence | None, legs: list[tuple[str, Explanation]]
-) -> Blocked | None:
-    """A NAT rule makes the packets come from an address that the source does not have: who would bring the answers?"""
-    node, by = next(((name, e) for name, e in legs if e.new_source), ("", None))
-    if by is None or source is None or not source.addresses or by.new_source in source.addresses:
-        return None
-    remedies = ((node, by.allow),) if by.allow else ()
-    return Blocked(
-        cause,
-        node,
-        f"{_flow(flow)} was {seen}, and no rule of either node does it; most likely the answers are led elsewhere, since "
-        f"{by.new_source} is none of {node}'s addresses, and its own NAT rule sends from there: {by.where} `{by.rule}`",
-        command_line(remedies, node),
-        tuple(dict.fromkeys([f"{node}: {by.where}: {by.rule}", *by.caveats, *_allowing(legs)])),
-        False,
-        remedies=remedies,
-        rule=f"{by.where} {by.rule}",
-        explanations=tuple(legs),
-    )
-
-
-def _beside(
-    flow: Flow, source: Evidence | None, destination: Evidence | None, source_name: str, destination_name: str
-) -> tuple[str, str, str] | None:
-    """The first thing on the way, beside the packet filters, that may drop: its node, what it is, how to mend it."""
-    ways = [
-        (source_name, source, flow.destination, False),
-        (destination_name, destination, flow.source, True),
-        (destination_name, destination, flow.source, False),
-        (source_name, source, flow.destination, True),
-    ]
-    for name, evidence, peer, arriving in ways:
-        if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
-            return name, *found[0]
-    return None
-
-
-def _legs(
-    flow: Flow,
-    source: Evidence | None,
-    destination: Evidence | None,
-    source_name: str,
-    destination_name: str,
-    ports: tuple[tuple[int, int], ...],
-    sources: tuple[str, ...],
-    destinations: tuple[str, ...],
-) -> list[tuple[str, Explanation]]:
-    found: list[tuple[str, Explanation]] = []
-    tracked: dict[str, bool | None] = {}
-    plan: list[tuple[str, Evidence | None, Leg, tuple[str, ...]]] = [
-        (source_name, source, "request-out", destinations),
-        (destination_name, destination, "request-in", sources),
-        (destination_name, destination, "reply-out", sources),
-        (source_name, source, "reply-in", destinations),
-    ]
-    for name, evidence, leg, peers in plan:
-        if evidence is not None:
-            known = tracked.get(name, True)
-            one = explain(evidence, flow, leg, ports=ports, peers=peers, tracked=known)
-            tracked[name] = one.tracked
-            found.append((name, one))
-            if one.new_source:  # it still comes over the same wire
-                wire = flow.in_interface or (destination.interface_to(flow.source) if destination else None)
-                flow = replace(flow, source=one.new_source, in_interface=wire)
-    return found
 
 
 def sent_elsewhere(
@@ -234,141 +184,214 @@ def sent_elsewhere(
 ) -> Blocked | None:
     """The NAT rule of either end that leads new connections of this flow to something else, which may answer them."""
     flow = replace(flow, state="new")
-    legs = _legs(
-        flow, source, destination, source_name, destination_name, tuple(ports), tuple(sources), tuple(destinations)
-    )
-    name, found = next(((name, e) for name, e in legs if e.elsewhere), ("", None))
-    return None if found is None else _elsewhere("firewall-reject", flow, name, found, legs)
-
-
-def _elsewhere(cause: str, flow: Flow, node: str, by: Explanation, legs: list[tuple[str, Explanation]]) -> Blocked:
-    """A NAT rule gives the packet another destination: the port that was meant never hears of it."""
-    what = f"its own outgoing {_flow(flow)}" if by.leg == "request-out" else _flow(flow)
-    may = "sends" if by.elsewhere else "may send"
-    remedies = ((node, by.allow),) if by.allow else ()
-    return Blocked(
-        cause,
-        node,
-        f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`",
-        command_line(remedies, node),
-        tuple(dict.fromkeys([f"{node}: {by.where}: {by.rule}", *by.caveats, *_allowing(legs)])),
-        bool(by.elsewhere),
-        False,
-        remedies,
-        f"{by.where} {by.rule}",
-        tuple(legs),
-    )
-
-
-def _culprit(
-    cause: str, seen: Seen, flow: Flow, certain: list[tuple[str, Explanation]], legs: list[tuple[str, Explanation]]
-) -> Blocked:
-    node, first = certain[0]
-    cause = {"drop": "firewall-drop", "unknown": cause}.get(first.action, "firewall-reject")
-    if len(first.candidates) > 1:
-        rules = "could be one of " + "; ".join(first.candidates)
-    else:
-        rules = f"{first.where} `{first.rule}`"
-    evidence = [f"{node}: {first.where}: {first.rule}", *first.caveats]
-    if not _fits(seen, first):
-        evidence.append(f"the connection was {seen}, while that rule's action is {first.action}")
-    evidence += [f"{name} blocks it too: {e.where}: {e.rule}" for name, e in certain[1:]]
-    evidence += [f"{name} may block it too: {rule}" for name, e in legs if e.blocks is None for rule in e.candidates]
-    evidence += _allowing(legs)
-    remedies = tuple(dict.fromkeys((name, e.allow) for name, e in certain if e.allow))
-    return Blocked(
-        cause,
-        node,
-        f"{_sentence(node, flow, first)}: {rules}",
-        command_line(remedies, node),
-        tuple(dict.fromkeys(evidence)),
-        True,
-        False,
-        remedies,
-        f"{first.where} {first.rule}",
-        tuple(legs),
-    )
-
-
-def _perhaps(
-    cause: str, seen: Seen, flow: Flow, possible: list[tuple[str, Explanation]], legs: list[tuple[str, Explanation]]
-) -> Blocked:
-    node = possible[0][0]
-    rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
-    if len(rules) == 1 and possible[0][1].by_chance:
-        says = f"{node} {_verb(possible[0][1])} some of the packets of {_flow(flow)}, by count or by chance: {possible[0][1].candidates[0]}"
-    elif len(rules) == 1:
-        says = f"{node} {_verb(possible[0][1])} {_flow(flow)}, most likely by a rule whose match cannot be told from here: {possible[0][1].candidates[0]}"
-    else:
-        says = f"{_flow(flow)} was {seen}, and the rules alone do not tell by which one: could be one of {'; '.join(rules)}"
-    remedies = tuple(dict.fromkeys((name, e.allow) for name, e in possible if e.allow))
-    return Blocked(
-        cause,
-        node,
-        says,
-        command_line(remedies, node) or f"look on {node} with `sudo nft monitor trace`",
-        tuple(dict.fromkeys([*(c for _, e in possible for c in e.caveats), *_allowing(legs)])),
-        False,
-        False,
-        remedies,
-        rules[0] if len(rules) == 1 else "",
-        tuple(legs),
-    )
-
-
-def _not_seen(
-    cause: str,
-    seen: Seen,
-    flow: Flow,
-    blind: dict[str, str],
-    legs: list[tuple[str, Explanation]],
-    destination_name: str,
-) -> Blocked:
-    node = destination_name if destination_name in blind else next(iter(blind))
-    alike = len(set(blind.values())) == 1
-    reasons = (
-        f"on {' and '.join(blind)}: {blind[node]}" if alike else "; ".join(f"on {n}: {why}" for n, why in blind.items())
-    )
-    permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
-    file = "/etc/sudoers.d/zz-runbook"
-    grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
-    return Blocked(
-        cause,
-        node,
-        f"{_flow(flow)} was {seen}, and nobody may look for the rule that does it {reasons}",
-        f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by hand: "
-        f"`sudo nft -a list ruleset; sudo iptables-save`, for what stops {flow.protocol} port {flow.port}",
-        tuple(_allowing(legs)),
-        False,
-        explanations=tuple(legs),
-    )
-
-
-def _between(
-    cause: str,
-    seen: Seen,
-    flow: Flow,
-    legs: list[tuple[str, Explanation]],
-    source_name: str,
-    destination_name: str,
-    ports: tuple[tuple[int, int], ...],
-) -> Blocked:
-    wanted = ", ".join(
-        str(low) if low == high else f"{low}-{high}" for low, high in merge(((flow.port, flow.port), *ports))
-    )
-    return Blocked(
-        cause,
+    ends = _Ends(
+        source,
+        destination,
+        source_name,
         destination_name,
-        f"{_flow(flow)} was {seen}, though the rules of {source_name} and of {destination_name} allow it: "
-        "something between the nodes blocks it (security group, switch ACL, the firewall of a hypervisor or router)",
-        f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what lies between; "
-        f"`sudo tcpdump -ni any {word(f'{flow.protocol} port {flow.port} and host {flow.source}')}` on {destination_name} shows "
-        "whether it arrives",
-        tuple(dict.fromkeys([*_allowing(legs), *(c for _, e in legs for c in e.caveats)])),
-        True,
-        True,
-        explanations=tuple(legs),
+        ports=tuple(ports),
+        sources=tuple(sources),
+        destinations=tuple(destinations),
     )
+    legs = ends.legs(flow)
+    led = next(((name, e) for name, e in legs if e.elsewhere), None)
+    return None if led is None else _Case("firewall-reject", "refused", flow, flow.source, ends, legs).elsewhere(*led)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A failed connection with its legs judged; each method is one way to explain it. The source of `flow` is the
+    address that the destination sees, `given` the one of the inventory."""
+
+    cause: str
+    seen: Seen
+    flow: Flow
+    given: str
+    ends: _Ends
+    legs: list[tuple[str, Explanation]]
+
+    def elsewhere(self, node: str, by: Explanation) -> Blocked:
+        """A NAT rule gives the packet another destination: the port that was meant never hears of it."""
+        what = f"its own outgoing {_flow(self.flow)}" if by.leg == "request-out" else _flow(self.flow)
+        may = "sends" if by.elsewhere else "may send"
+        return self._blocked(
+            node,
+            f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`",
+            remedies=((node, by.allow),) if by.allow else (),
+            evidence=[f"{node}: {by.where}: {by.rule}", *by.caveats, *self._allowing()],
+            decided=bool(by.elsewhere),
+            rule=f"{by.where} {by.rule}",
+        )
+
+    def culprit(self, certain: list[tuple[str, Explanation]]) -> Blocked:
+        node, first = certain[0]
+        cause = {"drop": "firewall-drop", "unknown": self.cause}.get(first.action, "firewall-reject")
+        if len(first.candidates) > 1:
+            rules = "could be one of " + "; ".join(first.candidates)
+        else:
+            rules = f"{first.where} `{first.rule}`"
+        evidence = [f"{node}: {first.where}: {first.rule}", *first.caveats]
+        if not _fits(self.seen, first):
+            evidence.append(f"the connection was {self.seen}, while that rule's action is {first.action}")
+        evidence += [f"{name} blocks it too: {e.where}: {e.rule}" for name, e in certain[1:]]
+        evidence += [
+            f"{name} may block it too: {rule}" for name, e in self.legs if e.blocks is None for rule in e.candidates
+        ]
+        found = self._blocked(
+            node,
+            f"{_sentence(node, self.flow, first)}: {rules}{self._translated(node)}",
+            remedies=tuple(dict.fromkeys((name, e.allow) for name, e in certain if e.allow)),
+            evidence=[*evidence, *self._allowing()],
+            decided=True,
+            rule=f"{first.where} {first.rule}",
+        )
+        return replace(found, cause=cause)
+
+    def perhaps(self, possible: list[tuple[str, Explanation]]) -> Blocked:
+        node, first = possible[0]
+        rules = list(dict.fromkeys(f"{name}: {rule}" for name, e in possible for rule in e.candidates))
+        what = _flow(self.flow)
+        if len(rules) == 1 and first.by_chance:
+            says = f"{node} {_verb(first)} some of the packets of {what}, by count or by chance: {first.candidates[0]}"
+        elif len(rules) == 1:
+            says = (
+                f"{node} {_verb(first)} {what}, most likely by a rule whose match cannot be told from here: "
+                f"{first.candidates[0]}"
+            )
+        else:
+            says = (
+                f"{what} was {self.seen}, and the rules alone do not tell by which one: could be one of "
+                f"{'; '.join(rules)}"
+            )
+        return self._blocked(
+            node,
+            says + self._translated(node),
+            remedy=f"look on {node} with `sudo nft monitor trace`",
+            remedies=tuple(dict.fromkeys((name, e.allow) for name, e in possible if e.allow)),
+            evidence=[*(c for _, e in possible for c in e.caveats), *self._allowing()],
+            rule=rules[0] if len(rules) == 1 else "",
+        )
+
+    def blind(self, no_evidence: str) -> dict[str, str]:
+        """The nodes whose rules nobody could read, and why."""
+        ends = self.ends
+        found = {name: e.could_not_look for name, e in reversed(self.legs) if e.could_not_look}
+        for name, evidence in ((ends.source_name, ends.source), (ends.destination_name, ends.destination)):
+            if evidence is None:
+                found[name] = no_evidence
+        return found
+
+    def not_seen(self, blind: dict[str, str]) -> Blocked:
+        node = self.ends.destination_name if self.ends.destination_name in blind else next(iter(blind))
+        if len(set(blind.values())) == 1:
+            reasons = f"on {' and '.join(blind)}: {blind[node]}"
+        else:
+            reasons = "; ".join(f"on {name}: {why}" for name, why in blind.items())
+        permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
+        file = "/etc/sudoers.d/zz-runbook"
+        grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
+        return self._blocked(
+            node,
+            f"{_flow(self.flow)} was {self.seen}, and nobody may look for the rule that does it {reasons}",
+            remedy=f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by "
+            f"hand: `sudo nft -a list ruleset; sudo iptables-save`, for what stops {self.flow.protocol} port "
+            f"{self.flow.port}",
+            evidence=self._allowing(),
+        )
+
+    def foreign_source(self) -> Blocked | None:
+        """A NAT rule makes the packets come from an address that the source does not have: who would bring the
+        answers?"""
+        source = self.ends.source
+        node, by = next(((name, e) for name, e in self.legs if e.new_source), ("", None))
+        if by is None or source is None or not source.addresses or by.new_source in source.addresses:
+            return None
+        return self._blocked(
+            node,
+            f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; most likely the answers are led "
+            f"elsewhere, since {by.new_source} is none of {node}'s addresses, and its own NAT rule sends from there: "
+            f"{by.where} `{by.rule}`",
+            remedies=((node, by.allow),) if by.allow else (),
+            evidence=[f"{node}: {by.where}: {by.rule}", *by.caveats, *self._allowing()],
+            rule=f"{by.where} {by.rule}",
+        )
+
+    def beside(self) -> Blocked | None:
+        """The first thing on the way, beside the packet filters, that may drop."""
+        ends = self.ends
+        ways = [
+            (ends.source_name, ends.source, self.flow.destination, False),
+            (ends.destination_name, ends.destination, self.flow.source, True),
+            (ends.destination_name, ends.destination, self.flow.source, False),
+            (ends.source_name, ends.source, self.flow.destination, True),
+        ]
+        for node, evidence, peer, arriving in ways:
+            if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
+                what, how = found[0]
+                return self._blocked(
+                    node,
+                    f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; {node} has {what}",
+                    remedy=f"see on {node} whether its counters grow: {how}",
+                    evidence=self._allowing(),
+                )
+        return None
+
+    def between(self) -> Blocked:
+        flow, node = self.flow, self.ends.destination_name
+        wanted = ", ".join(
+            str(low) if low == high else f"{low}-{high}"
+            for low, high in merge(((flow.port, flow.port), *self.ends.ports))
+        )
+        found = self._blocked(
+            node,
+            f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "
+            "something between the nodes blocks it (security group, switch ACL, "
+            "the firewall of a hypervisor or router)",
+            remedy=f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what "
+            "lies between; "
+            f"`sudo tcpdump -ni any {word(f'{flow.protocol} port {flow.port} and host {flow.source}')}` "
+            f"on {node} shows whether it arrives",
+            evidence=[*self._allowing(), *(c for _, e in self.legs for c in e.caveats)],
+            decided=True,
+        )
+        return replace(found, between=True)
+
+    def _blocked(
+        self,
+        node: str,
+        says: str,
+        *,
+        remedies: tuple[tuple[str, str], ...] = (),
+        remedy: str = "",
+        evidence: list[str],
+        decided: bool = False,
+        rule: str = "",
+    ) -> Blocked:
+        return Blocked(
+            cause=self.cause,
+            node=node,
+            says=says,
+            remedy=command_line(remedies, node) or remedy,
+            evidence=tuple(dict.fromkeys(evidence)),
+            decided=decided,
+            remedies=remedies,
+            rule=rule,
+            explanations=tuple(self.legs),
+        )
+
+    def _translated(self, node: str) -> str:
+        """An accusation of the destination says why it names an address that nobody wrote into the inventory."""
+        if self.flow.source == self.given or node != self.ends.destination_name:
+            return ""
+        return f"; {self.flow.source} is what {self.ends.source_name}'s own NAT rule makes of {self.given}"
+
+    def _allowing(self) -> list[str]:
+        lines = []
+        for name, one in self.legs:
+            if one.blocks is False:
+                by = f": {one.where}: {one.rule}" if one.rule else f": {one.where}"
+                lines.append(f"{name} {LEGS[one.leg]}{by}")
+        return lines
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -405,15 +428,6 @@ def _fits(seen: Seen, explanation: Explanation) -> bool:
     if explanation.action == "unknown" or (seen == "dropped" and explanation.action == "reject-icmp"):
         return True  # of many ICMP errors the kernel sends only some
     return (seen in SILENT) == (explanation.action == "drop")
-
-
-def _allowing(legs: list[tuple[str, Explanation]]) -> list[str]:
-    lines = []
-    for name, one in legs:
-        if one.blocks is False:
-            by = f": {one.where}: {one.rule}" if one.rule else f": {one.where}"
-            lines.append(f"{name} {LEGS[one.leg]}{by}")
-    return lines
 
 
 def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> str:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.firewall import firewalld, ipset, iptables, nft, ufw
-from runbook.firewall.flow import EPHEMERAL
-from runbook.firewall.machine import Base, Engine
-from runbook.firewall.truth import Truth
+from runbook.firewall import iptables, nft
+from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
+from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.commands import word
 
 MARKER = "\x1erunbook "
@@ -198,7 +197,7 @@ class Evidence:
         found: list[Base] = []
         for name, reading in self._saves(version):
             if reading.read:
-                sets = ipset.parse(self.tool("ipset").stdout)
+                sets = iptables.parse_sets(self.tool("ipset").stdout)
                 found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
         return found
 
@@ -229,23 +228,23 @@ class Evidence:
     # --- front ends -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def ufw(self) -> ufw.UfwStatus | None:
+    def ufw(self) -> UfwStatus | None:
         """ufw's own view when it is active; an empty one when only its chains tell that it is."""
         reading = self.tool("ufw")
-        status = ufw.parse_status(reading.stdout) if reading.read else None
+        status = parse_ufw(reading.stdout) if reading.read else None
         if status is not None:
             return status if status.active else None
-        chains = any(name in base.chains for base in self.bases(4) for name in ufw.USER_CHAINS)
-        return ufw.UfwStatus(True) if chains and reading.status != "missing" else None
+        chains = any(name in base.chains for base in self.bases(4) for name in UFW_CHAINS)
+        return UfwStatus(active=True) if chains and reading.status != "missing" else None
 
     @cached_property
-    def firewalld(self) -> firewalld.FirewalldStatus | None:
+    def firewalld(self) -> FirewalldStatus | None:
         """firewalld's zones when it runs."""
-        if not firewalld.runs(self.tool("firewalld-state").stdout):
+        if not firewalld_runs(self.tool("firewalld-state").stdout):
             return None
         zones = self.tool("firewalld-zones")
         default = self.tool("firewalld-default")
-        return firewalld.parse_zones(zones.stdout if zones.read else "", default=default.stdout if default.read else "")
+        return parse_zones(zones.stdout if zones.read else "", default=default.stdout if default.read else "")
 
     # --- the network around ---------------------------------------------------------------------------------------
 
@@ -261,15 +260,16 @@ class Evidence:
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
-        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from; None
-        where it knows a way, or was not asked."""
+        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from;
+        None where it knows a way, or was not asked."""
         asked = self.tool(f"route {peer}")
         if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
             return None
         return {"error": asked.why_not, **self.ways_to(peer)}
 
     def ways_to(self, peer: str) -> Mapping[str, Any]:
-        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote any."""
+        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote
+        any."""
         return {
             "routes": _listed(self.tool(f"routes {peer}")),
             "rules": _listed(self.tool(f"policy {peer}")),

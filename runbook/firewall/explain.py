@@ -1,4 +1,10 @@
-"""Does this node's own packet filter block this flow, by which rule, and what opens it?"""
+"""Does this node's own packet filter block this flow, by which rule, and what opens it? And who stops its ARP?
+
+Facts (nf_tables, netfilter.org's packet flow): what arrives meets ingress, prerouting and input; what the node sends
+meets output, postrouting and egress. NAT chains see only the first packet of a connection. A NAT rule that changes the
+destination sends the packet elsewhere, and nothing is claimed about what follows; one that changes the source makes the
+other end see another sender.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,148 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from runbook.firewall import ufw
+from runbook.firewall.evaluate import (
+    NEW,
+    UNTRACKED,
+    Action,
+    Base,
+    BlockingChain,
+    FilterRule,
+    Flow,
+    Leg,
+    NumberRange,
+    Packet,
+    PacketEnd,
+    Truth,
+    Walk,
+    packet,
+    walk,
+)
 from runbook.firewall.evidence import Evidence
-from runbook.firewall.flow import Flow, Leg
-from runbook.firewall.journey import BlockingChain, Journey, travel
-from runbook.firewall.machine import Action, Base, FilterRule, PacketEnd
-from runbook.firewall.remedy import Opening, Ports, firewalld_owns, remedy, ufw_decides
-from runbook.firewall.truth import Truth
+from runbook.firewall.front_ends import blocking_line
+from runbook.firewall.remedies import Opening, Ports, firewalld_owns, remedy, ufw_decides
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
+
+ARRIVING = ("ingress", "prerouting", "input")
+LEAVING = ("output", "postrouting", "egress")
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    interface: str | None
+    stops: tuple[BlockingChain, ...]
+    last: Walk | None  # the last base chain with rules that was passed, for "this rule accepts it"
+    elsewhere: BlockingChain | None = None  # a NAT rule gives the packet another destination
+    tracked: Truth = True
+    new_source: str = ""  # a NAT rule gives the packet this source address
+    translator: BlockingChain | None = None  # that rule
+
+    @property
+    def blocked(self) -> Truth:
+        if any(stop.certain for stop in self.stops):
+            return True
+        return None if self.stops or self.elsewhere else False
+
+
+def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
+    """Walk every base chain that the flow's packet meets on this node, also those behind a blocking one.
+
+    `tracked`: what is known about connection tracking of the request, when this is the way back.
+    """
+    arriving = leg in ("request-in", "reply-in")
+    peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
+    given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
+    interface = given or evidence.interface_to(peer)
+    now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
+    stops: list[BlockingChain] = []
+    last: Walk | None = None
+    new_source, translator = "", None
+    for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
+        if base.for_device and base.devices and interface is not None and interface not in base.devices:
+            continue
+        result = walk(base, now)
+        now = result.after
+        if result.blocks is not False:
+            sure = result.blocks is True and not (base.for_device and interface not in base.devices)
+            stops.append(BlockingChain(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))
+        elif base.chains.get(base.chain):
+            last = result
+        rewritten = tuple(end for end in result.ends if end.rewritten)
+        if rewritten and base.hook in ("prerouting", "output"):
+            elsewhere = BlockingChain(base, rewritten, len(rewritten) == len(result.ends))
+            return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
+        if rewritten and len(result.ends) == 1:
+            new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, certain=True)
+    return Journey(
+        interface,
+        tuple(stops),
+        last,
+        tracked=_tracked(now.state),
+        new_source=new_source,
+        translator=translator,
+    )
+
+
+def _tracked(state: int | None) -> Truth:
+    return None if state is None else state != UNTRACKED
+
+
+def _on_the_way(bases: list[Base], hooks: tuple[str, ...], new: bool) -> list[Base]:
+    mine = [base for base in bases if base.hook in hooks and (new or base.kind != "nat")]
+    return sorted(mine, key=lambda base: hooks.index(base.hook))  # stable: priorities stay in order
+
+
+NO_PORT = NumberRange(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ArpStop:
+    """`says`: the rule and where it is; `certain`: whether it surely matches."""
+
+    says: str
+    remedy: str
+    certain: bool
+
+
+def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> ArpStop | None:
+    """The rule that stops ARP between `address` of this node and `peer`, both IPv4: a certain one before one that
+    may."""
+    found: list[ArpStop] = []
+    for base in evidence.arp_bases:
+        arriving = base.hook == "input"
+        near, far = (int(ipaddress.ip_address(text)) for text in (address, peer))
+        passing = Packet(
+            version=4,
+            source=far if arriving else near,
+            destination=near if arriving else far,
+            protocol="arp",
+            source_port=NO_PORT,
+            destination_port=NO_PORT,
+            flags=None,
+            length=NumberRange.exactly(28),
+            state=None,
+            reply=False,
+            in_interface=interface if arriving else "",
+            out_interface="" if arriving else interface,
+            arriving=arriving,
+        )
+        result = walk(base, passing)
+        if result.blocks is False or not result.culprits:
+            continue
+        rule = result.culprits[0].rule
+        chain = rule.chain if rule else base.chain
+        place = f"arp {base.table} {chain}"
+        match = f"arp {'saddr' if arriving else 'daddr'} ip {peer} accept"
+        if rule is None:
+            says = f"nft chain {place} `policy {base.policy}`"
+            where = nft_words("add", "rule", "arp", base.table, chain)
+        else:
+            says = f"nft rule {place} handle {rule.handle} `{rule.text}`"
+            where = nft_words("insert", "rule", "arp", base.table, chain, "position", rule.handle)
+        remedy = f"sudo nft {where} {match}" if where else NFT_BY_HAND
+        found.append(ArpStop(says, remedy, result.blocks is True))
+    return max(found, key=lambda stop: stop.certain, default=None)
+
 
 MOST_SAMPLES = 1500  # walks spent on finding where one command has to stand
 
@@ -65,38 +205,46 @@ def explain(
     flow's own are always in it.
     """
     journey = travel(evidence, flow, leg, tracked=tracked)
-    blind = evidence.blind(flow.version)
-    could_not_look = "; ".join(blind) or None
-    caveats = list(evidence.asides)
+    could_not_look = "; ".join(evidence.blind(flow.version)) or None
     wanted = _wanted(flow, leg, tuple(ports), tuple(peers))
     if journey.elsewhere is not None and not any(stop.certain for stop in journey.stops):
-        return _sent_elsewhere(evidence, journey, journey.elsewhere, wanted, could_not_look, caveats)
+        return _sent_elsewhere(evidence, journey, journey.elsewhere, wanted, could_not_look)
     if not journey.stops:
-        allowed = _nothing_blocks(journey, could_not_look, tuple(caveats), leg)
+        allowed = _nothing_blocks(journey, could_not_look, evidence.asides, leg)
         if journey.translator is None:
             return allowed
         where, rule = _place_of(journey.translator.base, journey.translator.ends[0])
         fix = remedy(evidence, [journey.translator], wanted, journey.interface)
         return replace(allowed, where=where, rule=rule, allow=fix.text)
 
-    fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
+    return _blocked(evidence, flow, journey, wanted, could_not_look)
+
+
+def _blocked(
+    evidence: Evidence, flow: Flow, journey: Journey, wanted: Opening, could_not_look: str | None
+) -> Explanation:
+    """Of a journey with stops: the first that is certain; where none is, all of them as candidates."""
+    leg = wanted.leg
     sure = [stop for stop in journey.stops if stop.certain]
-    primary = sure[0] if sure else journey.stops[0]
-    before = journey.stops[: journey.stops.index(primary) + 1] if sure else journey.stops
+    before = journey.stops[: journey.stops.index(sure[0]) + 1] if sure else journey.stops
     suspects = [(stop.base, end) for stop in before for end in stop.ends]
     texts = tuple(dict.fromkeys(_in_words(evidence, flow, leg, base, end) for base, end in suspects))
     actions = {end.action for _, end in suspects}
     base, end = suspects[-1 if sure else 0]
     tool, where, rule = _name(evidence, flow, leg, base, end)
     also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
+    caveats = [*evidence.asides]
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
     by_chance = not sure and any(stop.by_chance for stop in journey.stops)
     if not sure and not by_chance:
         caveats.append("these rules match only sometimes, or on what cannot be told from here: it could be one of them")
-    allow, beside = fix.text, fix.caveats
     if by_chance and all(end.rule and end.rule.by_chance for _, end in suspects):
         allow = " && ".join(dict.fromkeys(_removal(base, end.rule) for base, end in suspects if end.rule))
-        beside = (COMES_BACK,)
+        caveats.append(COMES_BACK)
+    else:
+        fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
+        allow = fix.text
+        caveats += fix.caveats
     return Explanation(
         blocks=True if sure else None,
         action=actions.pop() if len(actions) == 1 else "unknown",
@@ -107,7 +255,7 @@ def explain(
         hook=base.hook,
         could_not_look=could_not_look,
         candidates=texts if len(texts) > 1 or not sure else (),
-        caveats=(*caveats, *beside),
+        caveats=tuple(caveats),
         leg=leg,
         tracked=journey.tracked,
         by_chance=by_chance,
@@ -118,8 +266,8 @@ COMES_BACK = "take the rule out of the file that it comes from as well, or the n
 
 
 def _removal(base: Base, rule: FilterRule) -> str:
-    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception for
-    the job would leave it to strike the logins and everything else."""
+    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception
+    for the job would leave it to strike the logins and everything else."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND
@@ -133,7 +281,6 @@ def _sent_elsewhere(
     by: BlockingChain,
     wanted: Opening,
     could_not_look: str | None,
-    caveats: list[str],
 ) -> Explanation:
     where, rule = _place_of(by.base, by.ends[0])
     fix = remedy(evidence, [by], wanted, journey.interface)
@@ -146,7 +293,7 @@ def _sent_elsewhere(
         allow=fix.text,
         hook=by.base.hook,
         could_not_look=could_not_look,
-        caveats=(*caveats, *fix.caveats),
+        caveats=(*evidence.asides, *fix.caveats),
         leg=wanted.leg,
         tracked=journey.tracked,
         elsewhere=True if by.certain else None,
@@ -162,18 +309,17 @@ def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple
         where, rule = _place_of(base, end)
     action: Action = "accept" if blocks is False else "unknown"
     return Explanation(
-        blocks,
-        action,
-        tool,
-        where,
-        rule,
-        "",
-        hook,
-        could_not_look,
-        (),
-        caveats,
-        leg,
-        journey.tracked,
+        blocks=blocks,
+        action=action,
+        tool=tool,
+        where=where,
+        rule=rule,
+        allow="",
+        hook=hook,
+        could_not_look=could_not_look,
+        caveats=caveats,
+        leg=leg,
+        tracked=journey.tracked,
         new_source=journey.new_source,
     )
 
@@ -194,7 +340,7 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
         outgoing = leg in ("request-out", "reply-out")
         peer = flow.destination if leg in ("request-out", "reply-in") else flow.source
         if end.rule is not None and "user" in end.rule.chain:
-            line = ufw.blocking_line(status, peer, flow.port, outgoing=outgoing)
+            line = blocking_line(status, peer, flow.port, outgoing=outgoing)
             return "ufw", f"ufw rule in {where}", str(line) if line else rule
         default = status.outgoing if outgoing else status.incoming
         direction = "outgoing" if outgoing else "incoming"

@@ -13,17 +13,18 @@ import json
 import re
 from typing import get_args
 
-from runbook.firewall.flow import Packet
-from runbook.firewall.machine import (
+from runbook.firewall.evaluate import (
     NOTRACK,
     Action,
     Base,
     FilterRule,
     Kind,
     Match,
+    Packet,
     RuleVerdict,
     StateChange,
     Step,
+    Truth,
     VerdictMap,
 )
 from runbook.firewall.nft_match import (
@@ -35,7 +36,6 @@ from runbook.firewall.nft_match import (
     operands,
     set_elements,
 )
-from runbook.firewall.truth import Truth
 
 Table = tuple[str, str]  # family, name
 PASSED_OVER = frozenset(
@@ -136,17 +136,17 @@ class _Ruleset:
             devices = body.get("dev") or self._devices.get((body["family"], body["table"], body["name"]), ())
             found.append(
                 Base(
-                    "nft",
-                    body["family"],
-                    body["table"],
-                    body["name"],
-                    body["hook"],
-                    _priority(body.get("prio", 0)),
-                    policy,
-                    chains,
-                    body.get("type", "filter"),
-                    (devices,) if isinstance(devices, str) else tuple(devices),
-                    -table_handle,  # of equal priorities, the one registered last runs first
+                    engine="nft",
+                    family=body["family"],
+                    table=body["table"],
+                    chain=body["name"],
+                    hook=body["hook"],
+                    priority=_priority(body.get("prio", 0)),
+                    policy=policy,
+                    chains=chains,
+                    kind=body.get("type", "filter"),
+                    devices=(devices,) if isinstance(devices, str) else tuple(devices),
+                    order=-table_handle,  # of equal priorities, the one registered last runs first
                 )
             )
         return sorted(found, key=lambda base: (base.priority, base.order))

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.firewall.flow import ACK, PSH, Packet
-from runbook.firewall.machine import Test
-from runbook.firewall.truth import NumberRange, Truth, both, either, flip
+from runbook.firewall.evaluate import ACK, PSH, NumberRange, Packet, Test, Truth, both, either, flip
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
 Sets = Mapping[str, Json]

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.launch.job import Job
-from runbook.launch.naming import LAUNCH
+from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import NodeRanks, RankLayout, layout
-from runbook.launch.render import launch_spec
-from runbook.launch.script import Script, write
+from runbook.launch.script import LAUNCH, Script, write
 from runbook.model.inventory import Inventory
 from runbook.node.journal import attempt_folder
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from runbook.checks.context import Facts
-from runbook.jobs.kept import OVER, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcesses
 from runbook.jobs.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, write_below

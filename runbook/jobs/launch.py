@@ -9,22 +9,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from runbook.causes.catalogue import OF_THE_NODE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.kept import KeptProcesses
+from runbook.jobs.counters import Readings
+from runbook.jobs.jax import Raised
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.prepare import AFTER_S, READY_S, prepare
+from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.raised import Raised
-from runbook.jobs.readings import Readings
-from runbook.jobs.retry import Decision, decide
-from runbook.jobs.slowness import Slowness
+from runbook.jobs.retry import judge_retry
+from runbook.jobs.slowdown import Slowness
 from runbook.jobs.stalled import judge_stall, outcomes_of_stall
-from runbook.jobs.start import Skew, commit, measure_clocks, running
+from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import Fetching, WatchEnd, watch
 from runbook.launch.job import Job
@@ -68,7 +67,7 @@ class Launch(Check):
         while True:
             at.run.attempts += 1
             attempt = make_attempt(self.job, at.inventory, len(causes) + 1, at.run.attempts)
-            tried = Try(at, attempt)
+            tried = RunningAttempt(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
             gone = tried.gone(outcomes)
@@ -81,43 +80,6 @@ class Launch(Check):
                 at.run.leaving.update(gone)
                 return outcomes
             _find_again(at)
-
-
-def judge_retry(
-    at: Context,
-    attempt: Attempt,
-    outcomes: list[Outcome],
-    causes: list[str],
-    *,
-    stalled: bool,
-    replaced: bool = False,
-) -> tuple[list[Outcome], float | None]:
-    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt, None for
-    none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it; `replaced`: a spare comes
-    for the node with the cause."""
-    guilty = _guilty(outcomes)
-    if guilty is None or at.stopping.is_set():
-        return outcomes, None
-    causes.append(guilty.findings[0].cause)
-    job = attempt.job
-    if stalled and job.watch and job.watch.on_stall == "stop":
-        return outcomes, None
-    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=replaced)
-    if decision.again and time.monotonic() + decision.after_s > at.deadline:
-        decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
-    if decision.why:
-        failed = {"failed": {"attempt": attempt.folder, "cause": causes[-1]}}
-        at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node, None, failed)
-    told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
-    return told, decision.after_s if decision.again else None
-
-
-def _guilty(outcomes: list[Outcome]) -> Outcome | None:
-    """The outcome that says why the attempt failed, None where it did not."""
-    failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
-    unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
-    bad = [*failed, *unknown]
-    return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)
 
 
 def _find_again(at: Context) -> None:
@@ -135,7 +97,7 @@ class Stall:
     seconds: float = 0.0
 
 
-class Try:
+class RunningAttempt:
     """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because it made
     no steps any more."""
 
@@ -230,7 +192,7 @@ class Try:
             for one in outcomes
             if one.verdict is Verdict.FAIL
             for finding in one.findings[:1]
-            if finding.cause in OF_THE_NODE
+            if finding.cause in of_kind("of the node")
         }
         return lost | broken
 

@@ -1,9 +1,16 @@
-"""What the kept processes write, brought here whole: RUN_DIR/logs/attempt-NN/NAME.out and .err, and line by line to reports."""
+"""What the processes of a job write, brought here whole, without secrets: RUN_DIR/logs/attempt-NN/NAME.out and .err, and line by line to
+reports.
+
+Two places know the secrets: the environment of this shell, where the inventory says `{env: NAME}`, and on each node the file with the
+job's secrets, 0600, which the launch script reads. What a node says of its own is used for that node's output alone: it must not be
+able to star what others write.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.known import Cluster, KnownJob
+from runbook.launch.script import LAUNCH
 from runbook.model.folder import BadName, append_below, make_below
-from runbook.model.redact import Redactor
+from runbook.model.inventory import Inventory, Node
+from runbook.model.redact import Redactor, long_enough, secrets_of
+from runbook.model.secret import Secret
 
 MARK = b"\x1erunbook "
 LONGEST_LINE = 1 << 16
@@ -135,3 +146,66 @@ class RankLogs:
 
 def _nobody(name: str) -> ProcessSpec:
     return ProcessSpec(Path(name).stem, "", 0, (int(name[5:10]) if name[5:10].isdigit() else 0,))
+
+
+READ_S = 5.0
+MOST_SECRETS = 1000
+
+
+@dataclass(frozen=True)
+class JobSecrets:
+    """`everywhere` is for what is of no node alone. `unknown`: sentences on secrets whose values nobody told."""
+
+    everywhere: Redactor
+    of_nodes: Mapping[str, Redactor]
+    unknown: tuple[str, ...]
+
+
+def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
+    """Asks every node that is reached. A node that does not answer costs nothing but what it knows."""
+    inventory = cluster.inventory
+    here = secrets_of(inventory)
+    nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
+
+    def ask(node: Node) -> bytes:
+        path = f"{job.folders[node.name]}/{job.attempt}/{LAUNCH}.env"
+        return cluster.site.sessions[node.name].read_file(path, timeout_s=READ_S)
+
+    told = {
+        name: variables_in(answer) if isinstance(answer, bytes) else {}
+        for name, answer in cluster.site.each(nodes, ask, timeout_s=READ_S + 1.0).items()
+    }
+    of_nodes = {
+        name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in told.items()
+    }
+    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unknown(inventory, told))))
+
+
+def variables_in(data: bytes) -> dict[str, str]:
+    """The variables of such a file, `export NAME='value'` a line; lines that are none are nothing."""
+    found: dict[str, str] = {}
+    for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            continue
+        if len(words) == 2 and words[0] == "export":
+            name, _, text = words[1].partition("=")
+            found[name] = text
+    return found
+
+
+def _unknown(inventory: Inventory, told: Mapping[str, Mapping[str, str]]) -> list[str]:
+    sentences = []
+    for node in inventory.nodes:
+        for name, value in {**inventory.env, **node.env}.items():
+            if not isinstance(value, Secret):
+                continue
+            text = value.reveal() or told.get(node.name, {}).get(name)
+            if text is None:
+                sentences.append(
+                    f"{value.source} is not set here, and {node.name} does not tell it: it cannot be starred"
+                )
+            elif not long_enough(text):
+                sentences.append(f"{value.source} is too short to be told from other words: it is not starred")
+    return sentences

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from runbook.causes.catalogue import of_kind
+from runbook.checks.context import Context
+from runbook.jobs.attempt import Attempt
+from runbook.model.verdict import Outcome, Verdict
 
 FIRST_S = 10.0
 LONGEST_S = 300.0
 JITTER = 0.1
-
-TRANSIENT = frozenset(
-    {
-        "port-in-use",
-        "ephemeral-ports-exhausted",
-        "ranks-missing",
-        "store-host-exited",
-        "stale-store",
-        "tcp-connection-lost-midrun",
-        "peer-died",
-        "packet-loss",
-        "host-unreachable",
-        "ssh-unreachable",
-        "ssh-timeout",
-        "ssh-refused",
-        "ssh-handshake-failed",
-        "master-not-listening",
-        "rdzv-closed",
-        "collective-stall-uniform",
-        "rank-killed",
-        "terminated-from-outside",
-        "terminal-closed",
-        "nvlink-error",
-        "rdma-peer-unreachable",
-        "gpu-busy",
-    }
-)
-"""Causes that may be gone by the next try: others were meanwhile on the port, in the memory or on the network."""
-
-ONCE = frozenset({"rank-killed", "gpu-out-of-memory", "rank-crashed", "terminated-from-outside", "terminal-closed"})
-"""Causes that may be chance the first time; the same again is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +40,49 @@ def decide(
         return Decision(False, "")
     if replaced and made <= retries:
         return Decision(True, f"a spare takes its place: attempt {made + 1} of {retries + 1}")
-    if cause not in TRANSIENT | ONCE and not may_be_gone:
+    if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
         return Decision(False, f"{cause} would be the same again: not tried again")
-    if cause in ONCE and not may_be_gone and made > 1 and causes[-2] == cause:
+    if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
         return Decision(False, f"{cause} a second time is no chance: not tried again")
     if made > retries:
         return Decision(False, f"tried {made} times")
     wait = min(LONGEST_S, FIRST_S * 2 ** (made - 1))
     wait *= 1 + JITTER * (chance or random.Random()).uniform(-1, 1)
     return Decision(True, f"{cause} may be gone: attempt {made + 1} of {retries + 1} in {wait:.0f} s", wait)
+
+
+def judge_retry(
+    at: Context,
+    attempt: Attempt,
+    outcomes: list[Outcome],
+    causes: list[str],
+    *,
+    stalled: bool,
+    replaced: bool = False,
+) -> tuple[list[Outcome], float | None]:
+    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt, None for
+    none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it; `replaced`: a spare comes
+    for the node with the cause."""
+    guilty = _guilty(outcomes)
+    if guilty is None or at.stopping.is_set():
+        return outcomes, None
+    causes.append(guilty.findings[0].cause)
+    job = attempt.job
+    if stalled and job.watch and job.watch.on_stall == "stop":
+        return outcomes, None
+    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=replaced)
+    if decision.again and time.monotonic() + decision.after_s > at.deadline:
+        decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
+    if decision.why:
+        failed = {"failed": {"attempt": attempt.folder, "cause": causes[-1]}}
+        at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node, None, failed)
+    told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
+    return told, decision.after_s if decision.again else None
+
+
+def _guilty(outcomes: list[Outcome]) -> Outcome | None:
+    """The outcome that says why the attempt failed, None where it did not."""
+    failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
+    unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
+    bad = [*failed, *unknown]
+    return next((outcome for outcome in bad if outcome.findings[0].cause != "peer-died"), bad[0] if bad else None)

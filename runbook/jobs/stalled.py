@@ -14,7 +14,7 @@ from typing import Any
 
 from runbook.checks.context import Facts
 from runbook.checks.ranks.words import rank_stopped
-from runbook.jobs.kept import KeptProcess, KeptProcesses
+from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.commands import word
 from runbook.model.units import seconds_text

@@ -1,12 +1,277 @@
-"""Commit: every node starts at one moment, each by its own clock, whose difference from ours was measured just before."""
+"""Start an attempt. Prepare: on every node, push and verify the scripts, look for what an earlier try left, and have a keeper say READY.
+Commit: every node starts at one moment, each by its own clock, whose difference from ours was measured just before.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import time
 from dataclasses import dataclass
+from importlib import resources
 
-from runbook.jobs.kept import KeptProcesses, wait_for
+from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.ping.names import gloo_announces, own_name_finding
+from runbook.checks.ping.observed import Observations
+from runbook.checks.port import holders
+from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
+from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
+from runbook.launch.quote import CannotQuote
+from runbook.launch.ranks import network_environment
+from runbook.launch.script import LAUNCH
+from runbook.model.commands import word
 from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding, Outcome
+from runbook.transport import answers
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+AFTER_S = 8.0
+"""What a keeper may take beyond the grace, to kill and to write that down."""
+
+STACKS = "stacks"
+"""The folder in an attempt's where its ranks write their stacks."""
+STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
+
+READY_S = 30.0
+"""How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
+
+
+def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
+    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word, or at the barrier.
+
+    `facts` are written down on every node for whoever comes later.
+    """
+    at = kept.at
+    nodes = [at.inventory.node(name) for name in kept.nodes]
+    answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
+    problems: dict[str, Outcome] = {}
+    told: dict[str, Facts] = {}
+    for name, answer in answers.items():
+        if isinstance(answer, CannotQuote):
+            problems[name] = Outcome.failed(
+                name, Finding("program-error", f"the launch script for {name}: {answer}", "correct that value")
+            )
+        elif isinstance(answer, BaseException):
+            problems[name] = no_answer(name, "job", answer)
+        elif finding := _in_the_way(name, answer):
+            problems[name] = Outcome.failed(name, finding)
+        else:
+            told[name] = answer
+    problems |= _programs(told)
+    if not problems:
+        problems |= _port(at, attempt)
+    if not problems and _gloo_of_jax(attempt):
+        problems |= _own_names(at)
+    if problems:
+        return problems
+    for node in nodes:
+        for member in kept.on(node.name):
+            _keeper(kept, attempt, node, member, ready_s)
+    wait_for(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
+    absent = {m.place.node for m in kept.members if m.state == "none"}
+    return {name: _absent(kept, name, ready_s) for name in kept.nodes if name in absent}
+
+
+def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Facts:
+    session = kept.at.session(node)
+    folder = f"{session.folder}/{attempt.folder}"
+    kept.folders[node.name] = folder
+    program = attempt.job.programs[node.name]
+    files = [
+        word if word.startswith(("/", "~")) else f"{program.workdir or folder}/{word}"
+        for word in _sources(program.command)
+    ]
+    order = {
+        "do": "prepare",
+        "folder": session.folder,
+        "attempt": attempt.folder,
+        "about": about(attempt, node.name, facts),
+        "hash": files,
+    }
+    answer = session.call("job", order, timeout_s=15.0)
+    script = attempt.script(node.name, folder, kept.at.run.made_from)
+    for name, data in script.files.items():
+        session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
+    if attempt.job.watch is not None and attempt.job.watch.stacks:
+        session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
+        kept.stacks[node.name] = f"{folder}/{STACKS}"
+    session.push_program("keeper")
+    return {**answer, "script": script.name}
+
+
+def _sources(command: tuple[str, ...]) -> list[str]:
+    """Words of a command that name Python files: what has to be the same on every node."""
+    return [word for word in command if word.endswith(".py") and not word.startswith("-")]
+
+
+def _in_the_way(node: str, answer: Facts) -> Finding | None:
+    """A process of an earlier try that lives, or another job on our GPUs."""
+    if old := answer["alive"]:
+        names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
+        return Finding(
+            "gpu-busy",
+            f"on {node} {names} of this job still lives, which would meet the new ranks",
+            f"runbook stop {word(old[0]['job'])}",
+            tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6]),
+        )
+    if others := answer["gpus"]:
+        one = others[0]
+        return Finding(
+            "gpu-busy",
+            f"GPU {', '.join(map(str, one['gpus']))} of {node} is used by {one['name']} of the job {one['job']}, which runs there",
+            f"wait for it (`runbook ps`), or end it: `runbook stop {word(one['job'])}`",
+            tuple(f"{o['job']}: {o['name']}, process {o.get('pid')}" for o in others[:6]),
+        )
+    return None
+
+
+def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
+    """Nodes whose program file is not there, or is another one than most nodes have."""
+    problems: dict[str, Outcome] = {}
+    files = {path for answer in told.values() for path in answer["sha256"]}
+    for path in sorted(files):
+        hashes = {name: answer["sha256"][path] for name, answer in told.items() if path in answer["sha256"]}
+        for name in [name for name, found in hashes.items() if found is None]:
+            finding = Finding(
+                "program-error",
+                f"{name} has no readable file {path}",
+                "copy it there, or correct `command:` or `workdir:`",
+            )
+            problems.setdefault(name, Outcome.failed(name, finding))
+        kinds = [found for found in hashes.values() if found]
+        usual = max(kinds, key=kinds.count, default=None)
+        for name, found in hashes.items():
+            if found and found != usual:
+                same = [other for other, its in hashes.items() if its == usual]
+                finding = Finding(
+                    "program-differs",
+                    f"{path} on {name} is not the same file as on {', '.join(same[:4])}: the ranks would run different programs",
+                    f"copy one of them to all nodes; `sha256sum {path}` shows which is which",
+                    tuple(f"{other}: sha256 {(its or '')[:16]}…" for other, its in hashes.items())[:8],
+                    tuple(same),
+                )
+                problems.setdefault(name, Outcome.failed(name, finding))
+    return problems
+
+
+def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
+    """Who sits on the rendezvous port of this try, on the master."""
+    master = at.inventory.node(attempt.inventory.rendezvous.master)
+    port = attempt.port
+
+    def arguments(node: Node) -> Facts:
+        return {"address": None, "speaks": at.data_address(node), "ports": [port]}
+
+    answer = at.ask("port", arguments, timeout_s=8.0, nodes=[master])[master.name]
+    if isinstance(answer, Outcome):
+        return {master.name: answer}
+    found = holders(master, answer, port)
+    return {master.name: Outcome.failed(master.name, *found)} if found else {}
+
+
+def _gloo_of_jax(attempt: Attempt) -> bool:
+    """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing else."""
+    job, inventory = attempt.job, attempt.inventory
+    if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
+        return False
+    chosen = [
+        {**network_environment(inventory, node), **job.programs[node.name].env}.get(
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION"
+        )
+        for node in inventory.nodes
+    ]
+    return len(chosen) > 1 and not any(node.gpus for node in inventory.nodes) and set(chosen) <= {None, "gloo"}
+
+
+def _own_names(at: Context) -> dict[str, Outcome]:
+    """Nodes whose own host name means an address that no other node can dial."""
+    order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
+    said = at.ask("ping", lambda node: order, timeout_s=15.0)
+    problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
+    seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
+    announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
+    for node in seen.nodes:
+        finding = own_name_finding(seen, node, interface_helps=False)
+        if finding is None:
+            continue
+        mine = announced[node.name]
+        # Of two ranks the one with the larger address dials the other.
+        if any(dials(other, mine) for name, other in announced.items() if name != node.name):
+            problems[node.name] = Outcome.failed(node.name, finding)
+        else:
+            at.say(f"{finding.says}: a larger address would, and here all are smaller", node.name)
+    return problems
+
+
+def dials(other: Address, mine: Address) -> bool:
+    """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets itself."""
+    if isinstance(other, ipaddress.IPv4Address) and isinstance(mine, ipaddress.IPv4Address):
+        return other > mine or other.is_loopback
+    if isinstance(other, ipaddress.IPv6Address) and isinstance(mine, ipaddress.IPv6Address):
+        return other > mine or other.is_loopback
+    return True  # gloo connects no two families
+
+
+def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
+    session, job, place = kept.at.session(node), attempt.job, member.place
+    script = f"{kept.folders[node.name]}/{LAUNCH}.sh"
+    order = {
+        "argv": ["/bin/sh", script, *([str(place.local_rank)] if job.starts_each else [])],
+        "folder": kept.folders[node.name],
+        "name": place.name,
+        "job": kept.at.run.run_id,
+        "attempt": attempt.serial,
+        "node": node.name,
+        "ranks": list(place.ranks),
+        "local_rank": place.local_rank,
+        "gpus": list(place.gpus),
+        "grace_s": job.grace_s,
+        "detached": job.detach,
+        "each": [one.name for one in place.each],
+        "logs": f"{kept.folders[node.name]}/{BY_LAUNCHER}",
+        "stacks": kept.stacks.get(node.name),
+        "barrier": _barrier(kept, attempt, node, place, ready_s) if job.barrier == "file" else None,
+    }
+    python = str(session.hello["executable"])
+    member.remote = session.start(
+        [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
+        says=answers.KEEPER,
+        on_message=lambda message: kept.news.put((member, message)),
+        on_end=lambda: kept.news.put((member, None)),
+        grace_s=job.grace_s + AFTER_S,
+        spared=job.detach,
+    )
+
+
+def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSpec, ready_s: float) -> Facts:
+    """Where the nodes meet by themselves: a folder that is new for every attempt."""
+    shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
+    return {
+        "folder": f"{shared}/{kept.at.run.run_id}.{attempt.folder}.{attempt.token}",
+        "token": attempt.token,
+        "node": node.name,
+        "nodes": list(kept.nodes),
+        "first": place is attempt.on(node.name)[0],
+        "owner": 0 in place.ranks,
+        "timeout_s": ready_s,
+    }
+
+
+def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
+    members = [m for m in kept.on(node) if m.state == "none"]
+    said = [m.remote.error.text for m in members if m.remote and m.remote.error]
+    return Outcome.failed(
+        node,
+        Finding(
+            "ranks-missing",
+            f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}",
+            f"look at the load of {node}, and give it longer with `start_timeout:`",
+            tuple(said[:4]),
+        ),
+    )
+
 
 LEAD_S = 0.3
 """From the word to the start, at least: it has to reach every node before."""

@@ -3,24 +3,118 @@
 from __future__ import annotations
 
 import functools
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.coordinator import never_met
-from runbook.jobs.kept import KeptProcess, KeptProcesses
-from runbook.jobs.launcher import failed_worker, first_of_launchers
-from runbook.jobs.meeting import failed_to_meet, why_not_met
+from runbook.jobs.jax import never_met
+from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
+
+WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+MOST = 1 << 20
+
+
+def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
+    """The rank whose end the launcher saw first, and its exit code (negative: a signal); None where it names none."""
+    try:
+        with (kept.logs.folder / f"{member.place.name}.err").open("rb") as file:
+            found = WORKER.search(file.read(MOST))
+    except OSError:
+        return None
+    if found is None or int(found[2]) >= len(member.place.each):
+        return None
+    return member.place.each[int(found[2])], int(found[1])
+
+
+def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
+    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A rank that
+    was ended by a signal is no consequence of another's error, the other way round it often is."""
+    for member in failed:
+        worker = failed_worker(kept, member) if member.place.each else None
+        if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
+            return member
+    return first
+
+
+BARRIER = "barrier: "
+"""What a keeper says first where its process was not started because of it."""
+
+
+def failed_to_meet(member: KeptProcess) -> bool:
+    """Whether it waited in vain for the others."""
+    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
+
+
+def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
+    """The node that is to blame, and what is wrong with it. `first` waited in vain."""
+    waiting = {name: _who_waits(kept, name) for name in kept.nodes}
+    owner = next(member for member in kept.members if 0 in member.place.ranks)
+    met = _met(waiting[owner.place.node])
+    absent = [name for name in kept.nodes if name not in met]
+    for name in absent or [first.place.node]:
+        member = waiting[name]
+        folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
+        if why.startswith("the shared folder"):
+            return name, Finding(
+                "ranks-missing",
+                f"{name} could not meet the others: {why}",
+                f"on {name}, as the user of the run: `ls -ld {word(_parent(folder))}; touch {word(_parent(folder))}/x; df {word(_parent(folder))}`; or name "
+                "another folder that all nodes may write to: `barrier_folder:`",
+                _seen(waiting),
+            )
+        if name in _met(member):
+            there = owner.place.node
+            return name, Finding(
+                "ranks-missing",
+                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and do not see "
+                "each other's files. It is not shared",
+                f"mount the same folder on both, which `findmnt -T {word(_parent(folder))}` shows on each; name one that is shared "
+                "with `barrier_folder:`; or leave out `barrier: file`",
+                _seen(waiting),
+                (there,),
+            )
+    missing = ", ".join(absent) or owner.place.node
+    return (absent or [owner.place.node])[0], Finding(
+        "ranks-missing",
+        f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
+        f"look at the load of {missing} and whether its shared folder answers: `time ls {word(_parent(str(first.journal.get('barrier'))))}`; "
+        "more time is given with `start_timeout:`",
+        _seen(waiting),
+    )
+
+
+def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
+    """The process of a node that puts down its name."""
+    return kept.on(node)[0]
+
+
+def _met(member: KeptProcess) -> list[str]:
+    return list(member.journal.get("met") or ())
+
+
+def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
+    lines = []
+    for name, member in list(waiting.items())[:8]:
+        place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""
+        lines.append(f"{name} saw there: {', '.join(_met(member)) or 'nobody'}{place}")
+    return tuple(lines)
+
+
+def _parent(folder: str) -> str:
+    """Where the folder of the attempt, which is gone by now, was made."""
+    return folder.rpartition("/")[0] or "/"
+
 
 POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 TAIL = 8
@@ -187,7 +281,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in VAGUE | CONSEQUENCES:
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
         return None
     return found[0]
 

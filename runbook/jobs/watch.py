@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Facts
-from runbook.jobs.kept import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 

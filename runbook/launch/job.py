@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.launch.launchers import STARTS_ITS_RANKS
 from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.load.templating import as_text, fill, is_template, names_used
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
 from runbook.model.playbook import Place, Stage
+
+STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
+"""Launchers of which one process a node starts the ranks. Torch's official wheels for Windows cannot run them."""
 
 
 @dataclass(frozen=True, slots=True)

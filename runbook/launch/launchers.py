@@ -1,18 +1,20 @@
-"""What each launcher makes of a job: the processes of a node, their command, and what they must not inherit."""
+"""From a node's place in the job to what its launch script has to do: `run` pushes and `render` writes what is made here.
+
+A launcher decides the processes of a node, their command, and what they must not inherit.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.launch.environment import rank_environment
-from runbook.launch.ranks import NodeRanks, RankLayout
-from runbook.launch.spec import ScriptProcess
+from runbook.launch.guards import Guards
+from runbook.launch.job import STARTS_ITS_RANKS, Job
+from runbook.launch.quote import Word
+from runbook.launch.ranks import NodeRanks, RankLayout, node_environment, rank_environment
+from runbook.launch.script import ScriptProcess, ScriptSpec
 from runbook.model.inventory import EnvValue
-
-STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
-"""Launchers of which one process a node starts the ranks. Torch's official wheels for Windows cannot run them."""
 
 FOREIGN = ("TORCHELASTIC_", "PET_")
 """Beginnings of names that belong to another torchrun: a rank that inherits them waits for that one's store, and a
@@ -138,3 +140,71 @@ def _jax(
 def _plain(value: EnvValue | None, default: str) -> str:
     """What a user set by hand counts here as well; a secret stays out of the command line."""
     return value if isinstance(value, str) else default
+
+
+def ranks_spec(layout: RankLayout, node_ranks: NodeRanks, *, name: str, made_from: Sequence[str]) -> ScriptSpec:
+    """A script that starts runbook's own `rank.py` as every rank of the node: what connection and AllReduce use."""
+    return ScriptSpec(
+        node=node_ranks.node.name,
+        name=name,
+        made_from=tuple(made_from),
+        world_size=layout.world_size,
+        environment=node_environment(layout, node_ranks),
+        processes=tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks),
+        command=(node_ranks.node.interpreter, "-u", "./rank.py"),
+        activate=node_ranks.node.activate,
+        unset_prefixes=FOREIGN,
+        ranks=len(node_ranks.ranks),
+    )
+
+
+def launch_spec(
+    layout: RankLayout,
+    node_ranks: NodeRanks,
+    job: Job | None,
+    *,
+    name: str,
+    made_from: Sequence[str],
+    logs: str | None = None,
+) -> ScriptSpec:
+    """A script that starts the job on the node; without a job it takes the command as its own arguments.
+
+    `logs` is a folder on the node where a launcher keeps its ranks' output apart; None: it is all the launcher's.
+
+    Nobody looks on while it runs, so it guards itself. Raises CannotLaunch.
+    """
+    node = node_ranks.node
+    program = job.programs[node.name] if job else None
+    environment = node_environment(layout, node_ranks) | dict(program.env if program else {})
+    launcher, command = job.launcher if job else "direct", program.command if program else None
+    begun = start(launcher, layout, node_ranks, environment, command, logs)
+    address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    return ScriptSpec(
+        node=node.name,
+        name=name,
+        made_from=tuple(made_from),
+        world_size=layout.world_size,
+        environment=begun.environment,
+        processes=begun.processes,
+        command=_as_given(begun.command, program.workdir) if begun.command and program else None,
+        activate=node.activate,
+        workdir=program.workdir if program else None,
+        unset=begun.unset,
+        unset_prefixes=FOREIGN,
+        ranks=len(node_ranks.ranks),
+        guards=Guards(
+            python=node.interpreter,
+            address=address if isinstance(address, str) else layout.address,
+            port=int(port) if node_ranks.node_rank == 0 and isinstance(port, str) and port.isdecimal() else None,
+            several_nodes=layout.meets_over_network,
+        ),
+    )
+
+
+def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
+    """The words of a user's command: only the program is looked for, from where it runs; the rest is not ours to read."""
+    program, *words = command
+    if workdir is not None and program.startswith("./"):
+        beside = workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":"
+        program = f"{workdir if beside else './' + workdir.removeprefix('./')}/{program[2:]}"
+    return (program, *map(Word, words))

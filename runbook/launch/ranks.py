@@ -1,11 +1,18 @@
-"""Who is which rank: the master's ranks first, then node by node, inside a node by device index."""
+"""The ranks of a job: who is which, and the environment of each.
+
+The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would set, the
+inventory's network settings, and the user's own `env`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.model.inventory import Inventory, Node, Rendezvous
+from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
+from runbook.model.redact import GONE
+from runbook.model.secret import Secret
+from runbook.model.secret_formats import names_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +96,118 @@ def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
 def dialled_address(rendezvous: Rendezvous, node_count: int) -> str:
     """MASTER_ADDR: one node dials itself over loopback, several dial the rendezvous address."""
     return "127.0.0.1" if node_count == 1 else rendezvous.address
+
+
+def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, EnvValue]:
+    """Variables that all ranks of a node share; weakest first: derived from the inventory, its `env`, the node's."""
+    node = node_ranks.node
+    derived: dict[str, EnvValue] = {
+        "MASTER_ADDR": layout.address,
+        "MASTER_PORT": str(layout.inventory.rendezvous.port),
+        "WORLD_SIZE": str(layout.world_size),
+        "LOCAL_WORLD_SIZE": str(len(node_ranks.ranks)),
+        "NODE_RANK": str(node_ranks.node_rank),
+        "GROUP_RANK": str(node_ranks.node_rank),
+        "RUNBOOK_BACKEND": layout.inventory.rendezvous.backend,
+    }
+    if node.gpus:
+        derived["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in sorted(node.gpus))
+    if len(node_ranks.ranks) > 1:
+        # As torchrun does: several processes with a thread per core each would fight over the cores.
+        derived["OMP_NUM_THREADS"] = "1"
+    return {**derived, **network_environment(layout.inventory, node)}
+
+
+def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
+    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the node's."""
+    derived: dict[str, EnvValue] = {}
+    if inventory.network.interface:
+        derived["GLOO_SOCKET_IFNAME"] = inventory.network.interface
+        derived["NCCL_SOCKET_IFNAME"] = inventory.network.interface
+    if inventory.infiniband and inventory.infiniband.hca:
+        derived["NCCL_IB_HCA"] = inventory.infiniband.hca
+    return {**derived, **inventory.env, **node.env}
+
+
+def rank_environment(rank: Rank) -> Mapping[str, str]:
+    """What differs between the ranks of one node."""
+    return {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
+
+
+def socket_interface(inventory: Inventory, node: Node) -> str | None:
+    """The `*_SOCKET_IFNAME` expression that the job's backend will read on this node, or None."""
+    name = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    return socket_interfaces(inventory, node).get(name)
+
+
+def socket_interfaces(inventory: Inventory, node: Node) -> dict[str, str]:
+    """Every `*_SOCKET_IFNAME` that is set for this node's ranks, whichever backend reads it: name -> expression."""
+    environment = network_environment(inventory, node)
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return {name: value for name in names if isinstance(value := environment.get(name), str) and value}
+
+
+def hca_expression(inventory: Inventory, node: Node) -> str | None:
+    """The `NCCL_IB_HCA` expression in force on this node, or None for NCCL's own choice."""
+    value = network_environment(inventory, node).get("NCCL_IB_HCA")
+    return value if isinstance(value, str) and value else None
+
+
+def described(inventory: Inventory) -> dict[str, object]:
+    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are `***`.
+
+    A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
+    """
+    by_node = layout(inventory)
+    told = {
+        name: {variable: _shown(variable, value) for variable, value in node_environment(by_node, node_ranks).items()}
+        for name, node_ranks in by_node.by_node.items()
+    }
+    first = next(iter(told.values()), {})
+    common = {
+        variable: value
+        for variable, value in first.items()
+        if all(environment.get(variable) == value for environment in told.values())
+    }
+    return {
+        "name": inventory.name,
+        "master": inventory.rendezvous.master,
+        "address": by_node.address,
+        "port": inventory.rendezvous.port,
+        "backend": inventory.rendezvous.backend,
+        "world_size": by_node.world_size,
+        "ports": [list(range_) for range_ in inventory.network.ports],
+        "env": common,
+        "nodes": [
+            {
+                "name": name,
+                **_node_facts(node_ranks.node),
+                "first_rank": node_ranks.ranks[0].rank,
+                "ranks": len(node_ranks.ranks),
+                "devices": sorted(node_ranks.node.gpus),
+                "env": {key: value for key, value in told[name].items() if key not in common},
+            }
+            for name, node_ranks in by_node.by_node.items()
+        ],
+    }
+
+
+def _shown(variable: str, value: EnvValue) -> str:
+    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that does."""
+    return GONE if isinstance(value, Secret) or names_secret(variable) else value
+
+
+def _node_facts(node: Node) -> dict[str, str]:
+    facts = {
+        "address": node.address,
+        "connection": node.connection,
+        "user": node.ssh.user,
+        "python": node.interpreter,
+        "activate": node.activate,
+        "workdir": node.workdir,
+        "shell": node.shell,
+        "container": node.place if node.place != node.name else None,
+        "rack": node.rack,
+        "leaf": node.leaf,
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -1,22 +1,153 @@
-"""A spec written down for one shell. A value that did not pass through that shell's own quoting stops it."""
+"""The launch script of a node: its name on disk, what it has to do (`ScriptSpec`, decided in full, with nothing of a shell in it), why it
+stops, and the same written down for one shell. A value that did not pass through that shell's own quoting stops the writing.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import jinja2
 
 import runbook
-from runbook.launch.activation import read_activation
-from runbook.launch.exits import secrets_file, stops
-from runbook.launch.probe import PROBE
-from runbook.launch.quote import CannotQuote, Dialect, Literal, bat, ps1, sh
-from runbook.launch.spec import ScriptSpec
+from runbook.launch.guards import CODES, PROBE, Activation, Guards, read_activation
+from runbook.launch.quote import CannotQuote, Dialect, Literal, bat, printable, ps1, sh
 from runbook.model.inventory import EnvValue
 from runbook.model.secret import Secret
+
+LAUNCH = "launch"
+"""The script that starts a node's job has this name, whatever its stage is called."""
+
+_LONGEST = 60
+_WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file may be called so there, `con.bat` neither
+
+
+def slug(text: str) -> str:
+    """A stage's name as a file name."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:_LONGEST].rstrip("-") or "stage"
+    return f"stage-{name}" if _WINDOWS_DEVICES.fullmatch(name) else name
+
+
+def script_names(stages: Iterable[str]) -> dict[str, str]:
+    """A file name for each stage, no two alike."""
+    names: dict[str, str] = {}
+    taken = {LAUNCH}
+    for stage in stages:
+        plain = name = slug(stage)
+        number = 2
+        while name in taken:
+            name = f"{plain}-{number}"
+            number += 1
+        taken.add(name)
+        names[stage] = name
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptProcess:
+    """One process that the script starts: a rank, or a launcher that starts the ranks itself."""
+
+    local_rank: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSpec:
+    """A script `NAME.sh`, `.bat` or `.ps1` for one node.
+
+    `command` is the program and its arguments; a word that starts with `./` is a file beside the script, one that
+    starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the command.
+    `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited.
+    `workdir` is where the command runs; None is beside the script. Without `guards` the program looks for itself.
+    `ranks` is how many ranks of the job run here, which are not always as many processes of the script.
+    """
+
+    node: str
+    name: str
+    made_from: tuple[str, ...]
+    world_size: int
+    environment: Mapping[str, EnvValue]
+    processes: tuple[ScriptProcess, ...]
+    command: tuple[str, ...] | None
+    activate: str | None = None
+    workdir: str | None = None
+    unset: tuple[str, ...] = ()
+    unset_prefixes: tuple[str, ...] = ()
+    guards: Guards | None = None
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStop:
+    """`event` is what runbook reads, `says` what a person reads. Exit codes are documented and do not change."""
+
+    code: int
+    event: str
+    says: str
+
+
+def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, ScriptStop]:
+    """The stops that this script can come to, with its own names in their sentences."""
+    node = spec.node
+    sentences = {
+        "program-missing": f"{node} has no program {spec.command[0]}: "
+        "install it, or name another one in `command:`, `python:` or `activate:`"
+        if spec.command
+        else f"{node} has no such program: install it, or name another one",  # the script puts its name in front
+    }
+    if spec.workdir is not None:
+        sentences["workdir-missing"] = f"{node} has no folder {spec.workdir}: make it, or correct `workdir:`"
+    if spec.activate:
+        sentences["activation-failed"] = (
+            f"{node} could not run the activate line `{spec.activate}`: "
+            "run it there by hand, and mend what it names or `activate:` itself"
+        )
+    if spec.guards and activation.needs:
+        sentences["environment-missing"] = (
+            f"{node} has no {activation.needs}, which `activate:` asks for: "
+            f"{'install' if activation.conda else 'make'} it, or correct the line"
+        )
+    if any(isinstance(value, Secret) for value in spec.environment.values()):
+        sentences["secrets-missing"] = (
+            f"{node} has no readable {secrets_file(spec, shell)} beside this script: copy both"
+        )
+    if spec.guards:
+        sentences |= _rendezvous(node, spec.guards, shell)
+    return {
+        event: ScriptStop(code, event, printable(sentences[event]))
+        for event, code in CODES.items()
+        if event in sentences
+    }
+
+
+def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
+    """What can be wrong with this address, which need not be a name, and with this port, which may be elsewhere."""
+    sentences = {}
+    if guards.by_name:
+        sentences["address-unresolved"] = (
+            f"{node} cannot resolve MASTER_ADDR {guards.address}: "
+            "correct `rendezvous: {address: ...}`, or add the name to DNS or to the hosts file"
+        )
+    if guards.astray or (guards.by_name and guards.several_nodes):
+        sentences["address-loopback"] = (
+            f"MASTER_ADDR {guards.address} is {node} itself by its loopback address, where no other node can come: "
+            "take it out of the hosts file, or put an IP address into `rendezvous: {address: ...}`"
+        )
+    if guards.port is not None:
+        see = "sudo ss -ltnp" if shell == "sh" else "netstat -ano"
+        sentences["port-taken"] = (
+            f"port {guards.port} cannot be had on {node}: "
+            f"end the program that holds it (see `{see}`), or choose another one in `rendezvous: {{port: ...}}`"
+        )
+    return sentences
+
+
+def secrets_file(spec: ScriptSpec, shell: str) -> str:
+    """The file beside the script that holds the secrets."""
+    return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"
+
 
 DIALECTS: Mapping[str, Dialect] = {"sh": sh.DIALECT, "bat": bat.DIALECT, "ps1": ps1.DIALECT}
 

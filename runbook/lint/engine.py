@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from runbook.lint.echoes import without_echoes
-from runbook.lint.files import LintFile, find_files, leads_out, roots_of
-from runbook.lint.finding import LintFinding, Report, finding_of, in_order
-from runbook.lint.named_inventory import named_inventory
-from runbook.lint.reading import Read, ReadFiles
+from runbook.lint.files import LintFile, Read, ReadFiles, find_files, roots_of
+from runbook.lint.findings import LintFinding, Report, finding_of, in_order
+from runbook.lint.redaction import RedactedReport
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
-from runbook.lint.rules.secrets import known_formats
+from runbook.lint.rules.across_files import named_inventory
+from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.collector import collector_paused
-from runbook.load.document import Document, source_lines
+from runbook.load.document import Document
 from runbook.model.errors import FilesWrong, Problem, Span
 
 
@@ -26,10 +24,8 @@ class RuleFailed(Exception):
     """A rule raised, whatever stood in the file: a bug of ours, told with the rule and the file."""
 
 
-_FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
 _MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
 _MOST_LOOKED_FOR = 10_000  # of one kind in one file: a rule that has found so many is not asked further
-_LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,9 @@ def lint(paths: Sequence[str]) -> Report:
         notes += [f"{one.path}: left out: it leads out of what is linted, to {one.leads_to}" for one in chosen.outside]
         if not ours and chosen.excluded and not notes and all(one.named for one in chosen.excluded):
             # Whoever named them knows: pre-commit names every file that changed.
-            return Report((), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), _Lines({}, ()))
+            return Report(
+                (), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), RedactedReport({}, ()).lines
+            )
         if not ours:
             raise FilesWrong([_nothing(len(reads), chosen)])
         findings = [finding for read in ours for finding in _by_rules(read, settings_of(read.document.path))]
@@ -65,9 +63,9 @@ def lint(paths: Sequence[str]) -> Report:
         texts = {read.document.path: read.document for read in ours}
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
-        lines = _Lines(texts, secret)
+        redacted = RedactedReport(texts, secret)
         shown, more = _few(in_order(left))
-        return Report(tuple(map(lines.starred, shown)), tuple(texts), (*notes, *more), lines)
+        return Report(tuple(map(redacted.finding, shown)), tuple(texts), (*notes, *more), redacted.lines)
 
 
 def _few(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
@@ -152,8 +150,10 @@ def _asked(
 
 
 def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
-    """All of a rule's findings, or very many of one kind and the word that the rest was not looked for. Secrets are always all
-    looked for: what is not found is not starred."""
+    """All findings of a rule; of more than `_MOST_LOOKED_FOR` of one kind, these and a problem that says so.
+
+    Secrets are never cut short: what is not found is not starred.
+    """
     counts: Counter[str] = Counter()
     for problem in problems:
         counts[problem.id] += not (problem.id.startswith("secret.") or problem.id in ignored)
@@ -195,47 +195,32 @@ def _heard(findings: Iterable[LintFinding], reads: Sequence[Read], settings_of: 
     return left + [finding for others in by_file.values() for finding in others]
 
 
-class _Lines:
-    """The lines of a file for showing findings in, without the secrets that were found: CI's logs are read by many."""
+def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
+    """Rules' findings without those about a value that is known to be wrong.
 
-    def __init__(self, documents: Mapping[str, Document], secret: Iterable[Span]) -> None:
-        self._documents = documents
-        self._secret: dict[str, list[Span]] = {}
-        self._texts: dict[tuple[str, int], set[str]] = {}  # of each line
-        self._few: set[str] = set()
-        lines = {file: document.lines for file, document in documents.items()}
-        for span in secret:
-            self._secret.setdefault(span.file, []).append(span)
-            start = span.column - 1
-            text = lines[span.file][span.line - 1][start : start + span.length].strip("\"'")
-            if len(text) >= _LEAST:
-                self._texts.setdefault((span.file, span.line), set()).add(text)
-                if len(self._few) < _FEW:
-                    self._few.add(text)
-
-    def starred(self, finding: LintFinding) -> LintFinding:
-        """Other rules quote values without knowing that they are secrets; some shorten them."""
-        texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
-        if not texts:
-            return finding
-        longest_first = sorted(texts, key=len, reverse=True)
-        help = finding.help and _starred(finding.help, longest_first)
-        return replace(finding, message=_starred(finding.message, longest_first), help=help)
-
-    def __call__(self, file: str) -> Sequence[str]:
-        if file not in self._documents and leads_out(file, roots_of([file])):
-            return []
-        lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
-        for span in self._secret.get(file, ()):
-            line = lines[span.line - 1]
-            start, end = span.column - 1, span.column - 1 + span.length
-            lines[span.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
-        return lines
+    That is one whose YAML was not what its author meant, one that loading refuses, and for what other YAML readers
+    would make of it any error. A secret is one all the same, and only what is told can be starred.
+    """
+    misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
+    refused = {_start(problem.span) for problem in of_loading if problem.span}
+    errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
+    lines: dict[int, list[Span]] = {}
+    for span in misread:
+        lines.setdefault(span.line, []).append(span)
+    return [
+        finding
+        for finding in findings
+        if finding.rule.id.startswith("secret.")
+        or (
+            _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
+            and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+        )
+    ]
 
 
-def _starred(said: str, secrets: Iterable[str]) -> str:
-    for text in secrets:
-        if text[:_LEAST] in said:
-            shortened = re.escape(text[:_LEAST]) + r"[^\s`…]*…"
-            said = re.sub(shortened, "***…", said.replace(text, "***"))
-    return said
+def _start(span: Span) -> tuple[int, int]:
+    return (span.line, span.column)
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one.column < other.column + other.length and other.column < one.column + one.length

@@ -15,9 +15,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from runbook.lint.catalogue import rules
 from runbook.lint.files import leads_out, roots_of
-from runbook.lint.scalars import scalars
+from runbook.lint.findings import rules
+from runbook.lint.subject import scalars
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Keys, mapping_problem, read_document
 from runbook.model.errors import Problem, Span

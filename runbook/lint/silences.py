@@ -1,4 +1,4 @@
-"""`# noqa: RULE, RULE`: at the end of a line for that line, on a line of its own for the next one that says something."""
+"""`# noqa: RULE, RULE`: at the end of a line for that line, on a line of its own for the next one with content."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from runbook.lint.catalogue import rules
-from runbook.lint.finding import LintFinding
-from runbook.lint.scalars import Comments
+from runbook.lint.findings import LintFinding, rules
+from runbook.lint.subject import Comments
 from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document
 from runbook.model.errors import Problem, Span
@@ -103,8 +102,10 @@ def _fault(id: str, span: Span, *, guess: bool) -> Problem | None:
 
 
 def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:
-    """Lines in which a silence may stand: the number, the line, and the number of the next one that is neither empty nor
-    only a comment (its own where there is none)."""
+    """Lines in which a silence may stand: number, line, and the number of the next line with content.
+
+    Neither an empty line nor a comment is content; where none follows it is the line's own number.
+    """
     below: int | None = None
     found: list[tuple[int, str, int]] = []
     for number in range(len(lines), 0, -1):

@@ -1,14 +1,20 @@
-"""What a rule looks at: one file, read as far as it can be read."""
+"""What a rule looks at: one file, what of it was read as its author wrote it, and where that stands."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import TypeVar
 
 from runbook.load.document import Document, Keys
 from runbook.load.origins import Origins
 from runbook.load.schema import schema
-from runbook.model.inventory import Inventory
+from runbook.model.errors import Span
+from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
 
 
@@ -83,3 +89,207 @@ def _single_values() -> frozenset[str]:
             if not block and part.get("$ref") in (None, "#/$defs/port", "#/$defs/duration"):
                 found.add(name)
     return frozenset(found - {"nodes"})
+
+
+# The texts, numbers and keys of a document with their places, for rules that look at how something was typed.
+
+_BLOCK = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # what begins a block, with or without an anchor
+
+
+def scalars(document: Document) -> Iterator[tuple[Keys, object]]:
+    """Every value that is neither a mapping nor a list, in the order of the file."""
+    todo: list[tuple[Keys, object]] = [((), document.data)]
+    while todo:
+        keys, value = todo.pop()
+        if isinstance(value, dict):
+            todo.extend([((*keys, key), inner) for key, inner in value.items()][::-1])
+        elif isinstance(value, list):
+            todo.extend([((*keys, index), inner) for index, inner in enumerate(value)][::-1])
+        else:
+            yield keys, value
+
+
+class Comments:
+    """Tells a `#` that begins a comment from one that stands inside a text."""
+
+    def __init__(self, document: Document) -> None:
+        self._lines = document.lines
+        places = [document.extent(*keys) for keys, _ in scalars(document)]
+        places += [document.key_extent(*keys) for keys in document.key_spans]
+        self._places = sorted(place for place in places if place is not None)
+
+    def begins(self, line: int, column: int) -> bool:
+        """Whether the `#` there (both from 1) begins a comment."""
+        if column > 1 and not self._lines[line - 1][column - 2].isspace():
+            return False
+        at = bisect_right(self._places, ((line, column), (1 << 60, 0)))
+        if at == 0:
+            return True
+        start, end = self._places[at - 1]
+        if not start <= (line, column) < end:
+            return True
+        # `key: |  # comment`: the text of a block begins on the next line.
+        return start[0] == line and _BLOCK.match(self._lines[line - 1], start[1] - 1) is not None
+
+
+# What of an inventory was read as its author wrote it, and where: for rules that judge by it.
+
+Fault = TypeVar("Fault")
+
+
+def wrote(file: InventoryFile, *keys: str) -> bool:
+    """Whether the file gives a value there, and a sound one."""
+    return keys in file.document.spans and keys not in file.wrong
+
+
+def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
+    """The nodes of which nothing was found wrong that these keys (`gpus`, `ssh`) depend on.
+
+    A key that nobody knows may be any key misspelt. What is left out has been complained about already.
+    """
+    if not file.wrong:
+        return file.inventory.nodes
+    doubts = _doubts(file)
+    return _without(file, frozenset(doubts.keys() & {_ANY, *names}))
+
+
+def all_trusted(file: InventoryFile, *names: str) -> bool:
+    """Whether the nodes are all there, and all to be trusted."""
+    lost = any(len(keys) == 2 and keys[0] in ("nodes", "groups") for keys in file.wrong)
+    return not lost and len(trusted(file, *names)) == len(file.inventory.nodes)
+
+
+def said(file: InventoryFile, block: str, name: str) -> bool:
+    """Whether `name` of a block of the top level is what the author wrote, or left out on purpose."""
+    known = schema("inventory")["properties"]
+    inside = known[block]["properties"]
+    for keys in file.wrong:
+        if not keys or keys[0] not in known or keys == (block,):
+            return False
+        if keys[0] == block and (keys[1] == name or keys[1] not in inside):
+            return False
+    return True
+
+
+def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
+    """Each place that gives these nodes a value for the key, once, with the nodes that have it from there.
+
+    Where nobody wrote a value, the place is the node's own key.
+    """
+    found: dict[Span | None, list[Node]] = {}
+    for node in nodes:
+        span = file.origins.span(node.name, *key) or node_span(file, node)
+        found.setdefault(span, []).append(node)
+    yield from found.items()
+
+
+def faulty(
+    file: InventoryFile, key: tuple[str, ...], fault: Callable[[str, str], Fault | None]
+) -> Iterator[tuple[Span | None, list[Node], str, Fault]]:
+    """Each place that gives nodes a text with a fault, those nodes, the text, and the fault.
+
+    `fault` judges a text for a shell; it is asked once for each pair, however many nodes share them.
+    """
+    known: dict[tuple[str, str], Fault | None] = {}
+    wrong: dict[tuple[str, str], list[Node]] = {}
+    read = _TEXTS[key]
+    for node in trusted(file, key[0], "shell"):
+        text = read(node)
+        if text is None:
+            continue
+        pair = (text, node.shell)
+        if pair not in known:
+            known[pair] = fault(text, node.shell) or None
+        if known[pair] is not None:
+            wrong.setdefault(pair, []).append(node)
+    for pair, nodes in wrong.items():
+        found = known[pair]
+        if found is not None:
+            yield from ((span, some, pair[0], found) for span, some in places(file, nodes, *key))
+
+
+def node_span(file: InventoryFile, node: Node) -> Span | None:
+    """The place of the node's name among the `nodes:`."""
+    return file.document.key_span(*file.origins.entry(node.name))
+
+
+def level(file: InventoryFile, node: Node, *key: str) -> str | None:
+    """Which level gave the value: `defaults`, `group rack1`, `node`; None if nobody did."""
+    return next((one.level for one in file.origins.candidates(node.name, key) if one.wins), None)
+
+
+def named(nodes: Sequence[Node], most: int = 3) -> str:
+    """`node-a`, `node-b` and 4 more."""
+    names = [f"`{node.name}`" for node in nodes]
+    if len(names) > most + 1:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+_TEXTS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
+    ("activate",): lambda node: node.activate,
+    ("python",): lambda node: node.python,
+    ("workdir",): lambda node: node.workdir,
+    ("ssh", "key"): lambda node: node.ssh.key,
+    ("ssh", "user"): lambda node: node.ssh.user,
+    ("ssh", "host"): lambda node: node.ssh.host,
+    ("address",): lambda node: node.address,
+}
+
+
+def each(nodes: Sequence[Node]) -> str:
+    """`node-a`, or each of several."""
+    return named(nodes) if len(nodes) == 1 else f"each of {named(nodes)}"
+
+
+_ANY = ""
+"""Stands for every key: what is wrong may have been meant for any."""
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """The nodes that a wrong value leaves doubt about."""
+
+    all: bool = False
+    entries: set[Keys] = field(default_factory=set)
+    groups: set[object] = field(default_factory=set)
+
+
+@lru_cache(maxsize=2)  # many rules ask the same of one file
+def _doubts(file: InventoryFile) -> Mapping[str, _Doubt]:
+    """By the key of a node's settings that is in doubt."""
+    top = schema("inventory")["properties"]
+    known = schema("inventory")["$defs"]["node"]["properties"]
+    doubts: defaultdict[str, _Doubt] = defaultdict(_Doubt)
+
+    def about(inside: Keys) -> _Doubt:
+        return doubts[str(inside[0]) if inside and inside[0] in known else _ANY]
+
+    for keys in file.wrong:
+        block = keys[0] if keys else None
+        if block == "defaults":
+            about(keys[1:]).all = True
+        elif len(keys) < 2:
+            if block in (None, "nodes", "groups") or block not in top:
+                doubts[_ANY].all = True
+        elif block == "nodes":
+            about(keys[2:]).entries.add(keys[:2])
+        elif block == "groups" and keys[2:3] == ("defaults",):
+            about(keys[3:]).groups.add(keys[1])
+        elif block == "groups":  # its members are in doubt, and may have been any node
+            doubts[_ANY].all = True
+    return doubts
+
+
+@lru_cache(maxsize=16)
+def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
+    """The nodes about which there is no doubt by any of these keys."""
+    nodes = file.inventory.nodes
+    doubts = [_doubts(file)[name] for name in names]
+    if not doubts:
+        return nodes
+    if any(doubt.all for doubt in doubts):
+        return ()
+    entries = set[Keys]().union(*(doubt.entries for doubt in doubts))
+    groups = set[object]().union(*(doubt.groups for doubt in doubts))
+    return [node for node in nodes if file.origins.entry(node.name) not in entries and groups.isdisjoint(node.groups)]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from runbook.model.remedy import Remedy
+
 
 class Verdict(str, Enum):
     """`unknown` means nobody could look; it stops a run just as `fail` does."""
@@ -36,6 +38,10 @@ class Finding:
     def __post_init__(self) -> None:
         if not (self.cause and self.says and self.remedy):
             raise ValueError("a finding needs a cause, a sentence and a remedy")
+
+    @property
+    def mended(self) -> Remedy:
+        return Remedy.of(self.remedy)
 
 
 @dataclass(frozen=True, slots=True)

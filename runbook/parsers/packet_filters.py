@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.firewall import firewalld, iptables, nft, ufw
-from runbook.firewall.flow import Flow, packet
-from runbook.firewall.machine import Base, walk
+from runbook.firewall import iptables, nft
+from runbook.firewall.evaluate import Base, Flow, packet, walk
+from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 from runbook.parsers.reading import CUT, Reading, Support, Tool, numbered
 
@@ -238,7 +238,7 @@ def nft_text(text: str) -> Reading | None:
 
 
 def ufw_status(text: str) -> Reading | None:
-    status = ufw.parse_status(text)
+    status = parse_ufw(text)
     if status is None:
         return None
     routed = re.search(r"\b(\w+) \(routed\)", text)
@@ -293,9 +293,9 @@ def firewall_cmd(text: str) -> Reading | None:
         )
     if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()):
         return Reading("firewalld", {"running": False, "installed": True, "blocks": False})
-    if firewalld.runs(text):
+    if firewalld_runs(text):
         return Reading("firewalld", {"running": True, "installed": True, "blocks": None})
-    zones = firewalld.parse_zones(text).zones
+    zones = parse_zones(text).zones
     if not zones:
         return None
     active = [zone for zone in zones if zone.active]
@@ -335,7 +335,7 @@ def _services(text: str, zone: str) -> list[str]:
     return line[1].split() if line else []
 
 
-def _lets_in(zone: firewalld.Zone) -> bool:
+def _lets_in(zone: FirewalldZone) -> bool:
     spans = [port.partition("/") for port in zone.ports]
     return zone.target == "ACCEPT" or any(kind == "tcp" and _wide(span.replace("-", ":")) for span, _, kind in spans)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.causes.page import CausePage
+from runbook.causes.catalogue import CausePage
 from runbook.diagnose.judge import HANGS, Cause
 from runbook.model.visible import visible
 from runbook.report.text import one_line

@@ -5,25 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from runbook.causes.catalogue import CONSEQUENCES
-from runbook.diagnose.consequences import root_of
+from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
+from runbook.model.remedy import Remedy, Step
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.alike import MANY, Gist, in_one
 from runbook.report.record import StageRecord
-from runbook.report.remedies import is_sentence
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP)
+NAME = "\x00"
+"""Stands for the name of a node's own."""
+
 NOTES = ("next", "why", "kept")
 """What a line of evidence may begin with that proves nothing: a further step, the reason for the remedy, where more lies."""
 
 Found = Sequence[tuple[str, Finding]]
 """Findings, each with its node."""
 
-Said = tuple[tuple[str, ...], str]
-"""A text, and the nodes of which it holds."""
+Said = tuple[tuple[str, ...], Remedy]
+"""A remedy, and the nodes that it mends."""
 
 Worded = tuple[str, tuple[str, ...]]
 """The same the other way round, for what is told in the order of its texts."""
@@ -193,7 +196,7 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
         for other in told
         if other is not block
         and other.verdict.stops
-        and (block.cause in CONSEQUENCES or set(block.nodes) <= set(other.nodes))
+        and (block.cause in of_kind("consequence") or set(block.nodes) <= set(other.nodes))
     ]
     among = [other.cause for other in near]
     root = root_of(block.cause, among)
@@ -231,13 +234,28 @@ def _entry(says: str, of: Found) -> FoldedFinding:
 
 
 def _fixes(found: Found) -> tuple[Said, ...]:
-    sentences = [(node, one) for node, one in found if is_sentence(one.remedy)]
-    alike = _alike(sentences, lambda finding: finding.remedy)
-    commands: dict[str, list[tuple[str, Finding]]] = {}  # a folded name in one would break it
+    """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are one."""
+    same: dict[Remedy, list[str]] = {}
     for node, finding in found:
-        if not is_sentence(finding.remedy):
-            commands.setdefault(finding.remedy, []).append((node, finding))
-    return tuple((_nodes(of), remedy) for remedy, of in (*alike, *commands.items()))
+        same.setdefault(finding.mended, []).append(node)
+    around: dict[tuple[Step, ...], list[tuple[str, Remedy]]] = {}
+    for remedy, on in same.items():
+        of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
+        around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)
+    told: list[Said] = []
+    for steps, of in around.items():
+        nodes = _once(node for node, _ in of)
+        together = Remedy(*steps).changed(partial(_named, names=fold(nodes)))
+        told.append((nodes, of[0][1] if len(nodes) == 1 else together))
+    return tuple(sorted(told, key=lambda said: said[1].is_command))
+
+
+def _apart(text: str, node: str) -> str:
+    return NAME.join(_around_name(text, node))
+
+
+def _named(text: str, names: str) -> str:
+    return text.replace(NAME, names)
 
 
 def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -319,7 +337,7 @@ def _unreached(verdict: Verdict, cause: str) -> bool:
 
 def _waited(verdict: Verdict, cause: str) -> bool:
     """Nothing is wrong with that node as far as anybody knows: another one stopped the job."""
-    return verdict is Verdict.UNKNOWN and cause in CONSEQUENCES
+    return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.remedy import Remedy, Step
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.never import assert_never
 from runbook.report.values import plain
@@ -90,13 +91,15 @@ def replay(events_path: Path | str, reader: Emit) -> None:
         reader(event)
 
 
-def _fields(value: Event | Outcome | Finding) -> dict[str, object]:
+def _fields(value: Event | Outcome | Finding | Step) -> dict[str, object]:
     return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
 
 
 def _plain(value: object) -> object:
     match value:
-        case Outcome() | Finding():
+        case Finding():
+            return _fields(value) | {"remedy_steps": [_fields(step) for step in value.mended.steps]}
+        case Outcome():
             return _fields(value)
         case tuple():
             return [_plain(item) for item in value]
@@ -181,10 +184,29 @@ class _EventFields:
         return Finding(
             cause=self.text("cause"),
             says=self.text("says"),
-            remedy=self.text("remedy"),
+            remedy=self.remedy(),
             evidence=self.texts("evidence"),
             peers=self.texts("peers"),
         )
+
+    def remedy(self) -> Remedy:
+        """Its steps stand beside its text in `events.jsonl`, its commands in `result.json`; in older runs neither does."""
+        if "remedy_steps" in self._fields:
+            return Remedy(
+                *(_EventFields(step).step() for step in self.mappings("remedy_steps")), text=self.text("remedy")
+            )
+        commands = (
+            [_EventFields(command).command() for command in self.mappings("remedy_commands")]
+            if "remedy_commands" in self._fields
+            else []
+        )
+        return Remedy(*commands, text=self.text("remedy")) if commands else Remedy.note(self.text("remedy"))
+
+    def step(self) -> Step:
+        return Step(self.maybe_text("node"), self.texts("commands"), self.text("note"))
+
+    def command(self) -> Step:
+        return Step(self.text("node"), (self.text("command"),))
 
     def verdict(self) -> Verdict:
         return Verdict(self.text("verdict"))

@@ -33,7 +33,6 @@ from runbook.report.groups import (
 from runbook.report.never import assert_never
 from runbook.report.pictures import bandwidth_line, links_map
 from runbook.report.record import Record, StageRecord
-from runbook.report.remedies import placed
 from runbook.report.text import cells, lines, one_line, pad, wrap
 
 T = TypeVar("T")
@@ -313,11 +312,10 @@ class RunPage:
 
     def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
         """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
-        known = self.record.started.nodes if self.record.started else ()
         for one in self._each(fixes, self._gist()):
-            for where, what in placed(one.what, () if block.unreached else one.nodes, known):
+            for where, step in one.what.placed(() if block.unreached else one.nodes):
                 label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
-                for line in lines(what):
+                for line in lines(step.what):
                     yield (label, "dim"), (line, "command")
                     label = " " * cells(label)
             if one.others:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from runbook.model.events import Event
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import Record, StageRecord
-from runbook.report.remedies import commands
 from runbook.report.values import plain
 
 BUG = 70  # the exit code of a run that ended without saying how
@@ -68,25 +67,22 @@ class Result:
         return told
 
     def _outcome(self, outcome: Outcome) -> dict[str, object]:
-        known = self._record.started.nodes if self._record.started else ()
         return {
             "node": outcome.node,
             "verdict": str(outcome.verdict),
             "proof": outcome.proof,
             "metrics": plain(outcome.metrics),
-            "findings": [_finding(finding, outcome.node, known) for finding in outcome.findings],
+            "findings": [_finding(finding, outcome.node) for finding in outcome.findings],
             "warnings": list(outcome.warnings),
         }
 
 
-def _finding(finding: Finding, node: str, known: Sequence[str]) -> dict[str, object]:
+def _finding(finding: Finding, node: str) -> dict[str, object]:
     return {
         "cause": finding.cause,
         "says": finding.says,
         "remedy": finding.remedy,
-        "remedy_commands": [
-            {"node": where, "command": command} for where, command in commands(finding.remedy, node, known)
-        ],
+        "remedy_commands": [{"node": where, "command": command} for where, command in finding.mended.typed(node)],
         "evidence": list(finding.evidence),
         "peers": list(finding.peers),
     }

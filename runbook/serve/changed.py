@@ -1,7 +1,7 @@
 """What has changed, told to every open tab: a topic and a number, never the data itself.
 
-A stream that lost its connection says the last number it saw and gets what it missed; where that is too long ago, or was
-another server's, it is told that everything (`*`) has changed.
+A stream that lost its connection says the last number it saw and gets what it missed; where that is too long ago, or
+was another server's, it is told that everything (`*`) has changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Changed:
         self._loop = asyncio.get_running_loop()
 
     def publish(self, topic: str) -> None:
-        """Say that what this topic stands for has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200 characters."""
+        """Say that what this topic stands for has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200
+        characters."""
         if not _TOPIC.match(topic):
             raise ValueError(f"not a topic: {topic!r}")
         if self._loop is not None:
@@ -118,7 +119,8 @@ class Changed:
 
 
 async def messages(changed: Changed, subscriber: Subscriber, ping_s: float) -> AsyncIterator[bytes]:
-    """The stream as it goes over the wire, until the subscriber is closed; a comment where nothing happens for `ping_s`."""
+    """The stream as it goes over the wire, until the subscriber is closed; a comment where nothing happens for
+    `ping_s`."""
     yield b"retry: 2000\n: %s\n\n" % changed.boot.encode()
     while not subscriber.closed:
         with contextlib.suppress(TimeoutError, asyncio.TimeoutError):

@@ -1,8 +1,8 @@
 """Who is let through to a page, and what every answer carries.
 
-`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (what keeps a
-rebound name from reading anything), and every answer gets the headers below. `Guarded` stands before each handler: body
-and time are bounded, the client is known and may, and a change comes from a page of ours.
+`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (what
+keeps a rebound name from reading anything), and every answer gets the headers below. `Guarded` stands before each
+handler: body and time are bounded, the client is known and may, and a change comes from a page of ours.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import hmac
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,13 +26,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+import runbook
 from runbook.model.errors import FilesWrong
-from runbook.serve.audit import Audit
-from runbook.serve.metrics import Metrics
-from runbook.serve.page import READS, Page, allows
-from runbook.serve.people import People, Person, csrf_of
-from runbook.serve.rate import TokenBucket
-from runbook.serve.render import failure
+from runbook.serve.changed import Changed
+from runbook.serve.page import READS, Page, allows, failure
+from runbook.serve.people import Audit, People, Person, csrf_of
 from runbook.serve.settings import ServeSettings
 
 HEADERS = {
@@ -212,7 +213,8 @@ class Guarded:
         await self.page.handler(socket)
 
     def _identify(self, scope: Scope) -> None:
-        """Who asks: by a token, or else by the cookie of a session that was made for this origin. `still` asks again."""
+        """Who asks: by a token, or else by the cookie of a session that was made for this origin. `still` asks
+        again."""
         state = scope["state"]
         state["bearer"] = False
         if self.page.role == "agent":
@@ -264,7 +266,8 @@ def _refuse_haste(request: Request) -> None:
 
 
 def refuse_foreign_context(scope: Scope, page: Page) -> None:
-    """What a browser says of the page that asks. Agents are no browsers; else only a click on a link may come from elsewhere."""
+    """What a browser says of the page that asks. Agents are no browsers; else only a click on a link may come from
+    elsewhere."""
     if page.role == "agent":
         if has(scope, "origin") or has(scope, "sec-fetch-site"):
             raise RequestRefused(403, "this is for agents, not for browsers")
@@ -311,6 +314,17 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
     return FormData([*pairs])
 
 
+async def json_body(request: Request) -> dict[str, Any]:
+    """The object in it, an empty one where there is no body. Raises Refused."""
+    try:
+        body = await request.json() if await request.body() else {}
+    except (ValueError, RecursionError):
+        raise RequestRefused(400, "the body is no JSON") from None
+    if not isinstance(body, dict):
+        raise RequestRefused(400, "the body is not an object")
+    return body
+
+
 def cookie_of(scope: Scope, name: str) -> str:
     """The value of our cookie, empty where there is none or more than one of that name."""
     values = []
@@ -338,3 +352,53 @@ def refusal(request: Request, refused: HTTPException, page: Page) -> Response:
     for name, value in (refused.headers or {}).items():
         response.headers[name] = value
     return response
+
+
+MOST_KNOWN = 10_000
+
+
+class TokenBucket:
+    """`burst` attempts at once, and then one every `every_s` seconds. Belongs to one event loop."""
+
+    def __init__(self, burst: int, every_s: float) -> None:
+        self._burst = burst
+        self._every_s = every_s
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def wait_s(self, who: str) -> float:
+        """Count an attempt: 0 where it may be made, else the seconds until one may be (and it is not counted)."""
+        now = time.monotonic()
+        full_at = max(now, self._full_at.pop(who, now)) + self._every_s
+        wait = full_at - now - self._burst * self._every_s
+        self._full_at[who] = full_at if wait <= 0 else full_at - self._every_s
+        while len(self._full_at) > MOST_KNOWN:
+            self._full_at.popitem(last=False)
+        return max(0.0, wait)
+
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """`registry` is for whoever has something to count: `Gauge(…, registry=metrics.registry)`."""
+
+    def __init__(self, changed: Changed) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["path", "method"]
+        self._requests = Counter(
+            "runbook_http_requests", "Requests that were answered.", [*labels, "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "runbook_http_seconds", "Until the answer begins.", labels, buckets=BUCKETS, registry=self.registry
+        )
+        streams = Gauge("runbook_event_streams", "Event streams that are open.", registry=self.registry)
+        streams.set_function(lambda: len(changed))
+        about = Gauge("runbook_build_info", "The version that runs.", ["version"], registry=self.registry)
+        about.labels(runbook.__version__).set(1)
+
+    def measure(self, page: Page, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(page.path, method, str(status)).inc()
+        self._seconds.labels(page.path, method).observe(seconds)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,4 +1,5 @@
-"""People and what proves that a client is one of them: passwords, sessions, login links, tokens.
+"""People, what proves that a client is one of them (passwords, sessions, login links, tokens), and the audit of what
+they changed.
 
 Nothing here is kept that would let its reader in: passwords as scrypt, and what we drew ourselves (32 random bytes) as
 SHA-256. Every secret is compared by its hash.
@@ -124,7 +125,10 @@ class People:
         return self.of_session(hashed(secret), origin)
 
     def of_session(self, session: str, origin: str) -> Person | None:
-        sql = "SELECT name, role, hash FROM sessions JOIN people ON name = person WHERE hash = ? AND origin = ? AND expires_at > ?"
+        sql = (
+            "SELECT name, role, hash FROM sessions JOIN people ON name = person "
+            "WHERE hash = ? AND origin = ? AND expires_at > ?"
+        )
         rows = self._store.read(sql, session, origin, time.time())
         return Person(rows[0]["name"], rows[0]["role"], rows[0]["hash"]) if rows else None
 
@@ -133,7 +137,8 @@ class People:
             db.execute("DELETE FROM sessions WHERE hash = ?", (session,))
 
     def make_token(self, name: str, role: Role, purpose: str) -> tuple[str, str]:
-        """Its id and the token itself, which nobody can read again. It allows what `role` and the person's role both do."""
+        """Its id and the token itself, which nobody can read again. It allows what `role` and the person's role both
+        do."""
         identity, secret = secrets.token_hex(4), TOKEN + secrets.token_urlsafe(32)
         if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
             raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
@@ -217,3 +222,40 @@ def _refuse_without_admin(admins: int) -> None:
 
 def _wrong(id: str, message: str) -> FilesWrong:
     return FilesWrong([Problem(f"serve.{id}", message)])
+
+
+AUDIT_KEPT = 100_000
+"""Rows; the oldest go first."""
+PATH_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """`at`: seconds since 1970. `status`: what the client was answered."""
+
+    id: int
+    at: float
+    person: str
+    address: str
+    what: str
+    path: str
+    status: int
+
+
+class Audit:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def note(self, person: str, address: str, what: str, path: str, status: int = 200) -> None:
+        """`what` in a few words, `status` as the client was answered."""
+        with self._store.write() as db:
+            row = (time.time(), person, address, what, path[:PATH_SHOWN], status)
+            done = db.execute(
+                "INSERT INTO audit (at, person, address, what, path, status) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
+            db.execute("DELETE FROM audit WHERE id <= ?", ((done.lastrowid or 0) - AUDIT_KEPT,))
+
+    def newest(self, count: int, before: int | None = None) -> list[AuditEntry]:
+        """At most `count` entries, the newest first; only those older than the one with the id `before`."""
+        sql = "SELECT id, at, person, address, what, path, status FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?"
+        return [AuditEntry(*row) for row in self._store.read(sql, before or 2**62, count)]

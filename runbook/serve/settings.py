@@ -1,10 +1,33 @@
-"""What a server is started with, and the addresses that it answers to."""
+"""What a server is started with: from the command line and serve.yml to `ServeSettings`, and its TLS certificate.
+
+What would be unsafe is refused, with what to do instead.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import hashlib
+import ipaddress
+import os
+import socket
+import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from runbook.load.document import mapping_problem, read_document
+from runbook.load.schema import judge
+from runbook.model.commands import word
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.folder import make_below, write_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +41,9 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """`data`: the folder of everything that the server keeps. `origins`: scheme, host and port of every address that it is
-    called by, the first being the one that it tells people; requests for any other are refused. `tls` is None for plain http.
+    """`data`: the folder of everything that the server keeps. `origins`: scheme, host and port of every address that it
+    is called by, the first being the one that it tells people; requests for any other are refused. `tls` is None for
+    plain http.
     """
 
     data: Path
@@ -40,7 +64,8 @@ class ServeSettings:
         return next(iter(self.hosts.values()))
 
     def cookie(self, origin: str) -> str:
-        """The name of the session's cookie. Cookies know no ports, so the name has it: two servers on a machine are two."""
+        """The name of the session's cookie. Cookies know no ports, so the name has it: two servers on a machine are
+        two."""
         return f"{'__Host-' if origin.startswith('https:') else ''}runbook-{self.port}"
 
 
@@ -55,3 +80,194 @@ def local_origins(host: str, port: int, *, tls: bool) -> tuple[str, ...]:
     scheme = "https" if tls else "http"
     names = [host, "localhost"] if host in ("127.0.0.1", "::1") else [host]
     return tuple(origin_of(scheme, name, port) for name in names)
+
+
+DAYS = 3650
+"""Agents know the server by this certificate's hash: it is made once, not anew each year."""
+
+
+def own_certificate(data: Path, names: Iterable[str]) -> Certificate:
+    """The one in `data/tls`, made for these names and addresses where there is none yet."""
+    folder = make_below(data, "tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    if not (certificate.exists() and key.exists()):
+        pem, key_pem = _self_signed(names)
+        write_below(data, "tls", "key.pem", data=key_pem)
+        write_below(data, "tls", "certificate.pem", data=pem)
+    return certificate_at(certificate, key)
+
+
+def certificate_at(certificate: Path, key: Path) -> Certificate:
+    """Raises FilesWrong where these are not a certificate and its key."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")
+        pem = certificate.read_text(encoding="ascii")
+        first = x509.load_pem_x509_certificate(pem.encode())
+        der = first.public_bytes(serialization.Encoding.DER)
+    except (OSError, ValueError) as error:
+        what = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "not a certificate and its key, in PEM"
+        )
+        raise FilesWrong([Problem("serve.certificate", f"{certificate}, {key}: {what}")]) from None
+    return Certificate(certificate, key, hashlib.sha256(der).hexdigest())
+
+
+def _self_signed(names: Iterable[str]) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "runbook serve")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.SubjectAlternativeName([_general(one) for one in sorted(set(names))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    unencrypted = serialization.NoEncryption()
+    key_pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unencrypted)
+    return made.public_bytes(serialization.Encoding.PEM), key_pem
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+PORT = 8400
+LISTEN = f"127.0.0.1:{PORT}"
+DATA = ".runbook"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What was asked for, the command line before the file. `certificate`: its file and its key's."""
+
+    host: str
+    port: int
+    data: Path
+    origins: tuple[str, ...] = ()
+    certificate: tuple[Path, Path] | None = None
+    insecure_http: bool = False
+
+    @property
+    def loopback(self) -> bool:
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+def read_options(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> ServeOptions:
+    """Raises FilesWrong for what is wrong in the file or in the arguments."""
+    told: dict[str, Any] = {} if config is None else _read(config)
+    folder = Path(config).parent if config is not None else Path()
+    host, port = listen_address(listen or told.get("listen", LISTEN))
+    origins = tuple(one.lower() for one in told.get("origins", ()))
+    netlocs = [urlsplit(one).netloc for one in origins]
+    if len(set(netlocs)) < len(netlocs):
+        raise _wrong("origins", "two origins have the same host and port", "a server has one scheme")
+    tls = told.get("tls")
+    return ServeOptions(
+        host=host,
+        port=port,
+        data=data_folder(data, str(folder / told["data"]) if "data" in told else None),
+        origins=origins,
+        certificate=(folder / tls["certificate"], folder / tls["key"]) if tls else None,
+        insecure_http=insecure_http or bool(told.get("insecure_http")),
+    )
+
+
+def data_folder(given: str | None, told: str | None = None) -> Path:
+    """Where the server keeps everything: `--data`, serve.yml, $RUNBOOK_DATA, or `.runbook`. It need not exist."""
+    return Path(given or told or os.environ.get("RUNBOOK_DATA") or DATA)
+
+
+def make_data_folder(folder: Path) -> Path:
+    """The folder, made where there is none; it must be ours, and nobody else's to write in. Raises FilesWrong."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise _wrong("data", f"{folder}: {error.strerror}") from None
+    if hasattr(os, "getuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+        raise _wrong(
+            "data", f"{folder}: others could write there", f"`chmod 700 {word(folder)}`, or name another --data"
+        )
+    return folder
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8400`, `[::1]:8400`; a port of 0 is any free one. Raises FilesWrong."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    with contextlib.suppress(ValueError):
+        if port.isdecimal() and int(port) <= 65535:
+            return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)), int(port)
+    raise _wrong(
+        "listen",
+        f"{text!r} is no address to listen on",
+        f"an address and a port: {LISTEN}, 0.0.0.0:{PORT}, [::1]:{PORT}",
+    )
+
+
+def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
+    """The settings, on the port that it really is, of a server whose data has `people`.
+
+    Loopback is plain http unless a certificate is named. Everywhere else it is TLS, with a certificate of our own where
+    none is named, or `insecure_http`; and only with people. Raises FilesWrong.
+    """
+    if not asked.loopback and not people:
+        raise _wrong(
+            "no-people",
+            f"whoever reaches {asked.host} would reach this server, and nobody could log in",
+            "first: runbook serve user add NAME --role admin",
+        )
+    names = [] if asked.loopback else _names_of(asked.host)
+    tls: Certificate | None = None
+    if asked.certificate is not None:
+        tls = certificate_at(*asked.certificate)
+    elif not asked.loopback and not asked.insecure_http:
+        called = [urlsplit(origin).hostname or "" for origin in asked.origins]
+        tls = own_certificate(asked.data, [*called, *names])
+    if asked.loopback:
+        own = local_origins(asked.host, port, tls=tls is not None)
+    else:
+        own = tuple(origin_of("https" if tls else "http", name, port) for name in names)
+    return ServeSettings(asked.data, asked.host, port, (*asked.origins, *own), tls)
+
+
+def _names_of(host: str) -> list[str]:
+    """The addresses that an address to listen on stands for, and this machine's name."""
+    name = socket.gethostname().lower()
+    if not ipaddress.ip_address(host).is_unspecified:
+        return [host, name]
+    found = {"127.0.0.1"} | ({"::1"} if ":" in host else set())
+    with contextlib.suppress(OSError):
+        found |= {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))  # sends nothing: it asks which of our addresses would be the sender's
+            found.add(str(probe.getsockname()[0]))
+    return [name, "localhost", *sorted(one for one in found if "%" not in one)]
+
+
+def _read(path: str) -> dict[str, Any]:
+    document = read_document(path)
+    problems = list(document.problems)
+    if document.data is not None and not problems:
+        not_mapping = mapping_problem(document, "a file for `runbook serve`")
+        problems += [not_mapping] if not_mapping else judge(document, "serve").problems
+    if problems:
+        raise FilesWrong(problems)
+    assert isinstance(document.data, dict)
+    return document.data
+
+
+def _wrong(id: str, message: str, help: str | None = None) -> FilesWrong:
+    span: Span | None = None
+    return FilesWrong([Problem(f"serve.{id}", message, span, help)])

@@ -1,7 +1,7 @@
 """The server's database: SQLite in one file, read and written by short statements from any thread.
 
-Other processes (`runbook serve user add`) open the same file. No transaction spans anything slow: whoever has one holds up
-every other writer.
+Other processes (`runbook serve user add`) open the same file. No transaction spans anything slow: whoever has one holds
+up every other writer.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Store:
         return connection
 
     def _migrate(self) -> None:
-        """Run the numbered files that this database has not seen. A new one has a higher number than all that were released."""
+        """Run the numbered files that this database has not seen. A new one has a higher number than all that were
+        released."""
         files = sql_files()
         with self.write() as db:
             (has,) = db.execute("PRAGMA user_version").fetchone()

@@ -1,4 +1,5 @@
-"""What the pages of groups, runs and nodes share: the groups, the runs, the processes, and what each group's text means."""
+"""What the pages of groups, runs and nodes share: the groups, the runs, the processes, and what each group's text
+means."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from runbook.serve.agents.fleet import Fleet
-from runbook.serve.agents.states import AgentState
-from runbook.serve.groups.files import GroupFile, Groups, NoGroup
-from runbook.serve.groups.preview import DRAFT, Linted, Meaning, linted, meaning
-from runbook.serve.runs.folders import RunRow, Runs
-from runbook.serve.runs.start import Processes
+from runbook.serve.agent_fleet import Fleet
+from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import GroupFile, Groups, NoGroup
+from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.run_folders import RunFilter, RunRow, Runs
+from runbook.serve.run_processes import Processes
 from runbook.serve.store import Store
 
 REMEMBERED = 200
@@ -67,6 +68,10 @@ class Workspace:
             while len(self._kept) > REMEMBERED:
                 self._kept.popitem(last=False)
         return look
+
+    def latest_run(self, group: str) -> RunRow | None:
+        found, _ = self.runs.search(RunFilter(group=group), most=1)
+        return found[0] if found else None
 
     def all_groups(self) -> list[GroupView]:
         """Of every group that can be read."""

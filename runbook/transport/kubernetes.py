@@ -107,7 +107,7 @@ class Pods:
                 )
             if pod is None:
                 return Unreachable(
-                    "kubernetes-pod-not-running",
+                    "pod-not-running",
                     f"{node.place} was deleted, and what ran in it ended with it",
                     f"start it again; `{typed(where, 'get', 'events')}` tells for an hour what was done",
                     (*seen, f"there is no pod {first.namespace}/{first.name} any more"),

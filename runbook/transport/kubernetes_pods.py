@@ -300,9 +300,7 @@ def ill(
         )
     if (how := _not_running(pod)) is None:
         return None
-    return Unreachable(
-        "kubernetes-pod-not-running", f"{place} {how}", f"`{look}` shows its events; {_next(pod)}", evidence
-    )
+    return Unreachable("pod-not-running", f"{place} {how}", f"`{look}` shows its events; {_next(pod)}", evidence)
 
 
 def _not_running(pod: Pod) -> str | None:

@@ -51,7 +51,7 @@ from runbook.agent.protocol import (
 )
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Node
-from runbook.serve.agents import fleet as fleet_module
+from runbook.serve import agent_fleet as fleet_module
 from runbook.transport import Session
 from runbook.transport.agent import ASK, DATA, ENROL, HEADER, OVER, AgentStream, framed
 

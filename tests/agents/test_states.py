@@ -34,8 +34,8 @@ from runbook.agent.protocol import (
     from_server,
     said,
 )
-from runbook.serve.agents.fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
-from runbook.serve.agents.states import AwakeClock, spoken, state_of
+from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
+from runbook.serve.agent_states import AwakeClock, spoken, state_of
 from runbook.serve.changed import Changed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store

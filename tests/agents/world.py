@@ -13,9 +13,8 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from runbook.agent.protocol import PROTOCOL, AgentHello, Enrolment, FromAgent, FromServer, Welcome, from_server, said
-from runbook.serve.agents import Fleet
-from runbook.serve.app import create_app
-from runbook.serve.listen import listening, server_of
+from runbook.serve.agent_fleet import Fleet
+from runbook.serve.server import create_app, listening, server_of
 from runbook.serve.settings import ServeSettings
 
 DEADLINE_S = 60.0

@@ -24,13 +24,12 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import archive_files, packed
-from runbook.collect.entries import Absent, ArchiveFile
+from runbook.collect.entries import Absent, ArchiveFile, Taken, refused
 from runbook.collect.gather import scrubbed
-from runbook.collect.members import Taken, refused
 from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.people import GENERIC
-from runbook.collect.rundir import read_run, run_entries
 from runbook.collect.scrub import Scrubber
+from runbook.collect.sources import read_run, run_entries
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer
 from runbook.transport.answers import Collected, answer

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runbook.firewall import Evidence, Flow, arp_stop, explain
-from runbook.firewall import firewalld as firewalld_tool
+from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
 from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.remedy import Remedy
 from runbook.model.visible import visible
-from runbook.report.remedies import placed
 
 from .commands import holes
 
@@ -104,27 +104,27 @@ NUMBERS = re.compile(
 )
 OURS = {
     # what is made of checked parts beside the command itself
-    "firewall/arp.py": {"where", "match"},
     "firewall/blocked.py": {"permitted", "file"},
     "firewall/evidence.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
-    "firewall/explain.py": {"base.engine", "table", "words"},
-    "firewall/firewalld.py": {"rules", "' '.join(_rich('source', members, ports, protocol, first))"},
-    "firewall/remedy.py": {
+    "firewall/explain.py": {"base.engine", "table", "words", "where", "match"},
+    "firewall/front_ends.py": {
+        *("where", "peer", "part", "protocol", "rules"),
+        "' '.join(_rich('source', members, ports, protocol, first=first))",
+    },
+    "firewall/remedies.py": {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
         "base.engine",
     },
-    "firewall/ufw.py": {"where", "peer", "part", "protocol"},
     "parsers/disks.py": {"remedy"},
-    "checks/network/ports.py": {"DEFAULT_PORTS"},
     "checks/bandwidth/wires.py": {"way"},
-    "checks/network/ephemeral.py": {"DEFAULT_PORTS[0]", "DEFAULT_PORTS[1]", "first['pid']"},
-    "checks/network/names.py": {"append"},
+    "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
+    "checks/ping/names.py": {"append"},
     "checks/network/routing_policy.py": {"family(target)", "' '.join(map(word, words.split()))"},
-    "checks/network/routes.py": {"family(network)", "network", "mine.ip"},
-    "checks/network/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
-    "checks/readiness/gpus/health.py": {"ids"},
-    "checks/readiness/gpus/judge.py": {"words"},
-    "checks/readiness/torch.py": {"node.interpreter_typed"},
+    "checks/ping/routes.py": {"family(network)", "network", "mine.ip"},
+    "checks/ping/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
+    "checks/reach/gpu_faults.py": {"ids"},
+    "checks/reach/gpus.py": {"words"},
+    "checks/reach/torch.py": {"node.interpreter_typed"},
     "transport/session.py": {"quoted"},
     "transport/ssh_errors.py": {"rename", "jump", "trust", "_quoted(target.entry)"},
 }
@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/controller.py", "survey/devices.py")  # fmt: skip
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "survey/devices.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 
@@ -206,27 +206,26 @@ def test_tables_of_arp(table: str, chain: str) -> None:
 @SLOW
 @given(NAMES)
 def test_zones_of_firewalld(zone: str) -> None:
-    status = firewalld_tool.parse_zones(f"{zone} (default, active)\n  target: default\n  interfaces: eth0\n")
-    for command in firewalld_tool.allow(status, "eth0", ("10.0.0.1",), ((1, 2),), "tcp", first=False):
+    status = parse_zones(f"{zone} (default, active)\n  target: default\n  interfaces: eth0\n")
+    for command in firewalld_allow(status, "eth0", ("10.0.0.1",), ((1, 2),), "tcp", first=False):
         words = shlex.split(command)
         assert words[:2] == ["sudo", "firewall-cmd"]
         assert len(words) in (3, 5)
-    for command in firewalld_tool.allow_out(zone, ("10.0.0.1",), ((1, 2),), "tcp"):
+    for command in firewalld_allow_out(zone, ("10.0.0.1",), ((1, 2),), "tcp"):
         assert len(shlex.split(command)) in (3, 5)
 
 
 @SLOW
 @given(NAMES)
 def test_no_name_makes_a_command_for_another_node(name: str) -> None:
-    remedy = f"sudo ip link set dev {word(name)} mtu 1500"
-    assert list(placed(remedy, ["node-a"], ["node-a", "node-b"])) == [("node-a", remedy)]
-    told = f"on node-a: `sudo ip link set dev {word(name)} mtu 1500`"
-    assert [where for where, _ in placed(told, ["node-a"], ["node-a", "node-b"])] == ["node-a"]
+    command = f"sudo ip link set dev {word(name)} mtu 1500"
+    assert [where for where, _ in Remedy.run(command).typed("node-a")] == ["node-a"]
+    assert [where for where, _ in Remedy.of(f"on node-a: `{command}`").typed("node-b")] == ["node-a"]
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_hosts_file(name: str) -> None:
-    from runbook.checks.network.names import correct_hosts
+    from runbook.checks.ping.names import correct_hosts
 
     assert len(shlex.split(correct_hosts(name, "10.0.0.1", []))) == 7  # echo LINE | sudo tee -a FILE: `|` counts
     both = shlex.split(correct_hosts(name, "10.0.0.1", [[2, "x"]]))

@@ -12,11 +12,8 @@ from pathlib import Path
 import jinja2
 
 import runbook
-from runbook.launch.activation import read_activation
-from runbook.launch.exits import stops
-from runbook.launch.probe import PROBE
-from runbook.launch.script import DIALECTS
-from runbook.launch.spec import Guards, ScriptProcess, ScriptSpec
+from runbook.launch.guards import PROBE, Guards, read_activation
+from runbook.launch.script import DIALECTS, ScriptProcess, ScriptSpec, stops
 
 
 def main(nodes: int, gpus: int, out: Path) -> None:

@@ -9,11 +9,9 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
-from runbook.checks.network.dial import Dial, ports_text
+from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh
-from runbook.checks.network.ports import ephemeral_range, needed_ports
-from runbook.checks.network.resolved import numeric
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .world import C, cluster, context, dial, node, ruled, with_ports

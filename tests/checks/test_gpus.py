@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.context import Facts
-from runbook.checks.readiness.gpus.compare import driver_too_old, driver_warnings
-from runbook.checks.readiness.gpus.judge import GpuJudgement, judge_gpus
+from runbook.checks.reach.gpus import GpuJudgement, driver_too_old, driver_warnings, judge_gpus
 from runbook.parsers.nvidia import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
 from runbook.parsers.xids import events
 

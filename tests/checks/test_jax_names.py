@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from runbook.jobs.prepare import dials
+from runbook.jobs.start import dials
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from runbook.checks.bandwidth.schedule import Schedule, crossing, groups, round_
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 
 BOTH, SENDS, RECEIVES = tuple(Role), (Role.SENDS,), (Role.RECEIVES,)
-SIZES = {4: 300, 16: 150, 64: 30, 256: 8, 1024: 1}
+SIZES = {4: 100, 16: 60, 64: 12, 256: 3, 1024: 1}
 """Trials a case in `make test-all`, by the number of nodes."""
+
+MANY = {4: 1000, 16: 1000, 64: 200, 256: 40, 1024: 6}
+"""In `make test-scale`."""
 
 QUICK = {4: 30, 16: 20, 64: 3}
 
@@ -150,6 +153,15 @@ def test_the_same_many_times(name: str, count: int) -> None:
     case, least = CASES[name]
     if count >= least:
         judge_trials(case, count, SIZES[count])
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("count", MANY)
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_as_often_as_a_rate_of_one_in_a_thousand_needs(name: str, count: int) -> None:
+    case, least = CASES[name]
+    if count >= least:
+        judge_trials(case, count, MANY[count])
 
 
 @pytest.mark.parametrize("noise", [0.08, 0.15])

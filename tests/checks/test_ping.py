@@ -7,14 +7,12 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.network.common import culprits, listed
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.loss import loses
-from runbook.checks.network.names import name_findings
-from runbook.checks.network.observed import Observations
-from runbook.checks.network.pairs import Pairs
-from runbook.checks.network.random_drops import chance_findings
-from runbook.checks.ping import Judge, before_packets, ssh_port, targets
+from runbook.checks.network.pairs import Pairs, culprits, listed
+from runbook.checks.ping.loss import chance_findings, loses
+from runbook.checks.ping.names import name_findings
+from runbook.checks.ping.observed import Observations
+from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runbook.jobs.raised import Raised
+from runbook.jobs.jax import Raised
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in main', "    step()", "ValueError: no"]
 

@@ -15,7 +15,7 @@ from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.checks.ranks.straggler import stragglers
-from runbook.launch.exits import CODES
+from runbook.launch.guards import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.network.routing_policy import RouteRefusal, Sent, family, refusal, rule_text, within
-from runbook.firewall.truth import NumberRange
+from runbook.firewall.evaluate import NumberRange
 
 Rule = dict[str, Any]
 Route = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.jobs.pace import Paces, Slower
-from runbook.jobs.slowed import LOOKS, Late, Waits, Why, judge, late, reasons, waits
+from runbook.jobs.progress import Paces, Slower
+from runbook.jobs.slowdown import LOOKS, Late, Waits, Why, judge, late, reasons, waits
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]

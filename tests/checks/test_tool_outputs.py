@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from one_tool import read_tool
 
-from runbook.checks.readiness.gpus.judge import judge_gpus
-from runbook.firewall import firewalld, iptables, nft, ufw
+from runbook.checks.reach.gpus import judge_gpus
+from runbook.firewall import iptables, nft
+from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
 from runbook.parsers import ib_ports as ibstat
 from runbook.parsers import nvidia as printed
 
@@ -108,7 +109,7 @@ def test_bits_of_the_clocks() -> None:
 
 @pytest.mark.parametrize("name", of("ufw"))
 def test_ufw(name: str) -> None:
-    status = ufw.parse_status(OUTPUTS[name]["output"])
+    status = parse_ufw(OUTPUTS[name]["output"])
     expected = OUTPUTS[name]["expect"]
     assert status
     assert status.active == expected["active"]
@@ -133,13 +134,13 @@ def test_iptables(name: str) -> None:
 
 @pytest.mark.parametrize("name", of("firewall-cmd --list-all-zones"))
 def test_firewalld_zones(name: str) -> None:
-    status = firewalld.parse_zones(OUTPUTS[name]["output"])
+    status = parse_zones(OUTPUTS[name]["output"])
     assert [zone.name for zone in status.zones if zone.active] == OUTPUTS[name]["expect"]["active_zones"]
 
 
 @pytest.mark.parametrize("name", [name for name in of("firewall-cmd") if "zones" not in name])
 def test_a_firewalld_that_does_not_run(name: str) -> None:
-    assert not firewalld.runs(OUTPUTS[name]["output"])
+    assert not firewalld_runs(OUTPUTS[name]["output"])
 
 
 PROSE = {

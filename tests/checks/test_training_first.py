@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.jobs.kept import KeptProcess, KeptProcesses
+from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from runbook.checks.allreduce import pauses
-from runbook.checks.network.dial import Dial
-from runbook.checks.network.ports import why_so_many
+from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.ended import LAUNCH_SCRIPT
 from runbook.checks.ranks.words import telling
 from runbook.checks.shortened import MOST, in_brief

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.kept import KeptProcess, KeptProcesses
 from runbook.jobs.logs import RankLogs
+from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.cli.explain import explain
-from runbook.lint.variables.table import known
+from runbook.lint.variables import known
 from runbook.model.errors import FilesWrong
 
 

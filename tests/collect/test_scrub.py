@@ -13,8 +13,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.collect.people import is_word
 from runbook.collect.scrub import GONE, Scrubber
-from runbook.collect.vocabulary import is_word
 from runbook.model.views import View, plainest, views
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2

@@ -15,6 +15,15 @@ from lab.cli import CliResult, runbook_cli, runbook_finish, runbook_start
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 
+STEPS = """
+import os, time
+for step in range(5000):
+    if os.environ["RANK"] == "0":
+        print(f"step {step} loss 1.0", flush=True)
+    time.sleep(0.05)
+"""
+"""What ends a job does not ask whether its ranks have torch; with it every rank takes two seconds of CPU to begin."""
+
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
@@ -23,6 +32,16 @@ def lab() -> Iterator[Lab]:
             host.run("mkdir -p ~/work", made.user)
             host.write("~/work/train.py", EXAMPLE.read_text(), user=made.user)
         yield made
+
+
+@pytest.fixture(params=["steps", pytest.param("training", marks=pytest.mark.thorough)])
+def endless(lab: Lab, request: pytest.FixtureRequest) -> Path:
+    """A playbook of a job that goes on until somebody ends it."""
+    if request.param == "training":
+        return playbook(lab, "--steps, 5000, --pause, '0.05'")
+    for host in lab:
+        host.write("~/work/train.py", STEPS, user=lab.user)
+    return playbook(lab, "endless")
 
 
 def playbook(lab: Lab, words: str = "--steps, 6", more: str = "") -> Path:
@@ -72,10 +91,9 @@ def test_ddp_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> No
     nothing_left(lab)
 
 
-def test_a_killed_rank_ends_all_and_is_named(lab: Lab) -> None:
+def test_a_killed_rank_ends_all_and_is_named(lab: Lab, endless: Path) -> None:
     inventory = lab.inventory(defaults={"processes": 2})
-    file = playbook(lab, "--steps, 2000, --pause, '0.05'")
-    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
+    run = runbook_start(lab, "run", endless, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
     started(lab)
     lab["node-b"].run(f"kill -9 {pids(lab['node-b'], '[t]rain.py')[-1]}", "root")
     done = runbook_finish(run, timeout=60)
@@ -118,30 +136,28 @@ def test_programs_that_differ_are_not_started(lab: Lab) -> None:
     nothing_left(lab)
 
 
-def test_ctrl_c_ends_the_job_and_nothing_is_left(lab: Lab) -> None:
+def test_ctrl_c_ends_the_job_and_nothing_is_left(lab: Lab, endless: Path) -> None:
     inventory = lab.inventory(defaults={"processes": 1})
-    file = playbook(lab, "--steps, 2000, --pause, '0.05'")
-    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run")
+    run = runbook_start(lab, "run", endless, "-i", inventory, "--run-dir", lab.tmp / "run")
     started(lab)
     run.send_signal(signal.SIGINT)
     assert runbook_finish(run, timeout=60).returncode == 130
     nothing_left(lab)
 
 
-def test_a_killed_controller_takes_an_attached_job_with_it(lab: Lab) -> None:
+def test_a_killed_controller_takes_an_attached_job_with_it(lab: Lab, endless: Path) -> None:
     inventory = lab.inventory(defaults={"processes": 1})
-    file = playbook(lab, "--steps, 2000, --pause, '0.05'")
-    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run")
+    run = runbook_start(lab, "run", endless, "-i", inventory, "--run-dir", lab.tmp / "run")
     started(lab)
     run.kill()
     runbook_finish(run, timeout=30)
     nothing_left(lab, within_s=40)
 
 
-def test_a_detached_job_outlives_its_controller_and_is_stopped_from_another(lab: Lab) -> None:
+def test_a_detached_job_outlives_its_controller_and_is_stopped_from_another(lab: Lab, endless: Path) -> None:
+    endless.write_text(endless.read_text().replace("grace: 5s", "grace: 5s, detach: true"))
     inventory = lab.inventory(defaults={"processes": 1})
-    file = playbook(lab, "--steps, 5000, --pause, '0.05'", ", detach: true")
-    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run")
+    run = runbook_start(lab, "run", endless, "-i", inventory, "--run-dir", lab.tmp / "run")
     started(lab)
     run.kill()
     runbook_finish(run, timeout=30)

@@ -217,11 +217,11 @@ def test_one_fault(name: str) -> None:
 
 
 @pytest.mark.thorough
-def test_24_faults_in_a_row() -> None:
+def test_every_fault_in_a_row_in_any_order() -> None:
     seed = int(os.environ.get("RUNBOOK_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"RUNBOOK_CHAOS_SEED={seed}")
     with Lab(2) as lab:
         chaos = Chaos(lab, seed)
-        chaos.chance.shuffle(names := [*KINDS, *chaos.chance.sample(list(KINDS), 24 - len(KINDS))])
+        chaos.chance.shuffle(names := list(KINDS))
         for number, name in enumerate(names, 1):
             chaos.inject(number, name)

@@ -58,6 +58,7 @@ def trained(folder: Path) -> list[int]:
     return [int(found) for found in re.findall(r"^step (\d+) ", text, re.MULTILINE)]
 
 
+@pytest.mark.thorough
 def test_a_spare_takes_the_place_of_a_lost_node_and_goes_on_from_the_checkpoint(lab: Lab) -> None:
     inventory = lab.inventory(defaults={"processes": 1})
     run = runbook_start(lab, "run", playbook(lab, 60, 0.2), "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")

@@ -61,6 +61,7 @@ def nothing_left(lab: Lab) -> None:
         host.wait_empty(lab.user)
 
 
+@pytest.mark.thorough
 def test_every_rank_has_its_own_files(lab: Lab) -> None:
     done = runbook_cli(lab, *arguments(lab, "once"), timeout=120)
     assert done.returncode == 0, done

@@ -27,7 +27,7 @@ stages:
 """
 
 LEAF = 4
-TRIALS = 1
+SEEDS = [pytest.param(seed, marks=pytest.mark.scale if seed else ()) for seed in range(20)]
 
 Found = dict[str, set[str]]
 """The causes that are told of each node that failed."""
@@ -133,7 +133,7 @@ def sound(_lab: Lab, _chance: random.Random) -> Found:
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.xdist_group("links")
-@pytest.mark.parametrize("seed", range(TRIALS))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("broken", [slow_sender, slow_receiver, slow_link, slow_leaf, sound])
 def test_of_sixteen_hosts_the_slow_one_is_named(sixteen: Lab, broken: Break, seed: int) -> None:
     all_at(sixteen, 16)
@@ -145,7 +145,7 @@ def test_of_sixteen_hosts_the_slow_one_is_named(sixteen: Lab, broken: Break, see
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.xdist_group("links")
-@pytest.mark.parametrize("seed", range(TRIALS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_of_sixteen_hosts_the_leaf_with_a_narrow_uplink_is_named_and_none_of_its_hosts(sixteen: Lab, seed: int) -> None:
     number = random.Random(seed).randrange(LEAF)
     hosts = sixteen.hosts[number * LEAF : (number + 1) * LEAF]

@@ -41,10 +41,11 @@ def looked(lab: Lab) -> Ran:
 
 
 HEALTHY = [
-    pytest.param(hosts, loops, marks=() if (hosts, loops) == (12, 4) else pytest.mark.thorough)
-    for hosts in (12, 17, 32, 64)
-    for loops in (0, 4, 8)
+    pytest.param(12, 4),
+    *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((17, 8), (32, 0), (64, 4))),
+    *(pytest.param(2 + 62 * place // 199, place % 9, marks=pytest.mark.scale, id=f"{place}") for place in range(200)),
 ]
+"""Hosts, and programs beside them that take all the CPU they get."""
 
 
 @pytest.mark.parametrize(("hosts", "loops"), HEALTHY)

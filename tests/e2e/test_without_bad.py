@@ -107,6 +107,7 @@ def test_with_an_unknown_node_alone_it_is_neither_a_pass_nor_a_failure() -> None
     assert drop["left"] == ["node-a", "node-b", "node-d"]
 
 
+@pytest.mark.thorough
 def test_never_below_the_fewest() -> None:
     with Lab(4) as lab:
         closed(lab["node-c"])
@@ -136,7 +137,7 @@ def test_of_a_bad_link_one_end_goes() -> None:
 @pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", [0, 3])
+@pytest.mark.parametrize("bad", [pytest.param(0, marks=pytest.mark.scale), 3])
 def test_the_burn_in_of_64_hosts(lab_of: Callable[..., Lab], bad: int) -> None:
     """Without `links`, which would measure the CPUs that these hosts share. On a busy machine some may not import torch in time:
     they are left out as unknown, and nobody is accused."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runbook.checks.context import Context
 from runbook.engine import plan as planning
-from runbook.engine.drop import MOST_EXACT, NotDroppedError, fewest, rest_of, suspects
+from runbook.engine.bad_nodes import MOST_EXACT, NotDroppedError, fewest, rest_of, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import RunSettings, execute
 from runbook.load.inventory import load_inventory

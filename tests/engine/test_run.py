@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runbook.checks.context import Context
-from runbook.checks.reach import Reach
+from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
 from runbook.engine import run as engine
 from runbook.engine.plan import PlannedStage

@@ -8,7 +8,7 @@ import pytest
 
 from firewall.pair import CLIENT, LONG, SERVER, SHORT, Pair
 from runbook.firewall import explain, explain_blocked
-from runbook.firewall.ufw import RuleLine
+from runbook.firewall.front_ends import UfwRule
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("temporary_folder_of_the_test")]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -67,7 +67,7 @@ def test_a_deny_rule_of_ufw_is_named_and_overruled(ufw: Pair, verb: str) -> None
     told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.blocks
     assert told.tool == "ufw"
-    assert told.rule == str(RuleLine("29500/tcp", verb.upper(), "IN", "Anywhere"))
+    assert told.rule == str(UfwRule("29500/tcp", verb.upper(), "IN", "Anywhere"))
     assert told.allow.startswith("sudo ufw insert 1 allow from")
     ufw.allow(ufw.server, told.allow)
     assert ufw.connect(29500, patience=LONG) == "open"

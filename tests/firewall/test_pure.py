@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from runbook.firewall import Evidence, Flow, explain, explain_blocked, sent_elsewhere
-from runbook.firewall import firewalld as firewalld_tool
-from runbook.firewall import ufw as ufw_tool
 from runbook.firewall.blocked import READERS
 from runbook.firewall.explain import merge
+from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
-from runbook.firewall.ufw import port_lists
 from runbook.model.verdict import Finding
 from runbook.node.rules import AS_ROOT
 
@@ -446,29 +444,29 @@ def test_corpus_iptables_save() -> None:
 
 def test_corpus_ufw() -> None:
     cases = outputs()
-    inactive = ufw_tool.parse_status(cases["ufw-inactive"]["output"])
+    inactive = parse_ufw(cases["ufw-inactive"]["output"])
     assert inactive is not None
     assert not inactive.active
-    verbose = ufw_tool.parse_status(cases["ufw-verbose"]["output"])
+    verbose = parse_ufw(cases["ufw-verbose"]["output"])
     assert verbose is not None
     assert (verbose.active, verbose.incoming, verbose.outgoing) == (True, "deny", "allow")
     assert [rule.to for rule in verbose.rules][:3] == ["22", "80,443/tcp", "80 on eth0"]
-    numbered = ufw_tool.parse_status(cases["ufw-numbered"]["output"])
+    numbered = parse_ufw(cases["ufw-numbered"]["output"])
     assert numbered is not None
     assert (len(numbered.rules), numbered.incoming) == (15, None)
-    mixed = ufw_tool.parse_status(cases["ufw-mixed"]["output"])
+    mixed = parse_ufw(cases["ufw-mixed"]["output"])
     assert mixed is not None
     assert {rule.action for rule in mixed.rules} == {"ALLOW", "DENY", "REJECT", "LIMIT"}
-    assert str(ufw_tool.blocking_line(mixed, "192.168.0.1", 443, outgoing=False)) == "443/tcp DENY IN 192.168.0.1"
-    assert ufw_tool.blocking_line(mixed, "192.168.0.2", 443, outgoing=False) is None
-    assert ufw_tool.parse_status("anything else") is None
+    assert str(blocking_line(mixed, "192.168.0.1", 443, outgoing=False)) == "443/tcp DENY IN 192.168.0.1"
+    assert blocking_line(mixed, "192.168.0.2", 443, outgoing=False) is None
+    assert parse_ufw("anything else") is None
 
 
 def test_corpus_firewalld() -> None:
     cases = outputs()
-    assert not firewalld_tool.runs(cases["firewalld-not-running"]["output"])
-    assert not firewalld_tool.runs(cases["firewalld-missing"]["output"])
-    status = firewalld_tool.parse_zones(cases["firewalld-zones"]["output"])
+    assert not firewalld_runs(cases["firewalld-not-running"]["output"])
+    assert not firewalld_runs(cases["firewalld-missing"]["output"])
+    status = parse_zones(cases["firewalld-zones"]["output"])
     assert [zone.name for zone in status.zones if zone.active] == ["public"]
     public = status.zones[2]
     assert (public.interfaces, public.ports, len(public.rich_rules)) == (("eno1",), (), 4)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import runbook
-from runbook.checks.readiness.gpus.judge import judge_gpus
+from runbook.checks.reach.gpus import judge_gpus
 from runbook.diagnose.paste import read_paste
 from runbook.model.inventory import Node
 from runbook.parsers.nvidia import parse_gpus

@@ -201,7 +201,7 @@ def test_a_pod_that_waits_is_told_in_the_schedulers_words(pods: Cluster) -> None
     pods.pod("worker-2", limits={"cpu": "1000"}, wait=False)
     pods.until("the scheduler has looked", lambda: "PodScheduled" in str(pods.status("worker-2").get("conditions")))
     done, document = run(pods, NOTHING)
-    assert (done.returncode, told(document)) == (3, {"worker-2": "kubernetes-pod-not-running"}), done
+    assert (done.returncode, told(document)) == (3, {"worker-2": "pod-not-running"}), done
     assert "Insufficient cpu" in finding(document, "worker-2")["says"]
     assert "note: the pod worker-2 has not started" in done.stderr
 
@@ -212,7 +212,7 @@ def test_an_image_that_is_not_there_and_a_program_that_ends(pods: Cluster) -> No
     pods.until("both are stuck", lambda: all("waiting" in str(pods.status(name)) for name in ("worker-2", "worker-3")))
     pods.until("it has ended before", lambda: "exitCode" in str(pods.status("worker-3")))
     done, document = run(pods, NOTHING)
-    assert told(document) == dict.fromkeys(("worker-2", "worker-3"), "kubernetes-pod-not-running"), done
+    assert told(document) == dict.fromkeys(("worker-2", "worker-3"), "pod-not-running"), done
     assert "ErrImageNeverPull" in finding(document, "worker-2")["says"]
     assert "exit code 7" in str(finding(document, "worker-3"))
 
@@ -328,7 +328,7 @@ def test_a_container_that_is_restarted_in_the_middle(pods: Cluster) -> None:
 
 def test_a_pod_that_is_deleted_in_the_middle(pods: Cluster) -> None:
     done = interrupted(pods, WAIT, lambda _: pods.kubectl("delete", "pod", "worker-1", "--wait=false"))
-    assert (done.returncode, told(done.json())["worker-1"]) == (3, "kubernetes-pod-not-running"), done
+    assert (done.returncode, told(done.json())["worker-1"]) == (3, "pod-not-running"), done
     nothing_left(pods, "worker-0")
 
 

@@ -107,7 +107,7 @@ def test_each_is_told_what_is_wrong_with_it(stand: Stand) -> None:
     with stand.opened(stand.node(0, container="torch"), stand.node(1), stand.node(2)) as site:
         assert causes(site) == {
             "worker-0": "kubernetes-container-unknown",
-            "worker-1": "kubernetes-pod-not-running",
+            "worker-1": "pod-not-running",
             "worker-2": "kubernetes-pod-unknown",
         }
 
@@ -141,7 +141,7 @@ def test_no_kubectl_and_one_that_is_not_let_in(stand: Stand, monkeypatch: pytest
             "kubernetes-oom-killed",
         ),
         ({"restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}, "kubernetes-pod-restarted"),
-        (None, "kubernetes-pod-not-running"),
+        (None, "pod-not-running"),
         ({}, "kubernetes-exec-failed"),
     ],
 )

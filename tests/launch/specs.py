@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runbook.launch.script import Script, write
-from runbook.launch.spec import ScriptProcess, ScriptSpec
+from runbook.launch.script import Script, ScriptProcess, ScriptSpec, write
 
 FRAGMENTS = [
     *r"""' " '' "" \ \\ \" \\" ` `` $ $$ $(id) `id` ${HOME} $'x' $env:PATH % %% %PATH% %~dp0 %1 %* %%V ^ ^^ ^& ! !! !x! !PATH!

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runbook.launch.described import described
+from runbook.launch.ranks import described
 from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory_with_origins
 

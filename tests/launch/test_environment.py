@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.launch.environment import (
+from runbook.launch.ranks import (
     hca_expression,
+    layout,
     node_environment,
     rank_environment,
     socket_interface,
     socket_interfaces,
 )
-from runbook.launch.ranks import layout
 from runbook.model.inventory import EnvValue, Infiniband, Inventory, Network
 from runbook.model.secret import Secret
 

@@ -16,10 +16,8 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.activation import Activation, read_activation
-from runbook.launch.exits import CODES
+from runbook.launch.guards import CODES, Activation, Guards, read_activation
 from runbook.launch.script import write
-from runbook.launch.spec import Guards
 from runbook.model.secret import Secret
 
 from .needs import require

@@ -17,11 +17,10 @@ import pytest
 from ports import free_port
 
 from runbook.launch.job import Job, JobProgram, make_job
-from runbook.launch.launchers import CannotLaunch, program_words
+from runbook.launch.launchers import CannotLaunch, launch_spec, program_words, ranks_spec
+from runbook.launch.quote import Word
 from runbook.launch.ranks import layout
-from runbook.launch.render import launch_spec, ranks_spec
-from runbook.launch.script import write
-from runbook.launch.spec import ScriptProcess, ScriptSpec, Word
+from runbook.launch.script import ScriptProcess, ScriptSpec, write
 from runbook.load.playbook import load_playbook
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
@@ -308,7 +307,7 @@ STALE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "old", "
     ("launcher", "command", "passed"),
     [
         ("direct", "[train.py, a b, 0]", ()),
-        ("torchrun", "[python, train.py, a b, 0]", ()),
+        pytest.param("torchrun", "[python, train.py, a b, 0]", (), marks=pytest.mark.thorough),
         pytest.param("torchrun", "[python, -m, train, a b, 0]", (), marks=pytest.mark.thorough),
         pytest.param(
             *("torchrun", '[sh, -c, \'exec "$0" train.py "$@"\', PYTHON, a b, 0]', ()), marks=pytest.mark.thorough
@@ -328,7 +327,8 @@ def test_four_uneven_ranks_meet_in_order_whoever_starts_them(
     assert said == [told(r, [*(p.format(local_ranks[r]) for p in passed), "a b", "0"]) for r in range(4)]
 
 
-@pytest.mark.parametrize(("launcher", "code"), [("direct", 7), pytest.param("torchrun", 1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("launcher", "code"), [("direct", 7), ("torchrun", 1)])
 def test_the_exit_code_of_a_failed_rank_comes_back(launcher: str, code: int, tmp_path: Path) -> None:
     codes, said, printed = run_on_both(tmp_path, f"{{launcher: {launcher}, command: [train.py, 7]}}", {})
     assert len(said) == 4

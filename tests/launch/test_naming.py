@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.launch.naming import script_names, slug
+from runbook.launch.script import script_names, slug
 
 
 @pytest.mark.parametrize(

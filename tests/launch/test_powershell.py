@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.probe import PROBE
-from runbook.launch.quote import CannotQuote, ps1
+from runbook.launch.guards import PROBE, Guards
+from runbook.launch.quote import CannotQuote, Word, ps1
 from runbook.launch.script import write
-from runbook.launch.spec import Guards, Word
 from runbook.model.secret import Secret
 
 from .specs import TEXT, ranks, spec

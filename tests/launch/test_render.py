@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runbook.launch.launchers import ranks_spec
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import layout
-from runbook.launch.render import ranks_spec
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory, Node
 from runbook.model.secret import Secret

@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.quote import CannotQuote, sh
+from runbook.launch.quote import CannotQuote, Word, sh
 from runbook.launch.script import complaints, write
-from runbook.launch.spec import Word
 from runbook.model.secret import Secret
 
 from .specs import TEXT, put, ranks, spec, written
@@ -176,7 +175,8 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is not signal.SIG_IGN:
         signal.signal(number, end)
 pathlib.Path("ready" + rank).write_text("")
-time.sleep(60)
+for _ in range(600):
+    time.sleep(0.1)  # a signal that comes just before a sleep does not end it
 """
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.launch.environment import node_environment, rank_environment
 from runbook.launch.job import make_job
-from runbook.launch.ranks import layout, rank_table
-from runbook.launch.render import launch_spec
+from runbook.launch.launchers import launch_spec
+from runbook.launch.ranks import layout, node_environment, rank_environment, rank_table
 from runbook.load.inventory import load_inventory
 from runbook.load.playbook import load_playbook
 from runbook.load.shipped import shipped

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.launch.probe import PROBE
-from runbook.launch.quote import CannotQuote, bat
-from runbook.launch.spec import Guards, Word
+from runbook.launch.guards import PROBE, Guards
+from runbook.launch.quote import CannotQuote, Word, bat
 from runbook.model.secret import Secret
 
 from .specs import FRAGMENTS, TEXT, ranks, written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runbook.lint.engine import lint
-from runbook.lint.finding import LintFinding
+from runbook.lint.findings import LintFinding
 
 TWO_GPU_NODES = """\
 defaults: {gpus: 8}

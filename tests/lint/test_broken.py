@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.catalogue import rules
 from runbook.lint.engine import lint
-from runbook.lint.finding import Report
-from runbook.lint.formats.text import text
+from runbook.lint.findings import Report, rules
+from runbook.lint.formats import text
 
 BROKEN = Path(__file__).parent / "broken"
 CASES = sorted(path for path in BROKEN.iterdir() if path.suffix == ".yml" or (path.is_dir() and path.name[0] != "."))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.catalogue import rules
+from runbook.lint.findings import rules
 
 from .environment_world import findings, ids
 

@@ -8,7 +8,7 @@ from cases import try_each
 
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import value_faults
-from runbook.lint.variables.table import Variable, known
+from runbook.lint.variables import Variable, known
 
 KINDS = {
     "integer", "number", "switch", "boolean", "choice", "level", "set", "per-function",

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.lint.rules.environment_names import name_faults
-from runbook.lint.rules.environment_numbers import number_read
-from runbook.lint.rules.environment_values import value_faults
-from runbook.lint.variables.table import known
+from runbook.lint.rules.environment_values import number_read, value_faults
+from runbook.lint.variables import known
 from runbook.model.selection import selection
 
 from .environment_world import findings, ids, with_variable

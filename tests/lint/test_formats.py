@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from runbook.cli.arguments import parser
 from runbook.cli.main import main
-from runbook.lint.catalogue import rules
-from runbook.lint.finding import LintFinding, Report
+from runbook.lint.findings import LintFinding, Report, rules
 from runbook.lint.formats import FORMATS
 from runbook.model.errors import Span
 

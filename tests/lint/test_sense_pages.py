@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint import __file__ as lint_file
-from runbook.lint.catalogue import read_page
 from runbook.lint.engine import lint
+from runbook.lint.findings import read_page, rule_pages, rules
 
-PAGE = Path(lint_file).parent / "pages" / "sense.md"
+WHOLE = ("access", "gpus", "network", "node_values", "security")
+"""Pages whose examples are whole files."""
+OTHERS = (
+    "inventory.rendezvous-taken",
+    "playbook.rank-in-command",
+    "playbook.loopback-in-command",
+    "playbook.jax-on-windows",
+)
+"""Rules of other pages whose examples are."""
+RULES = [rule for page in WHOLE for rule in read_page(rule_pages()[page])] + [rules()[id] for id in OTHERS]
 EXAMPLES = [
     pytest.param(rule.id, example, id=f"{rule.id}-{number}")
-    for rule in read_page(PAGE.read_text(encoding="utf-8"))
+    for rule in RULES
     for number, example in enumerate(re.findall(r"```yaml\n(.*?)```", rule.text, re.DOTALL))
 ]
 CLUSTERS = {
@@ -39,5 +47,5 @@ def test_an_example_is_what_it_is_called(id: str, example: str, tmp_path: Path) 
 
 
 def test_every_rule_has_a_good_example() -> None:
-    for rule in read_page(PAGE.read_text(encoding="utf-8")):
+    for rule in RULES:
         assert "```yaml\n# good" in rule.text, rule.id

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runbook.lint.engine import lint
-from runbook.lint.finding import Report
+from runbook.lint.findings import Report
 from runbook.lint.formats import FORMATS
 from runbook.model.secret_formats import holds_secret, known_tokens, names_secret, stands_for_one
 

@@ -15,6 +15,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
 PAIR = ("node-a", "node-b")
@@ -145,7 +146,7 @@ def many_nodes() -> list[Event]:
             Finding(
                 "ib-port-down",
                 f"{node}: mlx5_{node[3]} port 1 is Down",
-                f"ssh {node} sudo ibportstate -D 0 1 enable",
+                Remedy.run(f"ssh {node} sudo ibportstate -D 0 1 enable", node=""),
                 (f"mlx5_{node[3]}: State: Down, Physical state: Polling",),
             ),
         )

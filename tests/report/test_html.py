@@ -16,6 +16,7 @@ from runbook.cli.main import main
 from runbook.cli.run import leave_report
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
 from runbook.report.groups import FindingBlock
 from runbook.report.html.remedy import fixes
@@ -342,15 +343,13 @@ def test_a_page_that_cannot_be_made_is_a_warning_after_a_run(
 @pytest.mark.parametrize(
     ("remedy", "commands"),
     [
-        ("run it again", []),
-        ("mend node-a first", []),
-        ("give the stage a longer `timeout:`", []),
-        ("look at it: `systemctl status opensm`", ["systemctl status opensm"]),
-        ("runbook init 10.0.0.1 10.0.0.2", ["runbook init 10.0.0.1 10.0.0.2"]),
-        ("pip install -U torch", ["pip install -U torch"]),
-        ("sudo reboot", ["sudo reboot"]),
+        (Remedy.note("run it again"), []),
+        (Remedy.note("give the stage a longer `timeout:`"), []),
+        (Remedy.note("look at it: `systemctl status opensm`"), ["systemctl status opensm"]),
+        (Remedy.run("runbook init 10.0.0.1 10.0.0.2", node=""), ["runbook init 10.0.0.1 10.0.0.2"]),
+        (Remedy.run("sudo reboot"), ["sudo reboot"]),
     ],
 )
-def test_only_what_is_a_command_is_shown_as_one(remedy: str, commands: list[str]) -> None:
+def test_only_what_is_a_command_is_shown_as_one(remedy: Remedy, commands: list[str]) -> None:
     block = FindingBlock("launch", Verdict.FAIL, "rank-killed", (), ())
-    assert [one for fix in fixes([(("node-a",), remedy)], block, ["node-a"]) for one in fix.commands] == commands
+    assert [one for fix in fixes([(("node-a",), remedy)], block) for one in fix.commands] == commands

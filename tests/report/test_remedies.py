@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
+from runbook.model.remedy import Remedy, Step
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.groups import FindingBlock, blocks
 from runbook.report.record import record
-from runbook.report.remedies import commands, placed
 
 from .stories import PAIR, Story
 from .test_console import page
@@ -15,40 +13,23 @@ from .test_console import page
 A, B, BOTH = ("node-a",), ("node-b",), ("node-a", "node-b")
 
 
-@pytest.mark.parametrize(
-    ("remedy", "nodes", "parts"),
-    [
-        ("sudo reboot", B, [("node-b", "sudo reboot")]),
-        ("sudo nft a && sudo nft b", BOTH, [("node-[a-b]", "sudo nft a && sudo nft b")]),
-        ("echo '10.0.0.1 x' | sudo tee -a /etc/hosts", A, [("node-a", "echo '10.0.0.1 x' | sudo tee -a /etc/hosts")]),
-        ("on node-b: `sudo tc qdisc del dev eth0 root`", B, [("node-b", "sudo tc qdisc del dev eth0 root")]),
-        ("on node-b: `kill -CONT 4`, or wait", B, [("node-b", "`kill -CONT 4`, or wait")]),
-        ("on node-a: sudo x; on node-b: sudo y", A, [("node-a", "sudo x"), ("node-b", "sudo y")]),
-        ("on node-b, then on its switch: `ethtool eth0`", B, [("", "on node-b, then on its switch: `ethtool eth0`")]),
-        ("on node-bc: `x`", B, [("", "on node-bc: `x`")]),
-        ("`chmod 600 ~/.ssh/key`", B, [("", "`chmod 600 ~/.ssh/key`")]),
-        ("see who it is: `sudo ss -ltnp` there", B, [("", "see who it is: `sudo ss -ltnp` there")]),
-        ("take `hca:` out of the inventory", B, [("", "take `hca:` out of the inventory")]),
-        ("sudo systemctl start ssh", (), [("", "sudo systemctl start ssh")]),
-    ],
-)
-def test_a_command_is_given_its_node(remedy: str, nodes: tuple[str, ...], parts: list[tuple[str, str]]) -> None:
-    assert list(placed(remedy, nodes, BOTH)) == parts
+def test_every_step_is_given_its_place() -> None:
+    everywhere = Remedy.run("sudo nft a", "sudo nft b")
+    assert [(where, step.what) for where, step in everywhere.placed(BOTH)] == [
+        ("node-[a-b]", "sudo nft a && sudo nft b")
+    ]
+    assert [where for where, _ in everywhere.placed(())] == [""]
+    assert [where for where, _ in Remedy.note("see who it is").placed(B)] == [""]
+    assert [where for where, _ in Remedy.note("`kill -CONT 4`, or wait", node="node-b").placed(B)] == ["node-b"]
 
 
-@pytest.mark.parametrize(
-    ("remedy", "typed"),
-    [
-        ("sudo reboot", [("node-b", "sudo reboot")]),
-        ("on node-b: `sudo tc qdisc del dev eth0 root`", [("node-b", "sudo tc qdisc del dev eth0 root")]),
-        ("on node-a: sudo x; on node-b: sudo y", [("node-a", "sudo x"), ("node-b", "sudo y")]),
-        ("on node-b: `kill -CONT 4`, or wait", []),
-        ("see who it is: `sudo ss -ltnp` there", []),
-        ("take `hca:` out of the inventory", []),
-    ],
-)
-def test_only_what_is_surely_typed_on_a_node_is_a_command(remedy: str, typed: list[tuple[str, str]]) -> None:
-    assert list(commands(remedy, "node-b", BOTH)) == typed
+def test_only_commands_are_typed_and_no_note_is() -> None:
+    assert list(Remedy.run("sudo reboot").typed("node-b")) == [("node-b", "sudo reboot")]
+    two = Remedy(Step("node-a", ("sudo x",)), Step("node-b", ("sudo y",)))
+    assert two == "on node-a: `sudo x`; on node-b: `sudo y`"
+    assert list(two.typed("node-c")) == [("node-a", "sudo x"), ("node-b", "sudo y")]
+    assert list(Remedy.note("`kill -CONT 4`, or wait", node="node-b").typed("node-b")) == []
+    assert list(Remedy.run("chmod 600 key", node="").typed("node-b")) == []
 
 
 def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[FindingBlock], str]:
@@ -73,7 +54,9 @@ def test_a_command_never_gets_a_folded_name() -> None:
     _, shown = told(*(Finding("name-unresolvable", f"{n} is lost", f"sudo host {n}") for n in BOTH))
     assert "fix on node-a  sudo host node-a\n" in shown
     assert "fix on node-b  sudo host node-b\n" in shown
-    _, shown = told(*(Finding("name-unresolvable", f"{n} is lost", f"ssh {n} sudo true") for n in BOTH))
+    _, shown = told(
+        *(Finding("name-unresolvable", f"{n} is lost", Remedy.run(f"ssh {n} sudo true", node="")) for n in BOTH)
+    )
     assert "fix       ssh node-a sudo true\n" in shown
     assert "fix       ssh node-b sudo true\n" in shown
 

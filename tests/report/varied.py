@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.launch.described import described
+from runbook.launch.ranks import described
 from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.model.events import Event, Progress, RunFinished, RunStarted

@@ -16,10 +16,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
-from runbook.serve.guards import HEADERS, Guarded
+from runbook.serve.guards import HEADERS, Guarded, TokenBucket
 from runbook.serve.page import READS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
-from runbook.serve.rate import TokenBucket
 from serve.world import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
 FOREIGN_HOSTS = [

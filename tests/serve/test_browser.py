@@ -14,7 +14,7 @@ from browser.browser import Browser, Shown, chromium
 from lab.needs import browser_missing
 from ports import free_port
 
-from runbook.serve.app import all_pages
+from runbook.serve.pages import all_pages
 from runbook.serve.people import csrf_of
 from serve.running import Running, running
 from serve.world import filled

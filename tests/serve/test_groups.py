@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from runbook.serve.agents import Fleet
+from runbook.serve import group_actions as actions
+from runbook.serve.agent_fleet import Fleet
 from runbook.serve.changed import Changed
-from runbook.serve.groups import actions
-from runbook.serve.groups.files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import FilesWrong
+from runbook.serve.guards import TokenBucket
 from runbook.serve.people import LINK_S, SESSION_S, People, Person
-from runbook.serve.rate import TokenBucket
 from runbook.serve.store import Store
 
 PASSWORD = "correct horse battery"

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.serve.runs import logs
-from runbook.serve.runs.folders import RunFilter, Runs
-from runbook.serve.runs.start import process_start
+from runbook.serve import run_logs as logs
+from runbook.serve.run_folders import RunFilter, Runs
+from runbook.serve.run_processes import process_start
 from runbook.serve.store import Store
 from serve.world import World, world_of
 

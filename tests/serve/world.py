@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from runbook.serve.app import create_app
 from runbook.serve.page import Page, Role
 from runbook.serve.people import Person, csrf_of
+from runbook.serve.server import create_app
 from runbook.serve.settings import ServeSettings
 
 HOST = "127.0.0.1:8400"

@@ -13,7 +13,7 @@ from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdi
 from runbook.checks.bandwidth.run import between
 from runbook.checks.bandwidth.search import MeasuredLink, Search
 from runbook.checks.bandwidth.wires import SlowReason, Wires, reasons, wire_text
-from runbook.checks.network.busy import too_busy_finding
+from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.units import link_text, significant
 from runbook.model.verdict import Finding

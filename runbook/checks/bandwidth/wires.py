@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of
 from runbook.checks.infiniband.ports import select
-from runbook.launch.environment import hca_expression, network_environment, socket_interface
+from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome

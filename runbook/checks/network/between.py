@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from runbook.checks.context import Context, Facts
+from runbook.checks.network.dial import number
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.lost_address import smaller
 from runbook.checks.network.mesh import Mesh, Want
-from runbook.checks.network.resolved import number
 from runbook.checks.network.rules import rules_of
 from runbook.firewall import Blocked, Evidence, Flow, explain_blocked
-from runbook.firewall.flow import EPHEMERAL
+from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding

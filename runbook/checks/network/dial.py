@@ -1,10 +1,17 @@
-"""One connection that was tried, and many of them in few words."""
+"""One connection that was tried, many of them in few words, and the ports and addresses that they are about."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import socket
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from runbook.checks.context import Context
+from runbook.firewall.evaluate import EPHEMERAL
+from runbook.model.inventory import Inventory
 
 UNMEASURED = "unmeasured"
 
@@ -84,3 +91,54 @@ def folded(dials: Iterable[Dial]) -> str:
             runs.append([port])
     shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
+    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
+    dials = list(dials)
+    kinds = {dial.kind for dial in dials}
+    ports: list[tuple[int, int]] = []
+    if "rendezvous" in kinds:
+        ports.append((inventory.rendezvous.port, inventory.rendezvous.port))
+    if "range" in kinds:
+        ports.extend(inventory.network.ports)
+    if "ephemeral" in kinds:
+        ports.append(ephemeral_range(dials))
+    return sorted(set(ports))
+
+
+def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
+    """Linux's default range, widened to what was really handed out."""
+    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
+    return min(EPHEMERAL[0], *seen), max(EPHEMERAL[1], *seen)
+
+
+def why_so_many(dials: Iterable[Dial], remedy: str) -> tuple[str, ...]:
+    """Why a remedy opens the ports that the kernel hands out, where it does."""
+    dials = list(dials)
+    if not any(dial.kind == "ephemeral" for dial in dials):
+        return ()
+    low, high = ephemeral_range(dials)
+    if not re.search(rf"\b{low}[-:]{high}\b", remedy):
+        return ()
+    return (f"why: {low}-{high} are the ports that the kernel picks, on which the ranks exchange their data",)
+
+
+def number(at: Context, name: str) -> str:
+    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine what
+    it means: of several addresses it is one of the node's own."""
+    written = at.data_address(at.inventory.node(name))
+    found, own = numeric(written), at.own_addresses(name)
+    if found == written or found in own or not own:
+        return found
+    return next((address for address in own if ":" not in address), own[0])
+
+
+def numeric(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        try:
+            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            return "0.0.0.0"

@@ -9,15 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial, seen_of
 from runbook.checks.network.mesh import Mesh
+from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
 NO_PORT = "ephemeral-ports-exhausted"
 
-DEFAULT_PORTS = (32768, 60999)
-"""net.ipv4.ip_local_port_range as Linux ships it."""
-
-WIDER = f"sudo sysctl -w net.ipv4.ip_local_port_range='{DEFAULT_PORTS[0]} {DEFAULT_PORTS[1]}'"
+WIDER = f"sudo sysctl -w net.ipv4.ip_local_port_range='{EPHEMERAL[0]} {EPHEMERAL[1]}'"
 
 PORTS_A_RANK = 4
 """What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many again,
@@ -105,7 +103,7 @@ def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
 def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
     bounds = (counted["low"], counted["high"]) if counted else port_range(at.facts(node))
     which = f" ({bounds[0]}-{bounds[1]})" if bounds else ""
-    narrow = bounds is None or bounds[1] - bounds[0] < DEFAULT_PORTS[1] - DEFAULT_PORTS[0]
+    narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]
     reserved = counted["reserved"] if counted else 0
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
     if usable is not None and (counted is None or counted["taken"] - counted["ours"] < usable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,21 +10,66 @@ from functools import cached_property
 from typing import TypedDict
 
 from runbook.checks.context import Context
-from runbook.checks.network.accusation import MOST_LINES, Accusation
-from runbook.checks.network.dial import UNMEASURED, Dial, folded, ports_text, seen_of
+from runbook.checks.network.dial import (
+    UNMEASURED,
+    Dial,
+    folded,
+    needed_ports,
+    number,
+    numeric,
+    ports_text,
+    seen_of,
+    why_so_many,
+)
 from runbook.checks.network.ephemeral import exhausted
 from runbook.checks.network.lost_address import gone, turned_away
-from runbook.checks.network.policies import by_policy, unseen
-from runbook.checks.network.ports import needed_ports, why_so_many
-from runbook.checks.network.resolved import number, numeric
 from runbook.checks.network.routing_policy import Sent
-from runbook.checks.network.rules import peers_of, rules_of
+from runbook.checks.network.rules import by_policy, peers_of, rules_of, unseen
 from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
-from runbook.firewall.blocked import Seen
-from runbook.firewall.flow import EPHEMERAL
-from runbook.firewall.truth import NumberRange
+from runbook.firewall.blocked import Seen, command_line
+from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
+
+MOST_LINES = 10
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """A node and what it is guilty of; `rule` is where, when it can be no other. `itself`: it met itself only."""
+
+    node: str
+    finding: Finding
+    rule: str = ""
+    remedies: tuple[tuple[str, str], ...] = ()
+    itself: bool = False
+
+    def same(self, other: Accusation) -> bool:
+        """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
+        if self.rule or other.rule:
+            return self.rule == other.rule
+        return self.finding.cause == other.finding.cause and (
+            other.itself or words(self.finding.remedy) == words(other.finding.remedy)
+        )
+
+    def merged(self, other: Accusation) -> Accusation:
+        mine, its = self.finding, other.finding
+        either = (*self.remedies, *other.remedies)
+        remedies = tuple({(node, *words(command)): (node, command) for node, command in either}.values())
+        differ = remedies and words(mine.remedy) != words(its.remedy)
+        finding = replace(
+            mine,
+            remedy=command_line(remedies, self.node) if differ else mine.remedy,
+            evidence=tuple(dict.fromkeys((*mine.evidence, *its.evidence)))[:MOST_LINES],
+            peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
+        )
+        return replace(self, finding=finding, remedies=remedies)
+
+
+def words(remedy: str) -> list[str]:
+    """What a remedy opens, whatever the order in which it lists the peers."""
+    return sorted(re.findall(r"[\w.:/-]+", remedy))
+
 
 SEEN: Mapping[str, Seen] = {
     "dropped": "dropped",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runbook.checks.context import Context
 from runbook.checks.network.routing_policy import RouteRefusal, Sent, refusal
-from runbook.checks.readiness.interfaces import unusable
+from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.model.commands import word
 from runbook.model.verdict import Finding

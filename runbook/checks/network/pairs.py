@@ -1,8 +1,9 @@
-"""Which pairs of nodes are tried: all of a few nodes; of many so many that each is met by others of every kind.
+"""Which pairs of nodes are tried, and which node the bad ones have in common.
 
-With N nodes all pairs are N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each
-node tries those at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and
-racks are crossed, since what stands between them stops no one inside. Both directions of a pair are tried.
+All pairs of a few nodes are tried; of many so many that each is met by others of every kind. With N nodes all pairs
+are N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each node tries those
+at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and racks are
+crossed, since what stands between them stops no one inside. Both directions of a pair are tried.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.checks.context import Context
-from runbook.checks.network.resolved import number
+from runbook.checks.network.dial import number
 
 ALL_UP_TO = 16
 """Of so few nodes every pair is tried."""
@@ -144,3 +145,41 @@ def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[
         if len(more) >= MOST_AROUND:
             break
     return Pairs.of(names, more)
+
+
+def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
+    """Nodes to blame, each with the other ends of its bad pairs.
+
+    A node that is part of more bad pairs than others is what they have in common. Where nothing sets one apart (two
+    nodes, one pair, or everybody alike) both ends of a pair are named.
+    """
+    left = set(pairs)
+    blamed: dict[str, list[str]] = defaultdict(list)
+    while left:
+        peers: dict[str, list[str]] = defaultdict(list)
+        for pair in left:
+            one, other = sorted(pair)
+            peers[one].append(other)
+            peers[other].append(one)
+        most = max(len(found) for found in peers.values())
+        chosen = [name for name, found in peers.items() if len(found) == most]
+        if most < 2 or len(chosen) == len(peers):
+            chosen = list(peers)
+        for name in chosen:
+            blamed[name] += sorted(peers[name])
+        left = {pair for pair in left if not pair & set(chosen)}
+    return blamed
+
+
+def ends(name: str, peers: Iterable[str]) -> str:
+    """`node-a and node-b`, or `node-a and each of node-b and node-c`: the ends of what is wrong between them."""
+    others = list(peers)
+    return f"{name} and {'each of ' if len(others) > 1 else ''}{listed(others)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`node-a, node-b and node-c`; of very many the first ones and their number."""
+    words = list(names)
+    if len(words) > 6:
+        return f"{', '.join(words[:4])} and {len(words) - 4} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from runbook.firewall.truth import NumberRange, Truth, both, flip
+from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.commands import word
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")

@@ -1,17 +1,19 @@
-"""The packet filters of nodes, read where a connection failed."""
+"""What forbids a connection by rule: the packet filters of nodes, read where it failed, and a cluster's NetworkPolicies."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from runbook.causes.network_policy import End, Forbids, forbidden, policies_in
 from runbook.checks.context import Context
-from runbook.checks.network.dial import Dial
-from runbook.checks.network.resolved import number, numeric
+from runbook.checks.network.dial import Dial, number, numeric, ports_text
 from runbook.firewall import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted
+from runbook.transport.kubernetes_pods import Pod
 
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
@@ -43,3 +45,59 @@ def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
         found[dial.source].add(dial.remote or numeric(dial.address))
         found[dial.destination].add(dial.local or addresses[dial.source])
     return {name: sorted(listed) for name, listed in found.items()}
+
+
+OF_PODS = (
+    "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of the machines "
+    "below the pods are not to be seen from here"
+)
+
+
+def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
+    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None where that is not known."""
+    first = dials[0]
+    source, destination = at.run.site.pods.entered(first.source), at.run.site.pods.entered(first.destination)
+    if source is None or destination is None or source.host_network or destination.host_network:
+        return None
+    found = [_forbidden(at, source, destination, dial) for dial in dials]
+    forbids = found[0]
+    if forbids is None or any(one is None or one.egress != forbids.egress for one in found):
+        return None
+    guilty, other = (first.source, first.destination) if forbids.egress else (first.destination, first.source)
+    pod, way = (source, "dial") if forbids.egress else (destination, "be dialled by")
+    several = len(forbids.names) > 1
+    label = next(
+        (f"{key}: {value}" for key, value in sorted(source.labels.items()) if destination.labels.get(key) == value), ""
+    )
+    rule = f"{'to' if forbids.egress else 'from'}: [{{podSelector: {{matchLabels: {{{label or 'LABEL: VALUE'}}}}}}}]"
+    return guilty, Finding(
+        "kubernetes-network-policy",
+        f"the pod {pod.name} may not {way} {other} on {ports_text(list(dials))}: the NetworkPolic{'ies' if several else 'y'} "
+        f"{', '.join(forbids.names)} select{'' if several else 's'} it, and allow{'' if several else 's'} no such connection",
+        f"allow the job's pods to each other, on all ports: a policy whose podSelector takes them, with "
+        f"`{'egress' if forbids.egress else 'ingress'}: [{{{rule}}}]`; `kubectl get networkpolicies --namespace {pod.namespace} -o yaml` shows "
+        "what is there",
+        (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
+        (other,),
+    )
+
+
+def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
+    near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
+    policies = []
+    for name in {source.namespace: dial.source, destination.namespace: dial.destination}.values():
+        node = next(node for node in at.nodes if node.name == name)
+        try:
+            policies += policies_in(at.run.site.pods.policies(node))
+        except (Unreachable, ValueError):
+            return None
+    try:
+        return forbidden(policies, near, far, dial.port)
+    except ValueError:
+        return None
+
+
+def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
+    """What should be said of dials between pods that nothing else explains."""
+    pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pods.entered(name))), None)
+    return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)

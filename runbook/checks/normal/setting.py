@@ -9,7 +9,7 @@ from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.context import Context
 from runbook.checks.normal.expect import BandwidthSetting
 from runbook.checks.ranks.pool import RankPool
-from runbook.launch.environment import network_environment
+from runbook.launch.ranks import network_environment
 
 
 def setting_of(pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> BandwidthSetting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.causes.catalogue import of_kind
 from runbook.diagnose.judge import Cause, judge
 
 
@@ -15,6 +15,6 @@ def meaning(lines: Iterable[str]) -> Cause | None:
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in CONSEQUENCES | VAGUE:
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
         return None
     return found[0]

@@ -16,9 +16,9 @@ from typing import Any
 
 from runbook.checks.context import QUIET_S, Run
 from runbook.checks.output_file import OutputFile
-from runbook.launch.exits import CODES as STOPS
+from runbook.launch.guards import CODES as STOPS
+from runbook.launch.launchers import ranks_spec
 from runbook.launch.ranks import Rank, layout
-from runbook.launch.render import ranks_spec
 from runbook.launch.script import write
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node

@@ -19,6 +19,12 @@ class Literal(str):
     __slots__ = ()
 
 
+class Word(str):
+    """A word of the command that reaches the program as it is, whatever it begins with."""
+
+    __slots__ = ()
+
+
 class CannotQuote(ValueError):
     """The shell has no way to carry this value: `reason` says which character and why, without the value itself.
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line
-from runbook.launch.spec import Word
+from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, one_line
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""

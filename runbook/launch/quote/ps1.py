@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, one_line, printable
+from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, one_line, printable
 from runbook.launch.quote.bat import check_names
-from runbook.launch.spec import Word
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
 """PowerShell ends a single-quoted string at any of these."""

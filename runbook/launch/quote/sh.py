@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import re
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, checked_name, nothing_to_check, one_line, printable
-from runbook.launch.spec import Word
+from runbook.launch.quote import (
+    CannotQuote,
+    Dialect,
+    Literal,
+    Word,
+    checked_name,
+    nothing_to_check,
+    one_line,
+    printable,
+)
 
 MAX_BYTES = 131_071
 """Linux hands no program an argument or a `NAME=value` with more bytes than this (MAX_ARG_STRLEN)."""

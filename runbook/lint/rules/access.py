@@ -1,14 +1,172 @@
-"""Getting in: jump hosts, waits, and logins that nobody uses."""
+"""How nodes are reached: each node has an address of its own, jump hosts, waits, logins and pods."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.lint.rules.written import level, named, places, trusted
-from runbook.lint.subject import InventoryFile
+from runbook.lint.subject import InventoryFile, all_trusted, level, named, node_span, places, trusted
+from runbook.load.address import is_loopback
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
+
+_MAYBE_LOOPBACK = re.compile(r"127\.|.*:|.*local", re.IGNORECASE)
+_IPV4 = re.compile(r"\A([0-9]+\.[0-9]+\.[0-9]+)\.([0-9]+)")
+_PADDING = re.compile(r"(?<![0-9])0+(?=[0-9])")
+
+
+def loopback_address(file: InventoryFile) -> Iterator[Problem]:
+    """The rendezvous at loopback is the loader's to refuse; this is about every other address."""
+    elsewhere = any(node.connection != "local" for node in trusted(file, "connection"))
+    if len(file.inventory.nodes) == 1 or not elsewhere:
+        return
+    wrong = [
+        node for node in trusted(file, "address") if _MAYBE_LOOPBACK.match(node.address) and is_loopback(node.address)
+    ]
+    for span, nodes in places(file, wrong, "address"):
+        message = f"the other nodes would reach themselves at {nodes[0].address}, and not {named(nodes)}"
+        help = "give the address on the network that the nodes share"
+        yield Problem("inventory.loopback-address", message, span, help)
+
+
+def local_twins(file: InventoryFile) -> Iterator[Problem]:
+    """Nodes on this very machine are told apart by nothing but their addresses."""
+    first: dict[str, Node] = {}
+    twins: list[Node] = []
+    for node in trusted(file, "address", "connection"):
+        if node.connection == "local" and first.setdefault(node.address, node) is not node:
+            twins.append(node)
+    for span, nodes in places(file, twins, "address"):
+        message = f"{named([first[nodes[0].address], *nodes])} are this machine, all at {nodes[0].address}"
+        help = "make them one node with more GPUs or processes"
+        if file.inventory.one_machine:
+            help = "give each its own loopback address: 127.0.0.1, 127.0.0.2, …"
+        yield Problem("inventory.local-twins", message, span, help)
+
+
+def same_login(file: InventoryFile) -> Iterator[Problem]:
+    """Equal addresses behind one login are the loader's to refuse."""
+    first: dict[tuple[object, ...], Node] = {}
+    twins: dict[str, Node] = {}
+    for node in trusted(file, "address", "ssh", "connection"):
+        ssh = node.ssh
+        if node.connection != "ssh" or ssh.host is None:
+            continue
+        one = first.setdefault((ssh.host.lower(), ssh.port or 22, ssh.jump, ssh.user), node)
+        if one.address.lower() != node.address.lower():
+            twins[node.name] = one
+    nodes = [node for node in file.inventory.nodes if node.name in twins]
+    for span, others in places(file, nodes, "ssh", "host"):
+        message = f"{named([twins[others[0].name], *others])} log in to one machine, {others[0].ssh.host}"
+        yield Problem("inventory.same-login", message, span, "give each node the host of its own in `ssh: {host: …}`")
+
+
+def address_of_another(file: InventoryFile) -> Iterator[Problem]:
+    nodes = trusted(file, "address", "ssh")
+    owners: dict[str, Node] = {node.name.lower(): node for node in nodes}
+    for node in nodes:
+        owners.setdefault(node.address.lower(), node)
+    for what, key in (("address", ("address",)), ("ssh host", ("ssh", "host"))):
+        theirs = {node.name: owner for node in nodes if (owner := _other(owners, node, key)) is not None}
+        for span, some in places(file, [node for node in nodes if node.name in theirs], *key):
+            owner = theirs[some[0].name]
+            value = _value(some[0], key)
+            whose = "which is another node" if owner.name == value else f"and that is `{owner.name}`"
+            message = f"the {what} of {named(some)} is {value}, {whose}"
+            yield Problem("inventory.address-of-another", message, span, f"give {named(some)} {_its(some)} own")
+
+
+def _other(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -> Node | None:
+    """The other node that this address or ssh host belongs to. Behind other ports of a host there may be containers."""
+    value = _value(node, key)
+    owner = owners.get(value.lower()) if value is not None else None
+    if owner is None or owner is node or owner.address.lower() == node.address.lower():
+        return None
+    return None if key[0] == "ssh" and (owner.ssh.port or 22) != (node.ssh.port or 22) else owner
+
+
+def _value(node: Node, key: tuple[str, ...]) -> str | None:
+    return node.ssh.host if key[0] == "ssh" else node.address
+
+
+def _its(nodes: Sequence[Node]) -> str:
+    return "its" if len(nodes) == 1 else "each their"
+
+
+def network_address(file: InventoryFile) -> Iterator[Problem]:
+    """Where all nodes share the first three numbers the network is most likely a /24; in a wider one .0 is a host."""
+    found: list[tuple[Node, str]] = []
+    networks: set[str] = set()
+    for node in trusted(file, "address"):
+        if match := _IPV4.fullmatch(node.address):
+            networks.add(match[1])
+            if match[2] in ("0", "255"):
+                found.append((node, match[2]))
+    if len(networks) != 1 or len(file.inventory.nodes) < 2 or not all_trusted(file, "address"):
+        return
+    for node, last in found:
+        kind = "the network itself" if last == "0" else "everybody in the network (broadcast)"
+        (network,) = networks
+        message = f"`{node.name}` has {node.address}, which in {network}.0/24 means {kind}"
+        span = file.origins.span(node.name, "address") or node_span(file, node)
+        yield Problem("inventory.network-address", message, span, "hosts have the numbers from 1 to 254")
+
+
+def mixed_families(file: InventoryFile) -> Iterator[Problem]:
+    """IPv4 and IPv6 literals in one job; names may stand for either."""
+    nodes = trusted(file, "address")
+    six = [node for node in nodes if ":" in node.address and not is_loopback(node.address)]
+    if not six or len(six) == len(nodes):
+        return
+    four = [node for node in nodes if _IPV4.fullmatch(node.address)]
+    fewer, more, kind, other = (six, four, "IPv6", "IPv4") if len(six) <= len(four) else (four, six, "IPv4", "IPv6")
+    if fewer and more:
+        span = file.origins.span(fewer[0].name, "address") or node_span(file, fewer[0])
+        message = f"{named(fewer)} {_has(fewer)} an {kind} address and {named(more)} {_has(more)} an {other} one"
+        help = "a job's ranks speak one of the two: give all nodes addresses of one kind"
+        yield Problem("inventory.mixed-families", message, span, help)
+
+
+def link_local_address(file: InventoryFile) -> Iterator[Problem]:
+    wrong = [node for node in trusted(file, "address") if node.address[:4].lower() == "fe80" and ":" in node.address]
+    for span, nodes in places(file, [node for node in wrong if "%" not in node.address], "address"):
+        message = f"{nodes[0].address} is link-local: without the interface it leads nowhere"
+        help = "give a routable address, or the interface too, as in fe80::1%eth0"
+        yield Problem("inventory.link-local-address", message, span, help)
+
+
+def padding_differs(file: InventoryFile) -> Iterator[Problem]:
+    """`gn01` at the host name `gn1`: what comes of ranges that are padded differently."""
+    nodes = [node for node in trusted(file, "address") if node.address != node.name and _repadded(node)]
+    for span, some in places(file, nodes, "address"):
+        node = some[0]
+        message = f"`{node.name}` has the address {node.address}, whose number is padded differently"
+        yield Problem("inventory.padding-differs", message, span, "host names are compared letter by letter: check it")
+
+
+def _repadded(node: Node) -> bool:
+    label = node.address.partition(".")[0].lower()
+    name = node.name.partition(".")[0].lower()
+    if label == name or label.isdigit() or ":" in label:
+        return False
+    return _PADDING.sub("", label) == _PADDING.sub("", name)
+
+
+def name_case(file: InventoryFile) -> Iterator[Problem]:
+    nodes = file.inventory.nodes
+    first: dict[str, Node] = {}
+    for node in nodes:
+        one = first.setdefault(node.name.lower(), node)
+        if one is not node:
+            message = f"`{one.name}` and `{node.name}` differ only in case, and host names do not know case"
+            yield Problem("inventory.name-case", message, node_span(file, node), "rename one of the two")
+
+
+def _has(nodes: Sequence[Node]) -> str:
+    return "has" if len(nodes) == 1 else "have"
+
+
+# Getting in: jump hosts, waits, and logins that nobody uses.
 
 _PLAIN = Ssh()
 _NO_LOGIN = ("local", "agent", "slurm", "kubernetes")
@@ -63,3 +221,50 @@ def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
         size = "long" if seconds > 1 else "short"
         message = f"{seconds:g} seconds is very {size} for opening a connection"
         yield Problem("inventory.connect-timeout", message, span, "a plain number is seconds: write for example 10s")
+
+
+# Pods: how they are named where nobody asks for one, and where the others are to dial them.
+
+
+def unused_kubernetes(file: InventoryFile) -> Iterator[Problem]:
+    """Most often `connection: kubernetes` was forgotten. Defaults may be for other nodes, which have it."""
+    nodes = trusted(file, "kubernetes", "connection")
+    pods = any(node.connection == "kubernetes" for node in nodes)
+    for node in nodes:
+        keys = [key for key in file.origins.keys(node.name) if key[0] == "kubernetes"]
+        own = [key for key in keys if not pods or level(file, node, *map(str, key)) == "node"]
+        if node.connection != "kubernetes" and own:
+            message = f"`{node.name}` is `connection: {node.connection}`, and `kubernetes` is not read"
+            span = file.origins.span(node.name, *map(str, own[0]))
+            yield Problem("inventory.unused-kubernetes", message, span, "write `connection: kubernetes`, or remove it")
+
+
+def pod_without_address(file: InventoryFile) -> Iterator[Problem]:
+    """A name with a dot may be that of a headless service, which is a pod's address."""
+    if len(file.inventory.nodes) < 2:
+        return
+    nodes = trusted(file, "address", "connection")
+    bare = [n for n in nodes if n.connection == "kubernetes" and n.address == n.name and "." not in n.name]
+    if bare:
+        verb = "has" if len(bare) == 1 else "have"
+        message = f"{named(bare)} {verb} no `address`, and the name of a pod alone does not resolve"
+        help = "give the pod's address (`kubectl get pods -o wide`), or let -i kubernetes:SELECTOR make the inventory"
+        yield Problem("inventory.pod-without-address", message, node_span(file, bare[0]), help)
+
+
+INVENTORY_RULES = (
+    connect_timeout,
+    jump_to_self,
+    unused_ssh,
+    unused_kubernetes,
+    pod_without_address,
+    address_of_another,
+    link_local_address,
+    local_twins,
+    loopback_address,
+    mixed_families,
+    name_case,
+    network_address,
+    padding_differs,
+    same_login,
+)

@@ -1,64 +1,337 @@
-"""`activate`: a line for the shell that the node has, and one that leaves something behind."""
+"""Command lines of launches and shell stages."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import PurePosixPath
 
-from runbook.lint.rules.written import faulty, named
-from runbook.lint.subject import InventoryFile
-from runbook.model.errors import Problem
+from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
+from runbook.lint.staging import Staged
+from runbook.load.address import is_loopback, strip_brackets
+from runbook.load.templating import is_template
+from runbook.model.errors import Problem, Span
+from runbook.model.inventory import Inventory
 
-_POSIX = re.compile(r"^\s*source\s|\bexport\s+\w+=|/bin/activate(?![.\w])|^\s*eval\s|\$\(conda\b")
-_POSIX_DOT = re.compile(r"^\s*\.\s")  # PowerShell has that as well
-_CMD = re.compile(
-    r"^\s*@?call\s|\\Scripts\\activate(?!\.ps1)\b|^\s*set\s+\"?\w+=|\.(?:bat|cmd)(?![.\w])", re.IGNORECASE
-)
-_CMD_VARIABLE = re.compile(r"%\w+%")  # in a POSIX shell `date +%Y%m%d` is nothing special
-_POWERSHELL = re.compile(r"\$env:|\.ps1(?![.\w])|^\s*(?:Import-Module|Set-\w+)\s", re.IGNORECASE)
-_POWERSHELL_CALL = re.compile(r"^\s*&\s")
-
-_FOREIGN: dict[str, tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]] = {
-    "sh": (("cmd", (_CMD,)), ("PowerShell", (_POWERSHELL,))),
-    "bat": (("a POSIX shell", (_POSIX, _POSIX_DOT)), ("PowerShell", (_POWERSHELL, _POWERSHELL_CALL))),
-    "ps1": (("a POSIX shell", (_POSIX,)), ("cmd", (_CMD, _CMD_VARIABLE))),
-}
-_EXAMPLES = {
-    "sh": ". /opt/venv/bin/activate",
-    "bat": r"call C:\venv\Scripts\activate.bat",
-    "ps1": r"C:\venv\Scripts\Activate.ps1",
-}
-
-_OWN_PROCESS = re.compile(
-    r"\A\s*(?:(?:ba|z|da|k|fi)?sh(?:\s|$)|(?:exec|sudo|newgrp|docker|podman|apptainer|singularity|srun|salloc)\s|su(?:\s|$)"
-    r"|(?:tmux|screen)(?:\s|$)|conda\s+(?:init|run)\b|(?:poetry|pipenv)\s+shell\b"
-    r"|(?:~|\.{0,2})/\S*(?:\.sh|/activate)(?:\s|$))"
-)
-_SEPARATOR = re.compile(r"[;&|]")
+_PROGRAMS = {"python", "python3", "torchrun", "bash", "sh", "deepspeed", "accelerate", "conda", "srun", "mpirun", "env"}
+_SHELLS = {"sh", "bash", "dash", "zsh", "cmd", "cmd.exe", "powershell", "powershell.exe", "pwsh"}
+_OPERATOR = re.compile(r"&&|\|\|?|;|&|[0-9]?>>?(&[0-9])?|<")
+_VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]*\))|^%[A-Za-z_]\w*%$")
+_FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
+_LAUNCHERS = {"torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"}
+_LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 
 
-def activate_other_shell(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, _, written_for in faulty(file, ("activate",), _other_shell):
-        shell = nodes[0].shell
-        message = f"`activate` is written for {written_for}, and the shell of {named(nodes)} is {shell}"
-        yield Problem("inventory.activate-other-shell", message, span, f"for {shell}: {_EXAMPLES[shell]}")
+def one_word_command(staged: Staged) -> Iterator[Problem]:
+    words = _words(staged)
+    if len(words) != 1:
+        return
+    first, *more = words[0].split() or [""]
+    known = PurePosixPath(first).name in _PROGRAMS or first.endswith(".py")
+    if more and (known or any(word.startswith("-") or word.endswith((".py", ".sh")) for word in more)):
+        message = f"the command is one word, and no program is called `{words[0]}`"
+        help = f"write one item a word: [{', '.join([first, *more])}]"
+        yield Problem("playbook.one-word-command", message, _span(staged, 0), help)
 
 
-def _other_shell(line: str, shell: str) -> str | None:
-    """The shell that the line is written for, if it is not this one."""
-    kinds = _FOREIGN.get(shell, ())
-    return next((kind for kind, signs in kinds if any(sign.search(line) for sign in signs)), None)
+def shell_in_command(staged: Staged) -> Iterator[Problem]:
+    for index, word in _arguments(staged):
+        if _OPERATOR.fullmatch(word):
+            message = f"`{word}` is for a shell, and the command is not given to one"
+            help = "the program gets it as an argument: put such a line into a script, and launch that"
+            yield Problem("playbook.shell-in-command", message, _span(staged, index), help)
+        elif not is_template(word) and (found := _VARIABLE.search(word)):
+            message = f"`{found.group()}` stays as it is: no shell fills it in"
+            help = "use a {{ template }}, set the variable in `env:`, or launch a script"
+            yield Problem("playbook.shell-in-command", message, _span(staged, index), help)
 
 
-def activate_no_effect(file: InventoryFile) -> Iterator[Problem]:
-    for span, nodes, _, word in faulty(file, ("activate",), _own_process):
-        message = f"`{word}` starts a process of its own on {named(nodes)}: what it sets ends with it"
-        help = "to read a file into the shell write `. FILE`; a container has to be entered before, from outside"
-        yield Problem("inventory.activate-no-effect", message, span, help)
+def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
+    """What is said of an inventory's paths holds for this one."""
+    given = staged.stage.launch.get("workdir")
+    if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
+        return
+    if UNEXPANDED.search(given):
+        message = f"`{given}` is taken as it stands: no shell replaces anything in it"
+        yield Problem("inventory.not-expanded", message, staged.span("launch", "workdir"), WRITE_OUT)
 
 
-def _own_process(line: str, shell: str) -> str | None:
-    """The program that a lone command of a POSIX shell starts, where it is known to change nothing for the next."""
-    if shell != "sh" or _SEPARATOR.search(line) or _OWN_PROCESS.match(line) is None:
+def flag_with_value(staged: Staged) -> Iterator[Problem]:
+    for index, word in _arguments(staged):
+        if index and _FLAG_WITH_VALUE.match(word):
+            option, value = word.split(maxsplit=1)
+            message = f"`{word}` reaches the program as one argument, with the space in it"
+            help = f"write two items: {option}, {value}"
+            yield Problem("playbook.flag-with-value", message, _span(staged, index), help)
+
+
+def nested_launcher(staged: Staged) -> Iterator[Problem]:
+    launcher = staged.stage.launch.get("launcher", "direct")
+    found = _launcher_in(_words(staged))
+    if found is None:
+        return
+    if launcher == "direct":
+        message = f"every rank would start `{found}`, and each of these a whole job of its own"
+    else:
+        message = f"`launcher: {launcher}` would start `{found}`, which is a launcher itself"
+    help = "name the launcher in `launcher:`, and begin the command with your script"
+    yield Problem("playbook.nested-launcher", message, _span(staged, 0), help)
+
+
+def _launcher_in(words: list[str]) -> str | None:
+    """A program that starts ranks itself, at the head of the command or as `python -m`."""
+    if not words:
         return None
-    return line.split()[0]
+    first = PurePosixPath(words[0]).name
+    if first in _LAUNCHERS:
+        return first
+    if first == "accelerate" and words[1:2] == ["launch"]:
+        return "accelerate launch"
+    return next(
+        (f"-m {module}" for flag, module in pairwise(words) if flag == "-m" and module in _LAUNCHER_MODULES), None
+    )
+
+
+def _words(staged: Staged) -> list[str]:
+    """The command as it was typed; nothing where some of it was wrong."""
+    given = staged.stage.launch.get("command", [])
+    return [str(word) for word in given] if isinstance(given, list) and staged.sound("launch", "command") else []
+
+
+def _arguments(staged: Staged) -> Iterator[tuple[int, str]]:
+    """The words with their numbers; none where they are for a shell that the command itself starts."""
+    words = _words(staged)
+    if words and PurePosixPath(words[0]).name not in _SHELLS:
+        yield from enumerate(words)
+
+
+def _span(staged: Staged, index: int) -> Span | None:
+    return staged.stage.launch_spans.get(("command", index), staged.stage.span)
+
+
+# What a launch's command says of the job itself, the same to every rank: a rank, and where to dial.
+
+_OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
+_ENDPOINT = re.compile(r"(?:[a-z]+://)?(\[[^\]]*\]|[^/:\s]*|[0-9A-Fa-f:]*)(?::[0-9]+)?(?:[/?].*)?")
+_DIALLED = {
+    *("master-addr", "master-address", "master", "init-method", "dist-url", "dist-init-method", "dist-init-addr"),
+    *("coordinator", "coordinator-address", "rdzv-endpoint"),
+}
+
+
+def rank_in_command(staged: Staged) -> Iterator[Problem]:
+    if staged.cluster is None or any(True for _ in nested_launcher(staged)):
+        return
+    for option, value, index in _options(staged):
+        others = _others(option, staged.cluster)
+        if others is not None and value.isascii() and value.isdigit():
+            message = f"`--{option} {value}` is said to every rank, and there are {others}"
+            help = "leave it out, and let the program read RANK, LOCAL_RANK and WORLD_SIZE from its environment"
+            yield Problem("playbook.rank-in-command", message, _span(staged, index), help)
+
+
+def loopback_in_command(staged: Staged) -> Iterator[Problem]:
+    cluster = staged.cluster
+    if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or any(True for _ in nested_launcher(staged)):
+        return
+    for option, value, index in _options(staged):
+        endpoint = _ENDPOINT.fullmatch(value)
+        if option.replace("_", "-") in _DIALLED and endpoint and is_loopback(strip_brackets(endpoint[1])):
+            message = f"every node would dial itself at {endpoint[1]}, and there are {len(cluster.nodes)}"
+            help = "leave it out, and let the program read MASTER_ADDR and MASTER_PORT from its environment"
+            yield Problem("playbook.loopback-in-command", message, _span(staged, index), help)
+
+
+def jax_on_windows(staged: Staged) -> Iterator[Problem]:
+    if staged.cluster is None or staged.stage.launch.get("launcher") != "jax":
+        return
+    windows = next((node for node in staged.cluster.nodes if node.windows and node.gpus), None)
+    if windows is not None:
+        message = f"JAX for Windows knows no GPUs, and `{windows.name}` is Windows with {len(windows.gpus)}"
+        help = "run it in Linux, WSL2 included, or leave out `gpus` for CPU ranks"
+        span = staged.stage.launch_spans.get(("launcher",), staged.stage.span)
+        yield Problem("playbook.jax-on-windows", message, span, help)
+
+
+def _others(option: str, cluster: Inventory) -> str | None:
+    """Why one number cannot be right for all; None if it can."""
+    name = option.replace("_", "-")
+    if name in ("rank", "process-id", "global-rank") and cluster.world_size > 1:
+        return f"{cluster.world_size} ranks"
+    if name in ("node-rank", "machine-rank") and len(cluster.nodes) > 1:
+        return f"{len(cluster.nodes)} nodes"
+    most = max(node.slots for node in cluster.nodes)
+    return f"up to {most} on a node" if name == "local-rank" and most > 1 else None
+
+
+def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
+    """`--option=value` and `--option value`: name, value, and which word holds the value."""
+    given = staged.stage.launch.get("command", [])
+    if not isinstance(given, list) or not staged.sound("launch", "command"):
+        return
+    words = [str(word) for word in given]
+    for index, word in enumerate(words):
+        option = _OPTION.fullmatch(word)
+        if option is None or is_template(word):
+            continue
+        if option[2] is not None:
+            yield option[1], option[2], index
+        elif index + 1 < len(words) and not is_template(words[index + 1]):
+            yield option[1], words[index + 1], index + 1
+
+
+# Shell stages that wait for a person, never end, or leave something running.
+
+_SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
+_WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"}
+_EDITORS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
+_ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n", "conda": "-y"}
+_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge", "create"}
+_TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+
+
+def interactive_shell(staged: Staged) -> Iterator[Problem]:
+    for words in _commands(staged):
+        asks = _asks(words)
+        if asks is not None:
+            message, help = asks
+            yield Problem("playbook.interactive-shell", message, staged.span("shell"), help)
+            return
+
+
+def endless_shell(staged: Staged) -> Iterator[Problem]:
+    for words in _commands(staged):
+        bare = _unwrapped(words)
+        endless = _endless(bare) if words[0] != "timeout" else None
+        if endless is not None:
+            message = f"`{' '.join(bare[:3])}` does not end by itself: the stage fails at its timeout"
+            yield Problem("playbook.endless-shell", message, staged.span("shell"), endless)
+            return
+
+
+def background_shell(staged: Staged) -> Iterator[Problem]:
+    line = _line(staged)
+    if re.search(r"(?<![&>|])&\s*$", line) or re.match(r"\s*(sudo\s+(-n\s+)?)?(nohup|setsid|disown)\b", line):
+        message = "what this leaves in the background is ended with the run"
+        help = "let the node's service manager start it, and look here whether it is there"
+        yield Problem("playbook.background-shell", message, staged.span("shell"), help)
+
+
+def quoted_template(staged: Staged) -> Iterator[Problem]:
+    """Only where the variable's value needs quotes and therefore gets them."""
+    line = _line(staged)
+    for quoted in re.finditer(r"'[^']*'|\"[^\"]*\"", line):
+        for name in _TEMPLATE.findall(quoted.group()):
+            value = staged.file.playbook.vars.get(name)
+            if isinstance(value, str) and shlex.quote(value) != value:
+                message = f"`{name}` is put in as {shlex.quote(value)}, and the quotes around it make those part of it"
+                help = "take the quotes away: a template is one word already"
+                yield Problem("playbook.quoted-template", message, staged.span("shell"), help)
+
+
+def _line(staged: Staged) -> str:
+    return staged.stage.shell or "" if staged.stage.kind == "shell" else ""
+
+
+def _commands(staged: Staged) -> Iterator[list[str]]:
+    """The commands of the line, as words; quotes and templates are taken for words like any other."""
+    line = re.sub(r"'[^']*'|\"[^\"]*\"", lambda text: "Q" * len(text.group()), _line(staged))
+    for part in _SEPARATOR.split(line):
+        words = part.split()
+        while words and re.fullmatch(r"[A-Za-z_]\w*=\S*", words[0]):
+            words = words[1:]
+        if words:
+            yield words
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """Without `sudo -n`, `env A=b` and the like before the program."""
+    while len(words) > 1 and (words[0] in _WRAPPERS or words[0].startswith("-") or "=" in words[0]):
+        words = words[1:]
+    return words
+
+
+def _asks(words: list[str]) -> tuple[str, str] | None:
+    if words[0] == "sudo":
+        options = list(_leading_options(words[1:]))
+        if not any(
+            option == "--non-interactive" or re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*", option) for option in options
+        ):
+            return (
+                "sudo would ask for a password, and nobody is there to type it",
+                "`sudo -n` fails at once where it must",
+            )
+    bare = _unwrapped(words)
+    program = bare[0]
+    if program in _EDITORS:
+        return f"`{program}` waits for somebody at a terminal, and there is none", "use a command that only prints"
+    flag = _ASSUME_YES.get(program)
+    if flag and _INSTALLING & set(bare[1:]) and program != "conda" and not _agrees(bare, flag):
+        if program in ("apt", "apt-get") and "update" in bare[1:]:
+            return None
+        return f"`{program}` would ask whether to go on, and nobody answers", f"add {flag}"
+    if program == "ssh-copy-id" or (program == "read" and len(words) == len(bare)):
+        return f"`{program}` waits for somebody to type", "stdin is closed in a stage"
+    return None
+
+
+def _leading_options(words: list[str]) -> Iterator[str]:
+    for word in words:
+        if not word.startswith("-"):
+            return
+        yield word
+
+
+def _agrees(words: list[str], flag: str) -> bool:
+    letter = flag[1]
+    return any(
+        word in ("--yes", "--assume-yes", "--assumeyes", "--non-interactive")
+        or re.fullmatch(rf"-[A-Za-z]*{letter}[A-Za-z]*", word)
+        for word in words
+    )
+
+
+def _endless(words: list[str]) -> str | None:
+    """How to make it end, for a program that does not."""
+    program, options = words[0], [word for word in words[1:] if word.startswith("-")]
+    letters = "".join(option[1:] for option in options if not option.startswith("--"))
+    if program == "tail" and ("f" in letters.lower() or "--follow" in options):
+        return "`tail -n 50` prints the end and stops"
+    if program == "journalctl" and ("f" in letters or "--follow" in options):
+        return "`journalctl -n 50 --no-pager` prints the end and stops"
+    if program == "dmesg" and ("w" in letters or "--follow" in options):
+        return "`dmesg | tail -n 50` prints the end and stops"
+    if program == "watch":
+        return "run the command once"
+    if program == "top" and not ("b" in letters and "n" in letters):
+        return "`top -b -n 1` prints one screen and stops"
+    if program in ("ping", "ping6") and not re.search(r"[cw]", letters):
+        return "`ping -c 3` stops after three; `check: ping` does more"
+    if program == "nvidia-smi" and (
+        (words[1:2] in (["dmon"], ["pmon"]) and "c" not in letters)
+        or any(re.fullmatch(r"-(l|lms)|--loop(-ms)?(=.*)?|-l[0-9]+", option) for option in options)
+    ):
+        return "leave the loop out: one look is enough"
+    if program in ("iperf", "iperf3") and ("s" in letters or "--server" in options) and "1" not in letters:
+        return "`iperf3 -s -1` serves one client and stops"
+    if program == "sleep" and words[1:2] == ["infinity"]:
+        return "give it a number of seconds"
+    return None
+
+
+STAGE_RULES = (
+    one_word_command,
+    shell_in_command,
+    flag_with_value,
+    nested_launcher,
+    workdir_of_launch,
+    rank_in_command,
+    loopback_in_command,
+    jax_on_windows,
+    interactive_shell,
+    endless_shell,
+    background_shell,
+    quoted_template,
+)

@@ -2,21 +2,374 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from runbook.lint.rules.environment_choices import choice_faults, level_faults, per_function_faults, set_faults
-from runbook.lint.rules.environment_fault import VariableFault
-from runbook.lint.rules.environment_numbers import (
-    boolean_faults,
-    integer_faults,
-    is_on,
-    number_faults,
-    shown,
-    switch_faults,
+from runbook.lint.rules.environment_names import VariableFault
+from runbook.lint.variables import Variable, known
+from runbook.load.didyoumean import nearest
+from runbook.model.selection import Selection, selection
+
+ON = frozenset(("1", "t", "true", "y", "yes"))
+OFF = frozenset(("0", "f", "false", "n", "no"))
+_WORDS_ON = ON | {"on", "enable", "enabled"}
+_WORDS_OFF = OFF | {"off", "disable", "disabled"}
+_STRTOLL = re.compile(r"\A\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", re.ASCII)
+_STOI = re.compile(r"\A\s*([+-]?)([0-9]+)", re.ASCII)
+_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Zµ%]+)", re.ASCII)
+_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000}
+_INT64 = 1 << 63
+_LONGEST = 40  # characters of a value that a message repeats
+
+
+def shown(text: str) -> str:
+    return f"`{text}`" if len(text) <= _LONGEST else f"`{text[:_LONGEST]}…`"
+
+
+def number_read(variable: Variable, text: str) -> int | None:
+    """The number that the reader takes from a text; None where it refuses the text. An empty text is no number."""
+    pattern = _STRTOLL if variable.reader in ("NCCL", "CUDA") else _STOI
+    found = pattern.match(text)
+    if found is None:
+        return 0 if variable.reader in ("NCCL", "CUDA") and text else None
+    digits = found[2][:400]
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if pattern is _STRTOLL and digits[0] == "0" else 10
+    value = int(digits, base)
+    return -value if found[1] == "-" else value
+
+
+def is_on(variable: Variable, text: str) -> bool:
+    """Whether a switch or a boolean is switched on by this text."""
+    if variable.kind == "boolean":
+        return text.strip().lower() in (ON | {"on"} if variable.reader == "JAX" else ON)
+    return text == "1" if variable.reader == "PyTorch" else number_read(variable, text) == 1
+
+
+def integer_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    value = number_read(variable, text)
+    reads = _reads(variable, text, value)
+    bare = text.strip()
+    unit = _UNIT.fullmatch(bare)
+    if re.fullmatch(r"[+-]?([1-9][0-9]*|0)", bare, re.ASCII) and len(bare) < 400:
+        yield from _range_faults(variable, int(bare), text)
+    elif re.fullmatch(r"[+-]?0[xX][0-9a-fA-F]{1,16}", bare, re.ASCII) and variable.reader == "NCCL":
+        yield from _range_faults(variable, value or 0, text)
+    elif unit is not None and unit[2].lower() not in ("x", "e"):
+        yield VariableFault(
+            "unit-in-number", f"`{variable.name}` is a plain number{_in(variable)}: {reads}", _without(variable, unit)
+        )
+    elif re.fullmatch(r"[+-]?0[0-9]+", bare, re.ASCII):
+        help = f"write `{bare.lstrip('+-0') or '0'}`, without zeros in front"
+        if variable.reader == "NCCL" and value != int(bare[:400]):
+            yield VariableFault("not-a-number", f"a zero in front makes a number octal: {reads}", help)
+    else:
+        word = bare.lower()
+        help = f"write `{1 if word in _WORDS_ON else 0}`" if word in _WORDS_ON | _WORDS_OFF else _takes(variable)
+        yield VariableFault("not-a-number", f"`{variable.name}` is a whole number: {reads}", help)
+
+
+def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    """0 or 1. A word for off does what it says, for it is read as 0 too."""
+    bare = text.strip()
+    if bare in ("0", "1") or bare.lower() in _WORDS_OFF:
+        return
+    if bare.isdigit():
+        reads = f"{shown(bare)} is neither"
+    elif variable.reader in ("NCCL", "CUDA"):
+        reads = _reads(variable, text, number_read(variable, text))
+    else:
+        reads = f"{variable.reader} takes `1` for on and everything else for off"
+    help = "write `1`" if bare.lower() in _WORDS_ON else "write `1` or `0`"
+    yield VariableFault("not-a-switch", f"`{variable.name}` is 0 or 1: {reads}", help)
+
+
+def boolean_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    word = text.lower()
+    more = ("on", "off") if variable.reader == "JAX" else ()
+    if word not in ON | OFF and word not in more:
+        message = f"`{variable.name}` is true or false: {variable.reader} stops with an error at {shown(text)}"
+        help = "write `1`" if word in _WORDS_ON else "write `0`" if word in _WORDS_OFF else "write `1` or `0`"
+        yield VariableFault("not-a-switch", message, help)
+
+
+def number_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    try:
+        value = float(text)
+    except ValueError:
+        yield VariableFault(
+            "not-a-number", f"`{variable.name}` is a number, and {shown(text)} is none", _takes(variable)
+        )
+        return
+    yield from _range_faults(variable, value, text)
+
+
+def _range_faults(variable: Variable, value: float, text: str) -> Iterator[VariableFault]:
+    low, high = variable.lowest, variable.highest
+    if variable.name == "NCCL_IB_TIMEOUT" and (value == 0 or value >= 32):
+        message = f"{shown(text)} means that NCCL waits for ever: a lost packet becomes a job that hangs"
+        yield VariableFault(
+            "endless-timeout", message, "the wait is 4 µs · 2^N for each of the retries: 20 is NCCL's own, 22 is long"
+        )
+    elif (low is not None and value < low) or (high is not None and value > high) or not -_INT64 <= value < _INT64:
+        yield VariableFault("out-of-range", f"`{variable.name}` cannot be {shown(text)}", _takes(variable))
+    elif variable.name == "NCCL_IB_TIMEOUT" and value >= 25:
+        seconds = 4.096e-6 * 2**value * 7
+        message = f"with {shown(text)} NCCL notices a dead link after {seconds / 60:.0f} minutes at the earliest"
+        help = "PyTorch gives up after 10 minutes, so nobody will be told which link it was: 22 is two minutes"
+        yield VariableFault("slow-timeout", message, help)
+
+
+def _reads(variable: Variable, text: str, value: int | None) -> str:
+    if value is None or (variable.reader not in ("NCCL", "CUDA", "PyTorch")):
+        return f"{variable.reader} stops with an error at {shown(text)}"
+    return f"{variable.reader} reads {shown(text)} as {value}"
+
+
+def _in(variable: Variable) -> str:
+    units = {"bytes": " of bytes", "ms": " of milliseconds", "s": " of seconds", "min": " of minutes"}
+    return units.get(variable.unit or "", "")
+
+
+def _without(variable: Variable, unit: re.Match[str]) -> str:
+    size = unit[2].lower().removesuffix("ib").removesuffix("b")
+    time = unit[2].lower()
+    number = float(unit[1]) if len(unit[1]) < 16 else 0.0
+    factor = _BYTES.get(size) if variable.unit == "bytes" else _MS.get(time) if variable.unit == "ms" else None
+    if variable.unit == "s" and time in _MS:
+        factor = _MS[time] // 1000
+    if factor and number * factor == int(number * factor) and number:
+        return f"write `{int(number * factor)}`"
+    return _takes(variable) if variable.unit else "write the number alone"
+
+
+def _takes(variable: Variable) -> str:
+    low, high = variable.lowest, variable.highest
+    what = "a number" if variable.kind == "number" else "a whole number"
+    if low is not None and high is not None:
+        return f"it takes {low} or {high}" if high - low == 1 else f"it takes {what} from {low} to {high}"
+    return f"it takes {what}{_in(variable)}" + ("" if low is None else f", {low} or more")
+
+
+# Values out of a list of words: levels of logging, distances between devices, algorithms.
+
+_LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # what 0 to 4 mean; larger numbers mean the last
+_FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "AllToAll", "SendRecv", "Send", "Recv")
+
+
+def choice_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    bare = text.strip()
+    if _is_one_of(variable, bare):
+        return
+    if variable.open_choice and bare.lower() not in variable.mistaken:
+        return
+    yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+
+
+def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    """How far apart two devices may be. NCCL compares letter by letter; what begins with a digit is a number."""
+    bare = text.strip()
+    if bare in variable.choices:
+        return
+    if re.match("[0-9]", bare, re.ASCII):
+        number = int(re.match("[0-9]{1,3}", bare, re.ASCII)[0])  # type: ignore[index]
+        name = _LEGACY_LEVELS[min(number, len(_LEGACY_LEVELS) - 1)]
+        message = (
+            f"numbers for `{variable.name}` are the old style, and have meant different things: this one is `{name}`"
+        )
+        yield VariableFault("legacy-level", message, f"write `{name}`")
+    else:
+        yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+
+
+def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    """A list of words; `^` in front takes all but these."""
+    for word in text.strip().removeprefix("^").split(variable.separator):
+        bare = word.strip()
+        if bare and not _is_one_of(variable, bare):
+            yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+            return
+
+
+def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    """`Ring,Tree`, `^PAT`, or since NCCL 2.24 `allreduce:Tree;broadcast:^Ring`."""
+    for part in text.split(";"):
+        function, colon, words = part.rpartition(":")
+        if colon and not _any_case(function.strip(), _FUNCTIONS):
+            near = nearest(function.strip(), _FUNCTIONS)
+            message = f"{shown(function.strip())} is no function of NCCL"
+            yield VariableFault(
+                "bad-choice", message, f"did you mean `{near}`?" if near else f"it has {_listed(_FUNCTIONS)}"
+            )
+            return
+        yield from list(set_faults(variable, words))[:1]
+
+
+def _is_one_of(variable: Variable, word: str) -> bool:
+    if variable.exact_case:
+        return word in variable.choices or word in variable.hidden_choices
+    return _any_case(word, (*variable.choices, *variable.hidden_choices))
+
+
+def _any_case(word: str, words: Sequence[str]) -> bool:
+    return word.lower() in (one.lower() for one in words)
+
+
+def _not_one(variable: Variable, word: str) -> str:
+    return f"{shown(word)} is not a value of `{variable.name}`: {_consequence(variable)}"
+
+
+def _consequence(variable: Variable) -> str:
+    if variable.name == "NCCL_DEBUG":
+        return "NCCL then prints nothing at all"
+    if variable.name == "NCCL_NET":
+        return "NCCL looks for a network of that name and stops"
+    if variable.name == "TORCH_CPP_LOG_LEVEL" or (variable.reader == "gloo" and variable.name == "GLOO_LOG_LEVEL"):
+        return f"{variable.reader} falls back to its default"
+    if variable.reader == "NCCL" and variable.kind != "per-function":
+        return "NCCL passes over it"
+    return f"{variable.reader} stops with an error"
+
+
+def _help(variable: Variable, word: str) -> str:
+    meant = variable.mistaken.get(word.lower())
+    same = next((one for one in variable.choices if one.lower() == word.lower()), None)
+    near = meant or same or nearest(word, variable.choices)
+    takes = f"it takes {_listed(variable.choices)}"
+    if same is not None:
+        return f"write `{same}`: the case matters"
+    return f"did you mean `{near}`? {takes}" if near else takes
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)
+
+
+# Selections of network interfaces and adapters: NCCL's `^`, `=` and prefixes, and gloo's plain names.
+
+_INTERFACE = re.compile(r"(ib|eth|bond|docker|veth|virbr)[0-9]+|lo|en[opsx][0-9]\w*", re.ASCII)
+_ADAPTER = re.compile(r"mlx[45]_\d+|(bnxt_re|irdma|efa|hns|qedr|erdma)_?\d+|rdmap\d\w*|rocep\d\w*", re.ASCII)
+_ADAPTER_PORT = re.compile(r"[^:]+(:[0-9]{1,4}){1,3}", re.ASCII)
+_COUNTED_ADAPTER = re.compile(
+    r"\A(?:\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9])", re.ASCII
+)  # from 0, so 10 may be there
+_COUNTED_INTERFACE = re.compile(r"(eth|ib)[1-9]", re.ASCII)  # not ens5, enp3s0: their numbers are slots
+_VIRTUAL = re.compile(
+    r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+"
+    r"|flannel\.\d+|br-[0-9a-f]{12}",
+    re.ASCII,
 )
-from runbook.lint.rules.environment_selections import adapter_faults, gloo_faults, interface_faults
-from runbook.lint.variables.table import Variable, known
+
+
+def interface_faults(name: str, text: str) -> Iterator[VariableFault]:
+    chosen = selection(text.strip())
+    fault = _syntax_fault(name, text, chosen, "eth0,eth1") or _address_fault(name, chosen)
+    adapter = next((one for one in chosen.names if _ADAPTER.fullmatch(one)), None)
+    if fault is not None:
+        yield fault
+    elif adapter is not None:
+        message = f"{shown(adapter)} is an RDMA adapter, and `{name}` takes network interfaces"
+        yield VariableFault("bad-selection", message, "`ip -br link` lists them; adapters stand in NCCL_IB_HCA")
+    elif not chosen.exact:
+        yield from _trap(chosen, _COUNTED_INTERFACE)
+
+
+def adapter_faults(name: str, text: str) -> Iterator[VariableFault]:
+    chosen = selection(text.strip())
+    fault = _syntax_fault(name, text, chosen, "mlx5_0,mlx5_1")
+    bad_port = next((one for one in chosen.names if ":" in one and not _port_is_sound(one)), None)
+    interface = next((one for one in chosen.names if _INTERFACE.fullmatch(one)), None)
+    if fault is not None:
+        yield fault
+    elif bad_port is not None:
+        message = f"{shown(bad_port)} is no adapter with its port"
+        yield VariableFault(
+            "bad-selection", message, "write mlx5_0:1; ports count from 1, and without one all are taken"
+        )
+    elif interface is not None:
+        message = f"{shown(interface)} is a network interface, and `{name}` takes RDMA adapters"
+        help = "`ibstat -l` or /sys/class/infiniband list them; interfaces stand in NCCL_SOCKET_IFNAME"
+        yield VariableFault("bad-selection", message, help)
+    elif not chosen.exact:
+        yield from _trap(chosen, _COUNTED_ADAPTER)
+
+
+def gloo_faults(name: str, text: str) -> Iterator[VariableFault]:
+    """gloo takes names, letter by letter, with commas between them."""
+    bare = text.strip()
+    if bare.startswith(("^", "=")):
+        message = f"gloo looks for an interface whose name is {shown(bare)}: `^` and `=` are NCCL's alone"
+        if name == "network.interface":
+            help = f"write a plain name here, and `env: {{NCCL_SOCKET_IFNAME: '{bare[:60]}'}}` for NCCL"
+        else:
+            help = "write the name of the interface, such as eth0"
+        yield VariableFault("gloo-selector", message, help)
+        return
+    names = tuple(one.strip() for one in bare.split(",") if one.strip())
+    chosen = Selection(False, True, names)
+    fault = _syntax_fault(name, text, chosen, "eth0,eth1") or _address_fault(name, chosen)
+    if fault is not None:
+        yield fault
+
+
+def virtual(text: str) -> str | None:
+    """A selected interface that no other machine can be reached through: lo, Docker's, libvirt's."""
+    chosen = selection(text.strip())
+    return None if chosen.excludes else next((one for one in chosen.names if _VIRTUAL.fullmatch(one)), None)
+
+
+def _syntax_fault(name: str, text: str, chosen: Selection, example: str) -> VariableFault | None:
+    signs = next((one for one in chosen.names if one.startswith(("^", "="))), None)
+    if text.strip().startswith("=^"):
+        return VariableFault(
+            "bad-selection", f"`{name}` has `^` behind `=`", "write `^=` in front: all but exactly these"
+        )
+    if signs is not None:
+        message = f"NCCL looks for a name that begins with `{signs[0]}`: `^` and `=` stand once, before the whole list"
+        names = ",".join(one.lstrip("^=") for one in chosen.names)
+        return VariableFault("bad-selection", message, f"write {shown((chosen.prefix or signs[0]) + names)}")
+    if not chosen.names:
+        return VariableFault("bad-selection", f"`{name}` names nothing", f"write names, such as {example}")
+    glob = next((one for one in chosen.names if re.search(r"[*?\[\]{}]", one)), None)
+    if glob is not None:
+        if name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "network.interface"):
+            return VariableFault("bad-selection", f"{shown(glob)}: there are no wildcards here", "write the whole name")
+        message = f"{shown(glob)}: NCCL has no wildcards"
+        return VariableFault(
+            "bad-selection", message, f"every name is the beginning of one: write `{re.split(r'[*?{[]', glob)[0]}`"
+        )
+    joined = next((one for one in chosen.names if ";" in one), None)
+    if joined is not None:
+        return VariableFault("bad-selection", f"{shown(joined)} is read as one name", f"put commas between: {example}")
+    return None
+
+
+def _address_fault(name: str, chosen: Selection) -> VariableFault | None:
+    for one in chosen.names:
+        try:
+            ipaddress.ip_interface(one)
+        except ValueError:
+            continue
+        message = f"{shown(one)} is an address, and `{name}` takes names of interfaces"
+        return VariableFault("bad-selection", message, "`ip -br addr` shows which interface has it")
+    return None
+
+
+def _port_is_sound(one: str) -> bool:
+    return _ADAPTER_PORT.fullmatch(one) is not None and int(one.split(":")[1]) > 0
+
+
+def _trap(chosen: Selection, counted: re.Pattern[str]) -> Iterator[VariableFault]:
+    bare = next((one for name in chosen.names if counted.fullmatch(one := name.partition(":")[0])), None)
+    if bare is not None:
+        verb = "leaves out" if chosen.excludes else "takes"
+        message = f"{shown(bare)} is the beginning of a name: it {verb} `{bare}0` to `{bare}9` as well"
+        exact = "^" * chosen.excludes + "=" + ",".join(chosen.names)
+        yield VariableFault("prefix-trap", message, f"`=` makes it exact: write {shown(exact)}")
+
+
+# The value of a variable, judged as its kind is read.
 
 _JUDGES: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
     "integer": integer_faults,
@@ -83,7 +436,10 @@ def _spaces(variable: Variable, text: str) -> Iterator[VariableFault]:
         yield VariableFault("stray-space", message, f"write {shown(text.strip())}")
     elif variable.kind not in ("choice", "boolean", "path") and re.search(r"[,;]\s|\s[,;]", text):
         tight = "".join(part.strip() for part in re.split(r"([,;])", text))
-        message = f"there are spaces around the commas of {shown(text)}, and {variable.reader} takes them as part of the names"
+        message = (
+            f"there are spaces around the commas of {shown(text)}, "
+            f"and {variable.reader} takes them as part of the names"
+        )
         yield VariableFault("stray-space", message, f"write {shown(tight)}")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runbook.lint.rules.written import all_trusted, each, named, node_span, places, said, trusted, wrote
-from runbook.lint.subject import InventoryFile
+from runbook.lint.subject import InventoryFile, all_trusted, each, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 
@@ -156,3 +155,16 @@ def _has(nodes: Sequence[Node]) -> str:
 
 def _are(nodes: Sequence[Node]) -> str:
     return "is" if len(nodes) == 1 else "are"
+
+
+INVENTORY_RULES = (
+    gloo_on_gpus,
+    gpus_from_one,
+    gpus_per_node,
+    many_processes,
+    nccl_on_windows,
+    nccl_without_gpus,
+    shared_gpu,
+    some_without_gpus,
+    unused_processes,
+)

@@ -1,13 +1,17 @@
-"""The network's interface, and whether InfiniBand is used at all and promised a rate that there is."""
+"""Interfaces, InfiniBand, ports, the rendezvous, and what Windows makes of host names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv6Address, ip_address, ip_network
 
-from runbook.lint.rules.written import said, trusted, wrote
-from runbook.lint.subject import InventoryFile
-from runbook.load.address import is_ip
-from runbook.model.errors import Problem
+from runbook.lint.subject import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
+from runbook.load.address import is_ip, is_loopback
+from runbook.load.document import Keys
+from runbook.model.errors import Problem, Span
+from runbook.model.inventory import Node
 
 _INTERFACE = ("network", "interface")
 _RATE = ("infiniband", "min_rate_gbps")
@@ -57,3 +61,316 @@ def infiniband_rate(file: InventoryFile) -> Iterator[Problem]:
         message = f"no port runs at {rate:.10g} Gbit/s"
         help = f"the nearest rate there is: {near:g}. `ibstat` shows it as Rate, in Gbit/s"
         yield Problem("inventory.infiniband-rate", message, file.document.span(*_RATE), help)
+
+
+# Ports: that nothing else is likely to hold the one where the ranks meet.
+
+_EPHEMERAL = {"Linux": (32768, 60999), "Windows": (49152, 65535)}  # what the kernel gives to outgoing connections
+_PORT = ("rendezvous", "port")
+_PORTS = ("network", "ports")
+_PRIVILEGED = 1023
+
+_SERVICES = {
+    1433: "SQL Server",
+    2049: "NFS",
+    2379: "etcd",
+    3000: "Grafana",
+    3306: "MySQL",
+    3389: "Remote Desktop",
+    5000: "MLflow and container registries",
+    5432: "PostgreSQL",
+    5900: "VNC",
+    5985: "WinRM",
+    6006: "TensorBoard",
+    6379: "Redis and Ray",
+    6443: "Kubernetes",
+    6817: "slurmctld",
+    6818: "slurmd",
+    6819: "slurmdbd",
+    8080: "web servers",
+    8265: "Ray's dashboard",
+    8888: "Jupyter",
+    9090: "Prometheus",
+    9100: "node_exporter",
+    9400: "dcgm-exporter",
+    10250: "kubelet",
+    11434: "Ollama",
+    28028: "NCCL's own RAS service",
+}
+
+
+def port_is_ssh(file: InventoryFile) -> Iterator[Problem]:
+    """sshd listens there already, on every address."""
+    master = _master(file)
+    port = file.inventory.rendezvous.port
+    if not master or not wrote(file, *_PORT) or not all_trusted(file, "ssh", "connection"):
+        return
+    if port == (file.inventory.nodes[0].ssh.port or 22) and file.inventory.nodes[0].connection == "ssh":
+        message = f"port {port} is where sshd of the master `{master}` listens: rank 0 cannot"
+        yield Problem("inventory.port-is-ssh", message, file.document.span(*_PORT), "take another, for example 29500")
+
+
+def privileged_port(file: InventoryFile) -> Iterator[Problem]:
+    port = file.inventory.rendezvous.port
+    if not wrote(file, *_PORT) or port > _PRIVILEGED or any(True for _ in port_is_ssh(file)):
+        return
+    if file.inventory.nodes[0].windows:
+        return
+    message = f"only root may listen on ports below 1024, and the rendezvous port is {port}"
+    yield Problem("inventory.privileged-port", message, file.document.span(*_PORT), "take another, for example 29500")
+
+
+def service_port(file: InventoryFile) -> Iterator[Problem]:
+    port = file.inventory.rendezvous.port
+    if wrote(file, *_PORT) and port in _SERVICES:
+        message = f"port {port} is the usual one of {_SERVICES[port]}"
+        help = "if that runs on the master, rank 0 cannot listen: take another, for example 29500"
+        yield Problem("inventory.service-port", message, file.document.span(*_PORT), help)
+
+
+def ephemeral_port(file: InventoryFile) -> Iterator[Problem]:
+    """Data ports may lie there: the job takes what is free. The rendezvous has to have this one."""
+    if not wrote(file, *_PORT) or not _master(file) or not trusted(file, "shell"):
+        return
+    system = "Windows" if file.inventory.nodes[0].windows else "Linux"
+    low, high = _EPHEMERAL[system]
+    port = file.inventory.rendezvous.port
+    if low <= port <= high:
+        message = f"{system} gives ports from {low} to {high} to any outgoing connection, and the rendezvous is {port}"
+        help = "one day it is taken: choose a port below, for example 29500"
+        yield Problem("inventory.ephemeral-port", message, file.document.span(*_PORT), help)
+
+
+def port_not_open(file: InventoryFile) -> Iterator[Problem]:
+    inventory = file.inventory
+    port = inventory.rendezvous.port
+    ranges = inventory.network.ports
+    if not ranges or len(inventory.nodes) == 1 or not said(file, *_PORT) or not said(file, *_PORTS):
+        return
+    if not any(low <= port <= high for low, high in ranges):
+        message = f"the rendezvous port {port} is not among the ports that are open between the nodes"
+        span = file.document.span(*(_PORT if wrote(file, *_PORT) else _PORTS))
+        yield Problem("inventory.port-not-open", message, span, f"add {port} to `network: {{ports: …}}`")
+
+
+def ports_twice(file: InventoryFile) -> Iterator[Problem]:
+    """Which one was meant is not known; often it should have been the next range."""
+    if not said(file, *_PORTS):
+        return
+    ranges = file.inventory.network.ports
+    furthest: int | None = None  # of the ranges so far, from low to high, the one that reaches furthest
+    for place in sorted(range(len(ranges)), key=lambda place: (ranges[place], place)):
+        if furthest is not None and ranges[place][0] <= ranges[furthest][1]:
+            first, second = sorted((furthest, place))
+            message = f"the ports {_range(*ranges[second])} and {_range(*ranges[first])} overlap"
+            yield Problem("inventory.ports-twice", message, _port_span(file, second), "write each port once")
+        if furthest is None or ranges[place][1] > ranges[furthest][1]:
+            furthest = place
+
+
+def ports_with_ssh(file: InventoryFile) -> Iterator[Problem]:
+    """The port stage looks whether they are free to bind, and sshd's never is."""
+    ranges = file.inventory.network.ports
+    if not ranges or not said(file, *_PORTS):
+        return
+    nodes = trusted(file, "ssh", "connection")
+    taken = sorted({node.ssh.port or 22 for node in nodes if node.connection == "ssh"})
+    for place, (low, high) in enumerate(ranges):
+        at = bisect_left(taken, low)
+        if at < len(taken) and taken[at] <= high:
+            message = f"the job cannot have port {taken[at]}: sshd listens there"
+            help = "name only ports of the job's own, for example 29500-29510"
+            yield Problem("inventory.ports-with-ssh", message, _port_span(file, place), help)
+
+
+def _master(file: InventoryFile) -> str | None:
+    """The master's name, if the file leaves no doubt which node it is."""
+    return file.inventory.nodes[0].name if said(file, "rendezvous", "master") else None
+
+
+def _port_span(file: InventoryFile, place: int) -> Span | None:
+    """Of the n-th range: items of a list may hold several, and then the whole list is the place."""
+    item: Keys = (*_PORTS, place)
+    ranges = file.inventory.network.ports
+    listed = (*_PORTS, len(ranges) - 1) in file.document.spans and (*_PORTS, len(ranges)) not in file.document.spans
+    return file.document.span(*(item if listed else _PORTS))
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+# The rendezvous: that what the ranks dial is the master.
+
+_ADDRESS = ("rendezvous", "address")
+
+
+def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
+    """Another node's address is an error. One that nobody has may be the master's second card or a name in DNS: only
+    where it is very near to the nodes' own is it told."""
+    inventory = file.inventory
+    if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS) or not said(file, "rendezvous", "master"):
+        return
+    nodes = trusted(file, "address", "ssh")
+    master = inventory.nodes[0]
+    given = inventory.rendezvous.address
+    if master not in nodes[:1] or is_loopback(given):
+        return
+    owner = _owner(given, nodes)
+    span = file.document.span(*_ADDRESS)
+    if owner is None and (near := _near(given, nodes)) is not None:
+        help = f"the master `{master.name}` has {master.address}; leave `address` out and that is dialled"
+        yield Problem("inventory.rendezvous-nobody", f"no node has the address {given}, and {near}", span, help)
+    elif owner is not None and owner is not master:
+        message = f"{given} is `{owner.name}`, and rank 0 listens on the master, `{master.name}`"
+        help = f"leave `address` out and {master.address} is dialled, or make `{owner.name}` the master"
+        yield Problem("inventory.rendezvous-not-master", message, span, help)
+
+
+def _owner(given: str, nodes: Sequence[Node]) -> Node | None:
+    """Whose address or name it is: the master's in doubt, which is the first. A name counts without its domain if it
+    leads to one node only."""
+    wanted = _plain(given)
+    for node in nodes:
+        if wanted in (_plain(node.address), node.name.lower(), _plain(node.ssh.host or "")):
+            return node
+    if is_ip(given):
+        return None
+    label = wanted.partition(".")[0]
+    alike = [node for node in nodes if label in (_label(node.address), _label(node.name))]
+    return alike[0] if len(alike) == 1 or alike[:1] == list(nodes[:1]) else None
+
+
+def _near(given: str, nodes: Sequence[Node]) -> str | None:
+    """Why an address that nobody has looks like a slip; None if it does not."""
+    if not is_ip(given):
+        label = _label(given)
+        other = next((node for node in nodes if _one_slip(label, _label(node.address))), None)
+        other = other or next((node for node in nodes if _one_slip(label, node.name.lower())), None)
+        return None if other is None else f"it is one letter away from `{other.name}`"
+    if "%" in given:
+        return None
+    network = _network(given)
+    inside = [node for node in nodes if is_ip(node.address) and _network(node.address) == network]
+    return f"it is in the network of {named(inside)}" if inside else None
+
+
+def _network(address: str) -> str:
+    """As networks of nodes most often are: the first three numbers of IPv4, the first half of IPv6."""
+    if ":" not in address:
+        return address.rpartition(".")[0]
+    return "" if "%" in address else str(ip_network((address, 64), strict=False))
+
+
+def _one_slip(one: str, other: str) -> bool:
+    """Whether one letter replaced, left out or put in turns one into the other."""
+    if len(one) > len(other):
+        one, other = other, one
+    if one == other or len(other) - len(one) > 1 or len(other) < 3:
+        return False
+    start = next((index for index, letter in enumerate(one) if letter != other[index]), len(one))
+    return one[start + (len(one) == len(other)) :] == other[start + 1 :]
+
+
+def _label(address: str) -> str:
+    return "" if is_ip(address) else _plain(address).partition(".")[0]
+
+
+def _plain(address: str) -> str:
+    """Written one way: `FD00:0::1` as `fd00::1`."""
+    address = address.lower().rstrip(".")
+    if ":" in address and is_ip(address):
+        ip = ip_address(address)
+        return str(ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else address
+    return address
+
+
+# Windows: what its nodes can be called, and with whom they can work.
+
+_LINUX_CARD = re.compile(r"(eth|ib|bond|wlan)[0-9]+|en[ospx][0-9a-z]+|lo")
+
+
+def windows_name_dialled(file: InventoryFile) -> Iterator[Problem]:
+    """What ended in error 10049 for many: one machine that looks itself up by name."""
+    inventory = file.inventory
+    if len(inventory.nodes) > 1 or not wrote(file, "rendezvous", "address") or not trusted(file, "shell"):
+        return
+    address = inventory.rendezvous.address
+    if inventory.nodes[0].windows and not is_ip(address) and not is_loopback(address):
+        message = f"one Windows machine that dials itself as {address} may get error 10049 or another machine"
+        help = "remove `address`: a job of one node dials 127.0.0.1, whatever stands here"
+        yield Problem("inventory.windows-name-dialled", message, file.document.span("rendezvous", "address"), help)
+
+
+def windows_host_name(file: InventoryFile) -> Iterator[Problem]:
+    inventory = file.inventory
+    if len(inventory.nodes) == 1:
+        return
+    windows = [node for node in trusted(file, "shell", "address") if node.windows]
+    names = [node for node in windows if not is_ip(node.address) and not is_loopback(node.address)]
+    help = "give the IP address: Windows may look a name up by broadcast, and find another adapter's or an IPv6 address"
+    for span, nodes in places(file, names, "address"):
+        message = f"the Windows node {named(nodes)} goes by a host name, {nodes[0].address}"
+        if len(nodes) > 1:
+            message = f"the Windows nodes {named(nodes)} go by host names"
+        yield Problem("inventory.windows-host-name", message, span, help)
+    address = inventory.rendezvous.address
+    if windows and wrote(file, "rendezvous", "address") and not is_ip(address) and not is_loopback(address):
+        message = f"Windows nodes dial the master by a host name, {address}"
+        yield Problem("inventory.windows-host-name", message, file.document.span("rendezvous", "address"), help)
+
+
+def two_systems(file: InventoryFile) -> Iterator[Problem]:
+    """The fewer ones are told: they are more likely to be the slip."""
+    nodes = trusted(file, "shell")
+    windows = [node for node in nodes if node.windows]
+    others = [node for node in nodes if not node.windows]
+    if not windows or not others:
+        return
+    odd = windows if len(windows) <= len(others) else others
+    span = file.origins.span(odd[0].name, "shell") or node_span(file, odd[0])
+    message = (
+        f"{named(windows)} (Windows) and {named(others)} (not Windows) cannot be one job: no backend connects them"
+    )
+    help = "make two inventories; or correct `shell`: sh is for Linux, bat and ps1 are for Windows"
+    yield Problem("inventory.two-systems", message, span, help)
+
+
+def windows_interface(file: InventoryFile) -> Iterator[Problem]:
+    name = file.inventory.network.interface
+    if name is None or not wrote(file, "network", "interface") or not said(file, "network", "interface"):
+        return
+    nodes = trusted(file, "shell")
+    if nodes and all(node.windows for node in nodes) and _LINUX_CARD.fullmatch(name):
+        message = f"`{name}` is a name that Linux gives, and the nodes are Windows"
+        help = "remove it, or give the adapter's name as `Get-NetAdapter` shows it"
+        yield Problem("inventory.windows-interface", message, file.document.span("network", "interface"), help)
+
+
+def windows_python3(file: InventoryFile) -> Iterator[Problem]:
+    given = [
+        node for node in trusted(file, "shell", "python") if node.windows and node.python in ("python3", "python3.exe")
+    ]
+    for span, nodes in places(file, given, "python"):
+        message = f"on Windows ({named(nodes)}) `python3` is often no Python, but what opens the Microsoft Store"
+        yield Problem("inventory.windows-python3", message, span, "write python, py, or the path of python.exe")
+
+
+INVENTORY_RULES = (
+    infiniband_rate,
+    infiniband_unused,
+    interface_name,
+    ephemeral_port,
+    port_is_ssh,
+    port_not_open,
+    ports_twice,
+    ports_with_ssh,
+    privileged_port,
+    service_port,
+    rendezvous_address,
+    two_systems,
+    windows_host_name,
+    windows_interface,
+    windows_name_dialled,
+    windows_python3,
+)

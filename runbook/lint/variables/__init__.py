@@ -4,3 +4,106 @@ Each entry says how its value is read (`kind`), what may stand there, since when
 what to write in its place. It is the project's own table: names and dates from the official guides and the released
 sources, behaviour as `NCCL's ncclLoadParam`, `PyTorch's getCvarBool` and JAX's `bool_env` have it.
 """
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable.
+
+    `kind` is how the value is read: integer | number | switch (0 or 1, and no words) | boolean (words too) | choice |
+    set | level (how far apart two devices may be) | per-function (NCCL_ALGO) | interfaces and adapters (NCCL's
+    selections) | names (gloo's list) | path | text. `choices` may be written in any case unless `exact_case`; with
+    `open_choice` there are others. `mistaken` is what people write instead. `lowest` and `highest` bound a number in
+    `unit`. `removed` is the release that no longer reads it, `last` the last one that does; `never`: none ever did.
+    `use` is what to write in its place. `leftover` are the values for debugging, and what they `cost`.
+    """
+
+    name: str
+    reader: str
+    source: str
+    kind: str = "text"
+    choices: tuple[str, ...] = ()
+    hidden_choices: tuple[str, ...] = ()
+    mistaken: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    exact_case: bool = False
+    open_choice: bool = False
+    separator: str = ","
+    lowest: int | None = None
+    highest: int | None = None
+    unit: str | None = None
+    since: str | None = None
+    deprecated: str | None = None
+    removed: str | None = None
+    last: str | None = None
+    never: bool = False
+    use: str | None = None
+    set_by_runbook: bool = False
+    leftover: tuple[str, ...] = ()
+    costs: str | None = None
+    turns_off: str | None = None
+
+
+@cache
+def known() -> Mapping[str, Variable]:
+    """Every variable by its name."""
+    folder = resources.files("runbook.lint").joinpath("variables")
+    found: dict[str, Variable] = {}
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".json"):
+            data = json.loads(file.read_text(encoding="utf-8"))
+            for name, entry in data["variables"].items():
+                if name in found:
+                    raise ValueError(f"{file.name}: `{name}` stands in another file already")
+                found[name] = _variable(name, entry, data)
+    return MappingProxyType(found)
+
+
+def _variable(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> Variable:
+    lowest, highest = entry.get("range", (None, None))
+    return Variable(
+        name=name,
+        reader=file["reader"],
+        source=_source(name, entry, file),
+        kind=entry.get("kind", "text"),
+        choices=tuple(entry.get("choices", ())),
+        hidden_choices=tuple(entry.get("hidden", ())),
+        mistaken=MappingProxyType(entry["mistaken"]) if "mistaken" in entry else _NOTHING,
+        exact_case=entry.get("case", False),
+        open_choice=entry.get("open", False),
+        separator=entry.get("separator", ","),
+        lowest=lowest,
+        highest=highest,
+        unit=entry.get("unit"),
+        since=entry.get("since"),
+        deprecated=entry.get("deprecated"),
+        removed=entry.get("removed"),
+        last=entry.get("last"),
+        never=entry.get("never", False),
+        use=entry.get("use"),
+        set_by_runbook=entry.get("set_by") == "runbook",
+        leftover=tuple(entry.get("leftover", ())),
+        costs=entry.get("costs"),
+        turns_off=entry.get("turns_off"),
+    )
+
+
+def _source(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+    """Where to read about it; NCCL's guide has an anchor for each documented variable."""
+    if "source" in entry:
+        own: str = entry["source"]
+        return own if own.startswith("https://") else f"{file['source_root']}{own}"
+    source: str = file["internal_source"] if entry.get("internal") else file["source"]
+    anchored = file["reader"] == "NCCL" and not entry.get("internal") and not entry.get("never")
+    return f"{source}#{name.lower().replace('_', '-')}" if anchored else source

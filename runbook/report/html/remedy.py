@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from runbook.model.fold import fold
 from runbook.report.groups import FindingBlock, Said
-from runbook.report.remedies import QUOTED, is_command, is_sentence, placed
+
+_QUOTED = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +21,16 @@ class Fix:
     commands: tuple[str, ...]
 
 
-def fixes(said: Iterable[Said], block: FindingBlock, known: Collection[str]) -> list[Fix]:
-    """`known`: every node of the run."""
+def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
     found: list[Fix] = []
     for nodes, remedy in said:
-        for where, what in placed(remedy, () if block.unreached else nodes, known):
-            alone = not is_sentence(remedy) and (is_command(what) or SIGNS.search(what) is not None)
-            if not is_sentence(what) and (where or alone) and _typed(what, where):
+        for where, step in remedy.placed(() if block.unreached else nodes):
+            if step.commands:
                 before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
-                found.append(Fix(where, "", (*before, what)))
+                found.append(Fix(where, "", (*before, *step.commands)))
                 continue
-            quoted = [text[1:-1] for text in QUOTED.findall(what)]
-            commands = tuple(dict.fromkeys(text for text in quoted if _typed(text, "")))
-            found.append(Fix(where or _whose(nodes, block), what, commands))
+            commands = tuple(dict.fromkeys(filter(_typed, _QUOTED.findall(step.note))))
+            found.append(Fix(where or _whose(nodes, block), step.note, commands))
     return found
 
 
@@ -40,12 +38,6 @@ def _whose(nodes: Collection[str], block: FindingBlock) -> str:
     return fold(nodes) if len(block.fixes) > 1 else ""
 
 
-SIGNS = re.compile(r"^runbook |(?:^|\s)--?\w|[/=|<>$~&]|\w\.\w")
-"""An option, a path, a pipe, a file: what a command has and a sentence such as `run it again` has not."""
-
-
-def _typed(text: str, where: str) -> bool:
-    """Whether this is typed into a shell, and no key of a file or a plain word."""
-    if where:
-        return True
+def _typed(text: str) -> bool:
+    """Whether this piece in code type is typed into a shell, and no key of a file or a plain word."""
     return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text

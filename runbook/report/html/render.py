@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 import runbook
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import causes
 from runbook.model.fold import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
@@ -96,7 +96,6 @@ def _hash(text: str) -> str:
 def _told(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
     """Everything that the templates show."""
     record = recorded.record
-    known = record.started.nodes if record.started else ()
     found = blocks(record.stages, record.causes)
     shortened = any(entry.others or entry.like for block in found for entry in block.entries)
     files = recorded.files()
@@ -111,7 +110,7 @@ def _told(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
         "blocks": _with_followers(found),
         "follows": [block for block in found if block.follows],
         "apart": blocks(record.stages, record.causes, apart=True) if shortened else [],
-        "fixes_of": lambda said, block: fixes(said, block, known),
+        "fixes_of": lambda said, block: fixes(said, block),
         "timeline": timeline(recorded),
         "sweeps": sweeps(recorded),
         "heat_maps": heat_maps(recorded),
@@ -178,7 +177,7 @@ def _templates() -> jinja2.Environment:
     environment.globals.update(
         WORDS={verdict.value: word for verdict, word in WORDS.items()},
         LEVELS=LEVELS,
-        pages=cause_pages(),
+        pages=causes(),
         version=runbook.__version__,
     )
     return environment

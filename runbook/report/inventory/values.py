@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from runbook.launch.environment import node_environment
-from runbook.launch.ranks import NodeRanks, layout
+from runbook.launch.ranks import NodeRanks, layout, node_environment
 from runbook.load.document import Keys
 from runbook.load.origins import Candidate, Origins
 from runbook.model.errors import Span

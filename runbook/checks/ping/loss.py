@@ -1,0 +1,214 @@
+"""Do packets get lost? Echoes tell how many, TCP whether the job would feel it and which way, and rules whether one draws lots for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import permutations
+
+from runbook.checks.context import Facts
+from runbook.checks.network.dial import Dial
+from runbook.checks.network.pairs import culprits, ends
+from runbook.checks.network.rules import rules_of
+from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.firewall import Explanation, Flow, explain_blocked
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+LOSS_TOLERATED = 0.025
+"""Of 300 echoes, 7: at 5 % loss as many or fewer are lost once in fifty times, at 1 % more than that once in eighty."""
+
+SLOW_S = 0.15
+"""A segment that has to be sent again after a timeout waits for at least the kernel's 200 ms: so long may transfers take
+that lost nothing, where the kernel does not count what it sent again."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Echoes of one pair: `lost` of `sent`. `harmless`: nothing to fail a run for."""
+
+    pair: Pair
+    sent: int
+    lost: int
+    harmless: bool
+    flows: bool  # TCP lost nothing
+
+    @property
+    def share(self) -> float:
+        return self.lost / self.sent
+
+
+def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
+    """Those pairs of which some echoes came back and others did not, in both rounds together. A single one that is missing
+    says nothing: a busy host answers late."""
+    found = []
+    for pair in pairs:
+        if not pair.echoes_lost:
+            continue
+        sent, lost = _counted(pair)
+        if lost < 2 and len(_rounds(pair)) > 1:
+            continue
+        flows = _flows(seen, pair)
+        found.append(Loss(pair, sent, lost, lost <= sent * LOSS_TOLERATED or flows, flows))
+    return found
+
+
+def loses(pair: Pair) -> bool:
+    """Whether more echoes get lost than chance would have it."""
+    sent, lost = _counted(pair)
+    return pair.echoes_lost and lost > sent * LOSS_TOLERATED
+
+
+def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
+    """By node: the one that all losing pairs have in common, or both ends where none is."""
+    bad = [loss for loss in found if not loss.harmless]
+    return {
+        name: [_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends])]
+        for name, peers in culprits(loss.pair.ends for loss in bad).items()
+    }
+
+
+def warning(loss: Loss) -> str:
+    """What is told of a loss that fails nothing: of one that TCP does not feel first of all that it is harmless."""
+    pair = loss.pair
+    share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
+    if loss.flows:
+        return (
+            f"harmless: {pair.peer} or its network answers only so many pings a second, {share} were left out; TCP, which the "
+            "job uses, lost nothing"
+        )
+    return f"{share} between {pair.source} and {pair.peer} are lost: too few to fail the run"
+
+
+def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss]) -> Finding:
+    sent, lost = sum(loss.sent for loss in found), sum(loss.lost for loss in found)
+    interface = seen.data_interface(name) or "IFACE"
+    says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
+    says += _direction(seen, name, peers)
+    told = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
+    tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]
+    felt = sorted(tcp, key=lambda dial: -(dial.retransmitted or 0))
+    return Finding(
+        "packet-loss",
+        says,
+        f"on {name}: `ip -s -s link show {word(interface)}` and `ethtool -S {word(interface)} | grep -iE 'err|drop|crc|discard'` tell "
+        "whether the interface itself counts errors; then cable, transceiver and the switch port's own counters",
+        (*told[:4], *(_felt(dial) for dial in felt[:4])),
+        tuple(peers),
+    )
+
+
+def _rounds(pair: Pair) -> list[Facts]:
+    """What was counted: the first round of echoes, and the longer one that follows where some of it were lost."""
+    return [one for one in (pair.small, pair.target.get("again")) if one and one.get("sent")]
+
+
+def _counted(pair: Pair) -> tuple[int, int]:
+    """How many echoes were sent, and how many of them lost."""
+    rounds = _rounds(pair)
+    sent = sum(one["sent"] for one in rounds)
+    return sent, sent - sum(one["received"] for one in rounds)
+
+
+def _summary(loss: Loss) -> list[str]:
+    return [
+        line for one in _rounds(loss.pair) for line in str(one.get("raw", "")).splitlines() if "transmitted" in line
+    ]
+
+
+def _felt(dial: Dial) -> str:
+    again = f", {dial.retransmitted} packets sent again" if dial.retransmitted else ""
+    return f"{dial.source} → {dial.destination}: TCP {dial.says} after {dial.seconds:.2f} s{again}"
+
+
+def _direction(seen: Observations, name: str, peers: list[str]) -> str:
+    """The way that loses, where only one does: who sends is told what he had to send again."""
+    sends = sum(_sent_again(seen.pair(name, peer)) or 0 for peer in peers)
+    arrives = sum(_sent_again(seen.pair(peer, name)) or 0 for peer in peers)
+    if min(sends, arrives) * 4 > max(sends, arrives) or sends == arrives:
+        return ""
+    return (
+        f"; what {name} sends gets lost, not what arrives there"
+        if sends > arrives
+        else f"; what arrives at {name} gets lost"
+    )
+
+
+def _sent_again(pair: Pair | None) -> int | None:
+    return pair.round_trips.retransmitted if pair and pair.round_trips else None
+
+
+def _tcp_between(seen: Observations, one: str, other: str) -> list[Dial]:
+    """Full-size transfers and round trips between two nodes, both ways."""
+    found: list[Dial] = []
+    for pair in (seen.pair(one, other), seen.pair(other, one)):
+        if pair:
+            found += [*pair.full_dials, *([pair.round_trips] if pair.round_trips else [])]
+    return found
+
+
+def _flows(seen: Observations, pair: Pair) -> bool:
+    """Whether TCP got through both ways without losing anything."""
+    dials = _tcp_between(seen, pair.source, pair.peer)
+    if not dials or any(dial.outcome != "open" for dial in dials):
+        return False
+    counted = [_sent_again(seen.pair(*way)) for way in ((pair.source, pair.peer), (pair.peer, pair.source))]
+    if None in counted:
+        return all(dial.seconds < SLOW_S for dial in dials)
+    return not any(counted)
+
+
+ANY_PORT = [(1, 65535)]
+
+
+def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
+    """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
+    losing = list(losing)
+    names = sorted({name for pair in losing for name in pair.ends})
+    address = {name: seen.numeric(name) for name in names}
+    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    drawing = {name for name, one in evidence.items() if one and one.draws_lots}
+    losing = [pair for pair in losing if pair.ends & drawing]
+    struck: dict[tuple[str, str], list[tuple[str, str, Explanation]]] = defaultdict(list)
+    for source, destination in sorted({way for pair in losing for way in permutations(pair.ends)}):
+        for protocol in ("tcp", "ipv6-icmp" if version(address[destination]) == 6 else "icmp"):
+            blocked = explain_blocked(
+                "lost",
+                Flow(
+                    address[source],
+                    address[destination],
+                    seen.at.inventory.rendezvous.port,
+                    protocol=protocol,
+                    state="established",
+                ),
+                evidence.get(source),
+                evidence.get(destination),
+                source,
+                destination,
+                ports=ANY_PORT,
+            )
+            for name, one in blocked.explanations if blocked else ():
+                if one.by_chance:
+                    other = destination if name == source else source
+                    struck[name, " or ".join(one.candidates)].append((protocol, other, one))
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for (name, rule), those in sorted(struck.items()):
+        if all(protocol != "tcp" for protocol, _, _ in those):
+            continue
+        others = sorted({other for _, other, _ in those})
+        lost = [pair for pair in losing if name in pair.ends and pair.ends & set(others)]
+        told = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
+        fix = " && ".join(dict.fromkeys(one.allow for _, _, one in those if one.allow))
+        finding = Finding(
+            "firewall-drop",
+            f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
+            fix
+            or f"take that rule out of the firewall of {name}: `sudo nft -a list ruleset; sudo iptables-save` shows it",
+            tuple(
+                dict.fromkeys([*told[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
+            )[:10],
+            tuple(others),
+        )
+        found[name].append(finding)
+    return dict(found)

@@ -1,0 +1,231 @@
+"""Do the names that the job uses mean the right machine, on every node?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runbook.checks.network.pairs import listed
+from runbook.checks.ping.observed import Observations, is_link_local, version
+from runbook.launch.ranks import socket_interface
+from runbook.load.address import is_ip, is_loopback
+from runbook.model.commands import word
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
+
+SLOW_S = 2.0
+"""A lookup that takes longer has waited for a name server that did not answer."""
+
+
+def names_used(seen_nodes: tuple[Node, ...], rendezvous: str) -> list[str]:
+    """What has to be resolved: every address of the inventory that is no number."""
+    return sorted({address for address in (rendezvous, *(node.address for node in seen_nodes)) if not is_ip(address)})
+
+
+def name_findings(seen: Observations, node: Node) -> list[Finding]:
+    """What this node makes of the names: nothing, loopback, another machine, another family of addresses."""
+    at, answer = seen.at, seen.answers[node.name]
+    if at.inventory.one_machine or len(at.nodes) == 1:
+        return []
+    meant: dict[str, str] = {other.address: other.name for other in at.nodes}
+    meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
+    found = [_name_finding(seen, node, name, meant[name], told) for name, told in answer["names"].items()]
+    if at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node):
+        found.append(own_name_finding(seen, node))
+    return [finding for finding in found if finding is not None]
+
+
+def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
+    """Name servers that hold the job up without stopping it."""
+    told: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
+    slow = {name: said["seconds"] for name, said in told.items() if said["addresses"] and said["seconds"] >= SLOW_S}
+    if slow:
+        name, seconds = max(slow.items(), key=lambda item: item[1])
+        yield f"looking up {name} takes {seconds:.1f} s: {_servers(seen, node)} in /etc/resolv.conf answers late or not"
+    elif seen.answers[node.name]["reverse_late"]:
+        yield (
+            f"{_servers(seen, node)} in /etc/resolv.conf does not answer: torch asks for the name of every machine that it "
+            "connects to, and its ranks start 5 s later or more"
+        )
+
+
+def _name_finding(seen: Observations, node: Node, name: str, target: str, told: Mapping[str, Any]) -> Finding | None:
+    addresses: list[str] = told["addresses"] or []
+    truth = seen.at.own_addresses(target)
+    right = next((a for a in truth if ":" not in a), truth[0] if truth else "ADDRESS")
+    if seen.data_address(target) in truth:
+        right = seen.data_address(target)
+    peers = (target,) if target != node.name else ()
+    fix = correct_hosts(name, right, told["in_hosts"])
+    lines = tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
+    if not addresses:
+        return _unresolvable(seen, node, name, told, fix, peers)
+    means = ", ".join(addresses)
+    looked_up = (f"getaddrinfo({name}) on {node.name}: {means}", *lines)
+    if all(is_loopback(address) for address in addresses):
+        says = (
+            f"on {node.name} the name {name} means {means}: this node itself, not {target}"
+            if target != node.name
+            else f"{node.name} takes its own name {name} for {means}, which no other node can dial"
+        )
+        return Finding("name-resolves-to-loopback", says, fix, looked_up, peers)
+    if not truth or addresses[0] in truth:
+        return None
+    if right in addresses:
+        return _wrong_one_first(node, name, target, addresses, right, fix, looked_up, peers)
+    if set(addresses) & set(truth):
+        return None
+    others = [owner for owner in _owners(seen, addresses) if owner != target]
+    elsewhere = [set(a["names"][name]["addresses"] or ()) for n, a in seen.answers.items() if n != node.name]
+    elsewhere = [found for found in elsewhere if found and not all(is_loopback(a) for a in found)]
+    if not others and not any(not found & set(addresses) for found in elsewhere):
+        return None  # everybody takes it for the same: an address behind NAT
+    evidence = (*looked_up, f"{target} has {', '.join(truth)}")
+    families = {version(address) for address in addresses}
+    if not others and not families & {version(address) for address in truth if not is_link_local(address)}:
+        mine, its = ("IPv6", "IPv4") if families == {6} else ("IPv4", "IPv6")
+        says = f"on {node.name} the name {name} means {means}, {mine} only, and {target} has only {its}: {right}"
+        return Finding("ipv6-ipv4-mixing", says, fix, evidence, peers)
+    whose = f"the address of {others[0]}" if others else f"not an address of {target}"
+    says = f"on {node.name} the name {name} means {means}, which is {whose}"
+    return Finding("name-wrong-address", says, fix, evidence, peers)
+
+
+def _wrong_one_first(
+    node: Node,
+    name: str,
+    target: str,
+    addresses: list[str],
+    right: str,
+    fix: str,
+    looked_up: tuple[str, ...],
+    peers: tuple[str, ...],
+) -> Finding | None:
+    """Several addresses, the right one among them, and another that is dialled before it."""
+    first = addresses[0]
+    if version(first) != version(right):
+        return None  # of the family that this machine does not speak, nothing is dialled
+    says = f"on {node.name} the name {name} means {listed(addresses)}, and {first}, which is dialled first, is not {target}'s"
+    cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
+    return Finding(cause, says, fix, looked_up, peers)
+
+
+def _unresolvable(
+    seen: Observations, node: Node, name: str, told: Mapping[str, Any], fix: str, peers: tuple[str, ...]
+) -> Finding:
+    servers = _servers(seen, node)
+    late = told["seconds"] >= SLOW_S
+    says = f"{node.name} cannot resolve {name}"
+    if late:
+        says += f": no answer within {told['seconds']:.1f} s from {servers}"
+    evidence: tuple[str, ...] = (
+        f"getaddrinfo({name}) on {node.name} finds nothing"
+        + (f" within {told['seconds']:.1f} s" if late else "")
+        + f"; /etc/resolv.conf: {servers}",
+    )
+    answer = seen.answers[node.name]
+    sources = answer.get("name_sources") or ""
+    if reason := answer.get("hosts_unreadable"):
+        says += f": the login user may not read /etc/hosts there ({reason})"
+        fix = "sudo chmod 644 /etc/hosts"
+    elif told["in_hosts"] and sources and "files" not in sources.split():
+        says += f": it stands in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
+        fix = "sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf"
+        evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
+    elif told["in_hosts"]:
+        evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
+    else:
+        evidence += (
+            f"{name} is not in /etc/hosts of {node.name}; a name in DNS, or the IP address in the inventory, mends it as well",
+        )
+    return Finding("name-unresolvable", says, fix, evidence, peers)
+
+
+def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = True) -> Finding | None:
+    """Without an interface to use, gloo tells its peers what the node's own host name means there.
+
+    Torch's can be told one by the inventory, JAX's cannot.
+    """
+    at, answer = seen.at, seen.answers[node.name]
+    if answer["own"] is None:
+        return None
+    own: list[str] = answer["own"]["addresses"] or []
+    hostname = answer["hostname"]
+    truth = at.own_addresses(node.name)
+    bound = gloo_announces(seen, node)
+    if truth and is_loopback(bound):
+        means = ", ".join(own)
+        cause, what = (
+            "name-unresolvable",
+            f"cannot resolve its own host name {hostname}, and gloo then tells its peers to",
+        )
+        if own and all(is_loopback(address) for address in own):
+            cause, what = (
+                "name-resolves-to-loopback",
+                f"takes its own host name {hostname} for {means}, and gloo tells its peers to",
+            )
+        elif own:
+            cause, what = (
+                "name-wrong-address",
+                f"takes its own host name {hostname} for {means}, none of its addresses, and gloo then tells its peers to",
+            )
+        right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
+        return Finding(
+            cause,
+            f"{node.name} {what} dial {bound}",
+            correct_hosts(hostname, right, answer["own"]["in_hosts"]),
+            (
+                f"getaddrinfo({hostname}) on {node.name}: {means or 'nothing'}",
+                "an interface in the inventory (`network: {interface: …}`) makes the name unimportant"
+                if interface_helps
+                else "JAX's gloo knows no other way to its address: an interface in the inventory does not help",
+            ),
+        )
+    first = {
+        name: said["own"]["addresses"][0]
+        for name, said in seen.answers.items()
+        if said["own"] and said["own"]["addresses"] and not is_loopback(said["own"]["addresses"][0])
+    }
+    if node.name not in first:
+        return None
+    unlike = [name for name, address in first.items() if version(address) != version(first[node.name])]
+    if not unlike or 2 * len(unlike) < len(first) or (2 * len(unlike) == len(first) and version(own[0]) == 4):
+        return None
+    mine, its = ("IPv6", "IPv4") if version(own[0]) == 6 else ("IPv4", "IPv6")
+    return Finding(
+        "ipv6-ipv4-mixing",
+        f"{node.name} takes its own host name {hostname} for {own[0]} ({mine}), while {listed(unlike)} "
+        f"announce{'s' if len(unlike) == 1 else ''} {its}: gloo cannot connect the two",
+        ("name the interface in the inventory (`network: {interface: …}`), or " if interface_helps else "")
+        + "let the host names of all nodes resolve to one family of addresses first",
+        tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
+        tuple(unlike),
+    )
+
+
+def gloo_announces(seen: Observations, node: Node) -> str:
+    """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes loopback."""
+    told = seen.answers[node.name]["own"] or {}
+    truth = seen.at.own_addresses(node.name)
+    return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
+
+
+def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
+    """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new one."""
+    append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
+    if not lines:
+        return append
+    quoted = re.sub(r"([^\w-])", r"\\\1", name)
+    where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
+    return f"sudo sed -i -E {word(where)} /etc/hosts && {append}"
+
+
+def _owners(seen: Observations, addresses: list[str]) -> list[str]:
+    """Nodes that have one of these addresses on an interface."""
+    return [node.name for node in seen.at.nodes if set(addresses) & set(seen.at.own_addresses(node.name))]
+
+
+def _servers(seen: Observations, node: Node) -> str:
+    servers = seen.answers[node.name]["nameservers"]
+    return ", ".join(f"nameserver {server}" for server in servers) or "no nameserver"

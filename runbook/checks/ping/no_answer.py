@@ -1,0 +1,303 @@
+"""A peer that answers nothing, neither ICMP nor TCP: a wrong address, a filter, a way back that is missing, or nobody."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.rules import rules_of
+from runbook.checks.ping.observed import Observations, Pair
+from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
+from runbook.load.address import is_ip
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+NO_BUFFER = "No buffer space available"
+FILTERED = ("filtered", "prohibited", "rohibited")
+NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
+
+Found = dict[str, list[Finding]]
+
+
+def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
+    """By guilty node."""
+    found: Found = defaultdict(list)
+    if not pairs:
+        return found
+    names = sorted({name for pair in pairs for name in pair.ends})
+    address = {name: seen.numeric(name) for name in names}
+    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    left: list[Pair] = []
+    for pair in pairs:
+        guilty, finding = (
+            _no_room_for_neighbours(seen, pair)
+            or _not_its_own(seen, pair)
+            or _same_hardware(seen, pair)
+            or _no_arp(seen, pair, evidence)
+            or _reverse_path(seen, pair)
+            or _rule(seen, pair, evidence)
+            or _router(pair)
+            or _gateway(seen, pair)
+            or (None, None)
+        )
+        if guilty is None or finding is None:
+            left.append(pair)
+        else:
+            found[guilty].append(finding)
+    # What is explained one way explains the silence of the other way as well.
+    explained = {frozenset((name, peer)) for name, told in found.items() for f in told for peer in f.peers}
+    left = [pair for pair in left if pair.ends not in explained]
+    for name, peers in culprits(pair.ends for pair in left).items():
+        found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
+    return dict(found)
+
+
+def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """The kernel of either end keeps so many neighbours, and sends nothing to one more."""
+    for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
+        refused = seen.answers[name].get("neighbours_refused") or 0
+        told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
+        if way is None or way.small.get("received") or not (refused or told):
+            continue
+        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
+        return name, Finding(
+            "neighbour-table-full",
+            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does not know yet",
+            "sudo sysctl -w net.ipv4.neigh.default.gc_thresh3=16384 net.ipv4.neigh.default.gc_thresh2=8192",
+            (
+                *lines,
+                *way.echo_says(),
+                f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and containers",
+                "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+            ),
+            tuple({pair.source, pair.peer} - {name}),
+        )
+    return None
+
+
+def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    own = seen.at.own_addresses(pair.peer)
+    if not is_ip(pair.address) or not own or pair.address in own:
+        return None
+    right = next((a for a in own if ":" not in a), own[0])
+    return pair.peer, Finding(
+        "master-addr-wrong-host",
+        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there answers",
+        f"write one of its own: `{pair.peer}: {{address: {right}}}`",
+        (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
+        (pair.source,),
+    )
+
+
+def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """The peer would send its answers by another interface than our packets come in by, and drops these for that."""
+    arrives = seen.data_interface(pair.peer)
+    back = seen.pair(pair.peer, pair.source)
+    if arrives is None or back is None:
+        return None
+    strict = seen.interfaces(pair.peer).get(arrives, {}).get("rp_filter")
+    leaves = back.route.get("dev")
+    if strict != 1 or leaves in (None, arrives):
+        return None
+    setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
+    return pair.peer, Finding(
+        "host-unreachable",
+        f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
+        f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
+        f"sudo sysctl -w {word(setting)}",
+        (
+            *(
+                (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
+                if (dropped := seen.answers[pair.peer].get("rp_filtered"))
+                else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
+            ),
+            f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
+            "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+        ),
+        (pair.source,),
+    )
+
+
+def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
+    places = {name: seen.data_interface(name) or "" for name in pair.ends}
+    macs = {name: seen.interfaces(name).get(place, {}).get("mac") for name, place in places.items()}
+    mac = macs[pair.peer]
+    if pair.route.get("via") or not mac or len(set(macs.values())) > 1 or not mac.replace(":", "").strip("0"):
+        return None
+    first, guilty = sorted(pair.ends)
+    digits = hashlib.sha256(guilty.encode()).hexdigest()
+    fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
+    return guilty, Finding(
+        "duplicate-address",
+        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the other",
+        f"sudo ip link set dev {word(places[guilty])} address {fresh}",
+        (
+            *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
+            *(str(dial) for dial in pair.dials[:2]),
+            "the address lasts until the next boot: set it where the network, or the virtual machine, is configured",
+        ),
+        (first,),
+    )
+
+
+def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp` family."""
+    if pair.route.get("via") or ":" in pair.numeric:
+        return None
+    perhaps: tuple[str, Finding] | None = None
+    for name, other in ((pair.peer, pair.source), (pair.source, pair.peer)):
+        place, known = seen.data_interface(name), evidence.get(name)
+        if place is None or known is None:
+            continue
+        lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]))
+        now = known.interfaces.get(place)
+        if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
+            return name, Finding(
+                "host-unreachable",
+                f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it the others",
+                f"sudo ip link set dev {word(place)} arp on",
+                (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
+                (other,),
+            )
+        stop = arp_stop(known, place, seen.numeric(name), seen.numeric(other))
+        if stop is None or (perhaps and not stop.certain):
+            continue
+        verb = "keeps" if stop.certain else "most likely keeps"
+        found = Finding(
+            "firewall-drop",
+            f"{name} {verb} ARP from passing between itself and {other}, so one cannot find the other: {stop.says}",
+            stop.remedy,
+            (*lines, f"{name}: {stop.says}"),
+            (other,),
+        )
+        if stop.certain:
+            return name, found
+        perhaps = name, found
+    return perhaps
+
+
+def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
+    blocked = explain_blocked(
+        "dropped",
+        flow,
+        evidence.get(pair.source),
+        evidence.get(pair.peer),
+        pair.source,
+        pair.peer,
+        ports=[(1, 65535)],  # not even ICMP comes through: everything between the two is blocked
+    )
+    if not blocked or not blocked.decided or blocked.between:
+        return None
+    remedy, says = blocked.remedy, blocked.says
+    if flow.version == 6:  # without neighbour discovery nobody on the segment finds the other
+        discovery = explain_blocked(
+            "dropped",
+            replace(flow, protocol="ipv6-icmp"),
+            evidence.get(pair.source),
+            evidence.get(pair.peer),
+            pair.source,
+            pair.peer,
+        )
+        if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
+            remedy, says = (
+                f"{remedy} && {discovery.remedy}",
+                f"{says}; ICMPv6, by which neighbours find each other, as well",
+            )
+    others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)
+    lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *blocked.evidence)
+    return blocked.node, Finding(blocked.cause, says, remedy, lines[:10], others)
+
+
+def _router(pair: Pair) -> tuple[str, Finding] | None:
+    """Somebody on the way says why not; what he says of himself, when the address is ours, is that nobody answers ARP."""
+    for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
+        if router in (pair.route.get("src"), pair.numeric):
+            continue
+        lines = (
+            f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
+            f"route: via {pair.route.get('via')}",
+        )
+        if any(word in says for word in FILTERED):
+            return pair.source, Finding(
+                "firewall-reject",
+                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the inventory",
+                f"let {router} forward between {pair.route.get('src')} and {pair.numeric}: TCP, and ICMP for the path MTU",
+                lines,
+                (pair.peer,),
+            )
+        if any(word in says for word in NO_WAY):
+            return pair.source, Finding(
+                "no-route",
+                f"{router}, on the way from {pair.source} to {pair.peer}, has no route to {pair.numeric} ({says})",
+                f"add a route to {pair.numeric} on {router}, or take another way: `sudo ip route add {word(pair.numeric)} via "
+                f"GATEWAY` on {pair.source}",
+                lines,
+                (pair.peer,),
+            )
+    return None
+
+
+def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """The peer is sought behind a gateway that is dead, or needless: the peer is in a network of our own."""
+    via, told = pair.route.get("via"), pair.target.get("gateway")
+    if not via or not told:
+        return None
+    address = ipaddress.ip_address(pair.numeric)
+    mine = next(
+        (prefix for _, prefix in seen.prefixes(pair.source) if address in ipaddress.ip_interface(prefix).network), ""
+    )
+    state = (told["neighbour"] or {}).get("state") or []
+    dead = "FAILED" in state or "INCOMPLETE" in state
+    if not dead and not mine:
+        return None
+    owner = next((f" ({node.name})" for node in seen.nodes if via in seen.at.own_addresses(node.name)), "")
+    says = f"{pair.source} seeks {pair.peer} ({pair.numeric}) behind the gateway {via}{owner}"
+    says += ", which does not answer" if dead else ""
+    says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
+    routes = [route for route in told["routes"] if route.get("gateway") == via]
+    table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
+    route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
+    fix = f"sudo ip route del {' '.join(map(word, route.split()))}"
+    if not mine:
+        fix = (
+            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
+            f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
+        )
+    lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
+    return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))
+
+
+def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+    """Nothing explains it. `name` is what these pairs have in common, or one end of the only one."""
+    toward = [pair for pair in pairs if pair.peer == name]
+    first = (toward or pairs)[0]
+    address, callers = (seen.numeric(name), peers) if len(peers) > 1 else (first.numeric, [first.source])
+    target = name if len(peers) > 1 else first.peer
+    neighbour = (first.target.get("neighbour") or {}).get("state") or []
+    unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
+    says = f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to ICMP nor to TCP"
+    if unheard:
+        says += "; nobody on that segment even answers ARP for it"
+    interface = seen.data_interface(target) or "IFACE"
+    ways = [
+        f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}"
+        + (f" via {pair.route['via']}" if pair.route.get("via") else "")
+        for pair in pairs[:4]
+    ]
+    held = [
+        f"{node}: {', '.join(p for _, p in seen.prefixes(node, seen.data_interface(node)))}"
+        for node in (name, *peers[:3])
+    ]
+    fix = (
+        f"look whether {address} is up and on the same network: `ip -s link show {word(interface)}` on {target} (is it the cable, "
+        f"switch port or VLAN?), `sudo tcpdump -ni {word(interface)} arp or icmp` there while `ping {word(address)}` runs on {callers[0]}"
+    )
+    dials = [str(dial) for pair in pairs[:2] for dial in pair.dials[:2]]
+    return Finding("host-unreachable", says, fix, (*first.echo_says(), *dials, *ways, *held)[:10], tuple(peers))

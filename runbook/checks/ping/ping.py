@@ -1,0 +1,300 @@
+"""ping: from every node to every other: names resolve, packets come back, and full-size packets do too."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from runbook.checks.base import Check, pairs_argument
+from runbook.checks.context import Context, Facts
+from runbook.checks.network.dial import UNMEASURED, Dial
+from runbook.checks.network.ephemeral import exhausted, without_ports
+from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
+from runbook.checks.network.pairs import Pairs, chosen, groupings, listed
+from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
+from runbook.checks.ping.names import name_findings, name_warnings, names_used
+from runbook.checks.ping.no_answer import silence_findings
+from runbook.checks.ping.observed import Observations, Pair
+from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
+from runbook.checks.ping.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
+from runbook.launch.ranks import socket_interface
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding, Outcome
+
+
+@dataclass(frozen=True)
+class Ping(Check):
+    id: ClassVar[str] = "ping"
+    timeout_s: ClassVar[float] = 60.0
+    judges_together: ClassVar[bool] = True
+    looks_at_rendezvous: ClassVar[bool] = True
+
+    pairs: str = pairs_argument()
+
+    def run(self, at: Context) -> list[Outcome]:
+        pairs = chosen([node.name for node in at.nodes], at.inventory.rendezvous.master, groupings(at), self.pairs)
+        said = self._asked(at, pairs)
+        silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
+        answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
+        first = before_packets(Observations(at, answers, []))
+        if losing := [pair for pair in Observations(at, answers, []).pairs if loses(pair)] if not first else []:
+            first = chance_findings(Observations(at, answers, []), losing)
+        dials: list[Dial] = []
+        starved: dict[str, list[str]] = {}
+        busy: dict[str, Facts] = {}
+        if len(at.nodes) > 1 and not first:
+            # TCP with full segments, one direction at a time: the traffic that the job will really send.
+            with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
+                lossy = any(pair.echoes_lost for pair in Observations(at, answers, []).pairs)
+                modes = ("up", "down", *(["trips"] if lossy else []))
+                mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
+                # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
+                mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
+            dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
+            starved = without_ports(mesh)
+        silent.update(at.lost_nodes())
+        for name in silent:
+            answers.pop(name, None)
+        for answer in answers.values():  # what others saw of a node that is gone tells nothing about the path
+            answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
+        seen = Observations(at, answers, dials)
+        if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
+            # TCP could not be tried, and echoes do not prove the path: nothing is to be said of it.
+            first = {name: [finding] for name, finding in exhausted(at, starved).items()}
+        judge = Judge(seen, first, busy, pairs)
+        for name in starved if not first else ():
+            judge.warnings[name].append("no port was left here to try TCP as well: proven by ICMP alone")
+        return judge.outcomes(silent)
+
+    def _asked(self, at: Context, pairs: Pairs) -> dict[str, Facts | Outcome]:
+        """What the nodes say. One that had no CPU while it looked, and missed answers, is asked again, when others are quiet."""
+        names = names_used(at.nodes, at.inventory.rendezvous.address)
+
+        def arguments(node: Node) -> Facts:
+            own = at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node)
+            reverse = at.data_address(at.inventory.master)
+            return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
+
+        said = at.ask("ping", arguments, timeout_s=30.0)
+        for _ in range(TURNS):
+            doubtful = [node for node in at.nodes if overslept(said[node.name])]
+            if not doubtful:
+                break
+            said |= at.ask("ping", arguments, timeout_s=30.0, nodes=doubtful)
+        return said
+
+
+def overslept(answer: Facts | Outcome) -> bool:
+    """Whether a node that missed an answer may have slept through it."""
+    return (
+        not isinstance(answer, Outcome)
+        and sleepy(answer["awake"])
+        and any(not (target["small"] or {}).get("received") or lost_some(target) for target in answer["targets"])
+    )
+
+
+def lost_some(target: Facts) -> bool:
+    return any(one and one.get("received", 0) < one.get("sent", 0) for one in (target["small"], target["full"]))
+
+
+def targets(at: Context, node: Node, pairs: Pairs) -> list[dict[str, Any]]:
+    """Its peers, each at the address that the job will dial; `spare` is the inventory's where that is another one."""
+    found = []
+    for name in pairs.peers[node.name]:
+        peer = at.inventory.node(name)
+        address = at.data_address(peer)
+        spare = peer.address if peer.address != address else None
+        found.append({"peer": peer.name, "address": address, "spare": spare})
+    return found
+
+
+def ssh_port(at: Context, peer: Node) -> list[tuple[str, int, str]]:
+    """A port where something surely listens, for hosts that drop everything else."""
+    if peer.connection != "ssh":
+        return []
+    return [(at.data_address(peer), peer.ssh.port or 22, "ssh")]
+
+
+def before_packets(seen: Observations) -> dict[str, list[Finding]]:
+    """What names and addresses alone tell: with these wrong, what became of the packets says nothing."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for node in seen.nodes:
+        found[node.name] += name_findings(seen, node)
+    if not any(found.values()):
+        found.update(address_findings(seen))
+    return {name: told for name, told in found.items() if told}
+
+
+class Judge:
+    """Every pair of nodes, and which node's doing it is when one of them is not in order."""
+
+    def __init__(
+        self,
+        seen: Observations,
+        findings: Mapping[str, list[Finding]] | None = None,
+        busy: Mapping[str, Facts] | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
+        self.seen = seen
+        self.busy = busy or {}
+        self.pairs = pairs
+        self.findings: dict[str, list[Finding]] = defaultdict(list, findings or {})
+        self.warnings: dict[str, list[str]] = defaultdict(list)
+        self.unknown: dict[str, list[Finding]] = defaultdict(list)
+
+    def outcomes(self, silent: Mapping[str, Outcome]) -> list[Outcome]:
+        if not any(self.findings.values()):
+            self._paths()
+        outcomes = []
+        for node in self.seen.at.nodes:
+            name = node.name
+            if name in silent:
+                outcomes.append(silent[name])
+            elif self.findings.get(name):
+                outcomes.append(Outcome.failed(name, *merged(self.findings[name]), warnings=self.warnings[name]))
+            elif self.unknown.get(name):
+                outcomes.append(Outcome.unknown(name, *self.unknown[name]))
+            else:
+                self.warnings[name] += name_warnings(self.seen, node)
+                outcomes.append(Outcome.passed(name, self._proof(node), warnings=self.warnings[name]))
+        return outcomes
+
+    def _paths(self) -> None:
+        """From the root upwards: no way there, no answer, answers that get lost, large ones that do."""
+        seen = self.seen
+        for pair in seen.pairs:
+            self._warn(pair)
+            if pair.unmeasured:
+                self._too_busy(pair)
+        self._add(strangers(seen))
+        self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
+        self._add(route_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless)))
+        self._add(silence_findings(seen, self._left(pair for pair in seen.pairs if pair.unanswered)))
+        left = self._left(seen.pairs)
+        lost = losses(seen, left)
+        for loss in lost:
+            if loss.harmless:
+                self.warnings[loss.pair.source].append(warning(loss))
+        self._add(loss_findings(seen, lost))
+        limited = {(loss.pair.source, loss.pair.peer) for loss in lost if loss.flows}
+        vanished = [pair for pair in left if self._full_size_vanished(pair, (pair.source, pair.peer) in limited)]
+        self._add(size_findings(seen, ways(seen, vanished, self._explained())))
+
+    def _explained(self) -> set[frozenset[str]]:
+        """Pairs of nodes that something was found out about: what else is wrong between them follows from it."""
+        return {frozenset((name, peer)) for name, told in self.findings.items() for f in told for peer in f.peers}
+
+    def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
+        explained = self._explained()
+        return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
+
+    def _too_busy(self, pair: Pair) -> None:
+        name = pair.peer if pair.peer in self.busy and pair.source not in self.busy else pair.source
+        other = pair.source if name == pair.peer else pair.peer
+        self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
+
+    def _add(self, found: Mapping[str, list[Finding]]) -> None:
+        for name, told in found.items():
+            self.findings[name] += told
+
+    def _warn(self, pair: Pair) -> None:
+        """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
+        if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
+            self.warnings[pair.source].append("no ping program here (package iputils-ping): proven over TCP instead")
+        elif pair.small.get("missing") and not pair.routeless:
+            self.unknown[pair.source].append(
+                Finding(
+                    "tool-missing",
+                    f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either",
+                    "install it (Debian, Ubuntu: `sudo apt-get install iputils-ping`), then run again",
+                    tuple(str(dial) for dial in pair.dials[:3]),
+                    (pair.peer,),
+                )
+            )
+        elif not pair.small.get("received") and pair.answered:
+            self.warnings[pair.source].append(
+                f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"
+            )
+
+    def _full_size_vanished(self, pair: Pair, limited: bool) -> bool:
+        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`: that not
+        all pings are answered was told already."""
+        if not pair.small.get("received") or pair.full.get("received"):
+            return False
+        if cannot_probe(pair):
+            if pair.full_size_proven:
+                self.warnings[pair.source].append("this ping cannot send full-size probes: proven over TCP instead")
+            else:
+                self.unknown[pair.source].append(_unproven(pair))
+            return False
+        if (carries := smaller_path(pair)) is not None:
+            mtu = pair.route.get("mtu") or 1500
+            self.warnings[pair.source].append(
+                f"the path to {pair.peer} carries less than the interface's MTU of {mtu} ({carries}); TCP adapts, RDMA "
+                "does not"
+            )
+            return False
+        if only_icmp_limited(self.seen, pair):
+            if not limited:
+                self.warnings[pair.source].append(
+                    f"harmless: full-size pings to {pair.peer} are not answered, full-size TCP gets through both ways"
+                )
+            return False
+        return True
+
+    @cached_property
+    def _usual(self) -> str:
+        """What holds for all nodes: of many it is told once."""
+        trips = sorted(pair.small["ms"] for pair in self.seen.pairs if pair.small.get("received"))
+        trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
+        mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
+        full = f"full-size packets (MTU {listed(map(str, mtus))}) get through"
+        if unproven := [pair.peer for pair in self.seen.pairs if not pair.full_size_proven]:
+            full = f"full-size packets to {listed(sorted(set(unproven)))} could not be tried"
+        return f"all peers that were tried answer{trip}; {full}"
+
+    def _proof(self, node: Node) -> str:
+        pairs = [pair for pair in self.seen.pairs if pair.source == node.name]
+        peers = len(pairs)
+        if peers == 0 and len(self.seen.at.nodes) == 1:
+            return "one node: there is nobody else to reach"
+        if peers == 0:
+            return "its own names are in order; no peer was left that could be reached"
+        if any(self.findings.values()):
+            return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
+        if self.pairs and (note := self.pairs.note()) and not any(self.unknown.values()):
+            return f"{self._usual}; {note}"
+        echoed = [pair for pair in pairs if pair.small.get("received")]
+        slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
+        mtu = min((pair.route.get("mtu") or 0 for pair in pairs), default=0)
+        count = f"{peers} peer{'s' if peers > 1 else ''}"
+        if len(echoed) not in (0, peers):
+            count = f"{len(echoed)} of {peers} peers"
+        reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")
+        trip = f" within {max(slowest, 0.1):.1f} ms" if slowest is not None else ""
+        unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
+        if unproven:
+            return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
+        return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"
+
+
+def _unproven(pair: Pair) -> Finding:
+    return Finding(
+        "tool-missing",
+        f"the ping program of {pair.source} cannot send full-size probes, and TCP to {pair.peer} does not open either",
+        "install iputils-ping (busybox's ping has no -M), or open TCP between the nodes, then run again",
+        tuple(str(pair.full.get("raw", "")).strip().splitlines()[-2:]),
+        (pair.peer,),
+    )
+
+
+def merged(findings: list[Finding]) -> list[Finding]:
+    """Findings that say the same of several peers become one."""
+    kept: list[Finding] = []
+    for finding in findings:
+        if not any((finding.cause, finding.says) == (other.cause, other.says) for other in kept):
+            kept.append(finding)
+    return kept

@@ -1,0 +1,322 @@
+"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every peer?"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.routing_policy import Sent, family, refusal
+from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.load.address import is_ip
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+Found = dict[str, list[Finding]]
+
+
+def address_findings(seen: Observations) -> Found:
+    """What is wrong with the addresses before a single packet is looked at."""
+    if seen.at.inventory.one_machine or len(seen.nodes) < 2:
+        return {}
+    return _shared(seen) or _families(seen)
+
+
+def _shared(seen: Observations) -> Found:
+    """Two nodes with one address: in the inventory, or on their interfaces."""
+    at = seen.at
+    found: Found = defaultdict(list)
+    nodes = seen.nodes
+    for index, first in enumerate(nodes):
+        for second in nodes[index + 1 :]:
+            apart = at.machine(first.name) != at.machine(second.name)
+            if first.address == second.address and (apart or second.connection != "local"):
+                found[second.name].append(_written_twice(seen, first.name, second.name, first.address, apart=apart))
+                continue
+            if not apart:
+                continue
+            for whose, also in ((first.name, second.name), (second.name, first.name)):
+                address = seen.numeric(whose)
+                if all(address in at.own_addresses(name) for name in (whose, also)):
+                    guilty = second.name if seen.numeric(also) == address else also
+                    found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
+                    break
+    return found
+
+
+def _written_twice(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
+    own = [a for a in seen.at.own_addresses(second) if a != address] if apart else []
+    right = own[0] if own else "ITS ADDRESS"
+    where = "which are two machines" if apart else "and both lead to one machine"
+    return Finding(
+        "duplicate-address",
+        f"the inventory gives {first} and {second} the same address {address}, {where}",
+        f"give {second} its own in the inventory: `{second}: {{address: {right}}}`",
+        tuple(f"addresses of {name}: {', '.join(seen.at.own_addresses(name))}" for name in (first, second)),
+        (first,),
+    )
+
+
+def _carried_twice(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
+    places = {name: _place(seen, name, address) for name in (first, second)}
+    interface, prefix = places[guilty]
+    mine = seen.numeric(guilty) == address
+    fix = f"sudo ip address del {word(prefix)} dev {word(interface)}"
+    if mine:
+        fix = f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and correct the inventory"
+    return Finding(
+        "duplicate-address",
+        f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
+        fix,
+        tuple(f"{name} has {prefix} on {interface}" for name, (interface, prefix) in places.items()),
+        (first if guilty == second else second,),
+    )
+
+
+def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
+    """The interface that carries an address, and the address with its length."""
+    for interface, prefix in seen.prefixes(node):
+        if prefix.partition("/")[0] == address:
+            return interface, prefix
+    return "IFACE", address
+
+
+def _families(seen: Observations) -> Found:
+    """The job speaks one family of addresses: a node whose interface has none of it cannot be reached."""
+    reach = {node.name: _versions(seen, node.name) for node in seen.nodes}
+    if len(reach) < 2 or not all(reach.values()) or set.intersection(*reach.values()):
+        return {}
+    votes = Counter(version for versions in reach.values() for version in versions)
+    common = 4 if votes[4] >= votes[6] else 6
+    found: Found = {}
+    for name, versions in reach.items():
+        if common in versions:
+            continue
+        interface = seen.data_interface(name) or "IFACE"
+        others = [other for other, theirs in reach.items() if common in theirs]
+        found[name] = [
+            Finding(
+                "ipv6-ipv4-mixing",
+                f"{name} is dialled at {seen.numeric(name)} (IPv{6 if common == 4 else 4}), {listed(others)} "
+                f"at IPv{common}: these cannot talk to each other",
+                f"give {interface} of {name} an IPv{common} address in the network of the others "
+                f"({_example(seen, others[0])}), and write it into the inventory",
+                tuple(f"{other} is dialled at {seen.numeric(other)}" for other in reach),
+                tuple(others),
+            )
+        ]
+    return found
+
+
+def _versions(seen: Observations, node: str) -> set[int]:
+    """The families of addresses on the interface that the job uses there."""
+    address, interface = seen.numeric(node), seen.data_interface(node)
+    held = {version(prefix) for _, prefix in seen.prefixes(node, interface)} if interface else set()
+    return held | ({version(address)} if is_ip(address) else set())
+
+
+def _example(seen: Observations, node: str) -> str:
+    interface, prefix = _place(seen, node, seen.numeric(node))
+    return f"{node} has {prefix} on {interface}"
+
+
+def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
+    """Nodes whose chosen interface nobody reaches, while their address in the inventory, on another one, answers."""
+    found: Found = {}
+    for peer in dict.fromkeys(pair.peer for pair in pairs):
+        node = seen.at.inventory.node(peer)
+        stuck = [pair for pair in pairs if pair.peer == peer and pair.target.get("spare_answers")]
+        if not stuck:
+            continue
+        chosen, better = seen.data_interface(peer), _place(seen, peer, node.address)[0]
+        callers = [pair.source for pair in stuck]
+        found[peer] = [
+            Finding(
+                "interface-wrong",
+                f"{peer} is told to use {chosen} ({seen.numeric(peer)}), where {listed(callers)} cannot reach it; "
+                f"at {node.address} on {better} it answers",
+                f"name that interface for {peer} in the inventory: "
+                f"`env: {{NCCL_SOCKET_IFNAME: {better}, GLOO_SOCKET_IFNAME: {better}}}`",
+                tuple(
+                    f"{pair.source} → {seen.numeric(peer)}: {pair.route.get('error') or 'no answer'}"
+                    for pair in stuck[:4]
+                ),
+                tuple(callers),
+            )
+        ]
+    return found
+
+
+def strangers(seen: Observations) -> Found:
+    """Nodes for whose address another machine answers on the segment, by its hardware address; told once somebody's TCP
+    to that address came to nothing."""
+    found: Found = {}
+    for pair in seen.pairs:
+        opened = [dial.outcome in ("open", "lost") for dial in pair.full_dials]
+        if not opened or all(opened) or pair.peer in found:
+            continue
+        mac = _answers_for(seen, pair)
+        if mac is not None and "PERMANENT" in ((pair.target.get("neighbour") or {}).get("state") or []):
+            found.setdefault(pair.source, []).append(_fixed_entry(seen, pair, mac))
+        elif mac is not None:
+            found[pair.peer] = [_stranger(seen, pair, mac)]
+    return found
+
+
+def _answers_for(seen: Observations, pair: Pair) -> str | None:
+    """The hardware address that the peer's address leads to, when that is not one of the peer's."""
+    mac = _neighbour(pair)
+    macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
+    if mac is None or not macs or mac in macs or pair.route.get("via"):
+        return None
+    # A virtual network answers for everybody with one hardware address: that is no second machine.
+    return None if any(_neighbour(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
+
+
+def _neighbour(pair: Pair) -> str | None:
+    mac = (pair.target.get("neighbour") or {}).get("lladdr")
+    return str(mac) if mac else None
+
+
+def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
+    """An entry of the ARP table that somebody wrote by hand, and that is no longer true."""
+    interface = seen.data_interface(pair.peer) or "IFACE"
+    mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
+    return Finding(
+        "host-unreachable",
+        f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
+        f"{interface} of {pair.peer} is {mine}",
+        f"sudo ip neigh del {word(pair.numeric)} dev {word(pair.route.get('dev') or 'IFACE')}",
+        (
+            f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac} PERMANENT",
+            *(str(dial) for dial in pair.dials[:3]),
+        ),
+        (pair.peer,),
+    )
+
+
+def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
+    owner = seen.owner_of(mac)
+    interface = seen.data_interface(pair.peer) or "IFACE"
+    mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
+    return Finding(
+        "duplicate-address",
+        f"another machine uses {pair.numeric}, the address of {pair.peer}: {pair.source} reaches {mac}"
+        + (f" ({owner})" if owner else "")
+        + f", while {interface} of {pair.peer} is {mine}",
+        f"find the machine {mac} (the switch's MAC table tells its port), take {pair.numeric} off it, and on {pair.source} "
+        f"forget it: `sudo ip neigh flush to {word(pair.numeric)}`",
+        (f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
+        (pair.source,),
+    )
+
+
+def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Finding]]:
+    """For pairs without a route: by the node that is to be mended."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    grouped: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    apart: list[Pair] = []
+    stuck = {(pair.source, pair.peer) for pair in pairs}
+    for pair in pairs:
+        reason = _refused(pair) or _connected(seen, pair) or _netmask(seen, pair)
+        if reason is None and (pair.peer, pair.source) in stuck:
+            apart.append(pair)
+        else:
+            reason = reason or ("", _missing(seen, pair))
+            grouped[(pair.source, *reason)].append(pair)
+    for (source, why, fix), those in grouped.items():
+        found[source].append(_finding(source, those, f": {why}" if why else "", fix))
+    for name, peers in culprits(pair.ends for pair in apart).items():
+        found[name].append(_apart(seen, name, peers, [pair for pair in apart if name in pair.ends]))
+    return dict(found)
+
+
+def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
+    peers = tuple(pair.peer for pair in pairs)
+    where = listed(f"{pair.peer} ({pair.numeric})" for pair in pairs)
+    said = (f"{source}: ip route get {pair.numeric}: {pair.route['error']}" for pair in pairs[:4])
+    return Finding("no-route", f"{source} has no route to {where}{why}", fix, tuple(said), peers)
+
+
+def _refused(pair: Pair) -> tuple[str, str] | None:
+    """The kernel did refuse, so a rule that may have done it did, where no other is left."""
+    found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
+    if found is None:
+        return None
+    return found.why if found.certain else f"most likely {found.why}", found.fix
+
+
+def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
+    """The peer is in the network of one of our own addresses, and yet there is no route to that network."""
+    for interface, prefix in _own_first(seen, pair.source):
+        network = ipaddress.ip_interface(prefix).network
+        there = any(route.get("dst") == str(network) for route in pair.route.get("routes") or [])
+        if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
+            why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
+            source = prefix.partition("/")[0]
+            return why, f"sudo ip {family(network)}route add {network} dev {word(interface)} src {word(source)}"
+    return None
+
+
+def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
+    """The peer's network holds our address, ours does not hold the peer's: our prefix is too long."""
+    for interface, prefix in _own_first(seen, pair.source):
+        mine = ipaddress.ip_interface(prefix)
+        for other in seen.answers:
+            for _, theirs in seen.prefixes(other):
+                network = ipaddress.ip_interface(theirs).network
+                if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
+                    why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
+                    return why, f"sudo ip address add {mine.ip}/{network.prefixlen} dev {word(interface)}"
+    return None
+
+
+def _missing(seen: Observations, pair: Pair) -> str:
+    """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
+    gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
+    if gateways:
+        return f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}"
+    return (
+        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY is the router "
+        f"of its network; `ip route` on a node that reaches {pair.peer} shows it"
+    )
+
+
+def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
+    """Nodes in different networks, and nothing leads from one to the other."""
+    mine = _networks(seen, [name])
+    theirs = _networks(seen, peers)
+    interface = seen.data_interface(name) or "IFACE"
+    networks = list(dict.fromkeys(str(ipaddress.ip_interface(prefix).network) for _, prefix in theirs.values()))
+    shown = [f"{node}: {interface} has {prefix}" for node, (interface, prefix) in {**mine, **theirs}.items()]
+    place = f"its {interface} has {mine[name][1]}, and they are in {listed(networks)}" if mine and networks else ""
+    errors = [f"{pair.source}: ip route get {pair.numeric}: {pair.route['error']}" for pair in pairs[:3]]
+    wanted = networks[0] if networks else "THE NETWORK OF THE OTHERS"
+    length = wanted.partition("/")[2] or "LENGTH"
+    return Finding(
+        "no-route",
+        f"{name} ({seen.numeric(name)}) and {listed(peers)} have no route to each other"
+        + (f": {place}" if place else ""),
+        f"give {interface} of {name} a free address of {wanted} (`sudo ip address add ADDRESS/{length} dev {word(interface)}`) and "
+        "write it into the inventory, or add routes by a gateway on both sides (`sudo ip route add NETWORK via GATEWAY`)",
+        (*errors, *shown[:6]),
+        tuple(peers),
+    )
+
+
+def _networks(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """By node: the interface that the job uses, and its address with length."""
+    found = {}
+    for name in names:
+        address = seen.numeric(name)
+        for interface, prefix in seen.prefixes(name):
+            if prefix.partition("/")[0] == address:
+                found[name] = (interface, prefix)
+    return found
+
+
+def _own_first(seen: Observations, node: str) -> list[tuple[str, str]]:
+    """A node's addresses, those on the interface that the job uses before the others."""
+    chosen = seen.data_interface(node)
+    return sorted(seen.prefixes(node), key=lambda place: place[0] != chosen)

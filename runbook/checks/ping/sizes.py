@@ -1,0 +1,265 @@
+"""Do full-size packets get through? If not: which rule, interface or hop is it, and on which way?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from runbook.checks.network.pairs import culprits, ends, listed
+from runbook.checks.network.rules import rules_of
+from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.firewall import Evidence, Flow, also_small, explain_blocked
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+LEAST = 1280
+"""No network is made for less: it could not carry IPv6."""
+
+UNABLE = ("nvalid option", "unrecognized")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction in which full-size packets vanish; `told` are the proofs. An echo needs both directions, so what it
+    proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of the MTU."""
+
+    source: str
+    destination: str
+    told: tuple[str, ...]
+    by_tcp: bool
+    by_icmp: bool
+    echoes_pass: bool = False
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset((self.source, self.destination))
+
+
+@dataclass(frozen=True)
+class SizeReason:
+    """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it. `any_size`:
+    it is a rule that does not ask for the size, and struck the large ones because there are more bytes in them, or later."""
+
+    node: str
+    why: str
+    commands: tuple[str, ...]
+    shown: tuple[str, ...]
+    any_size: bool = False
+
+
+def cannot_probe(pair: Pair) -> bool:
+    """Whether this node's ping knows no full-size probes."""
+    return bool(pair.full.get("missing")) or any(word in str(pair.full.get("raw", "")) for word in UNABLE)
+
+
+def smaller_path(pair: Pair) -> str | None:
+    """What the path says that it carries, when it says so: TCP adapts to that."""
+    raw = str(pair.full.get("raw", "")).lower()
+    if "too long" not in raw and "frag needed" not in raw and "too big" not in raw:
+        return None
+    return raw.partition("mtu")[2].strip(" =:)").split("\n")[0].split(")")[0].strip() or "less"
+
+
+def only_icmp_limited(seen: Observations, pair: Pair) -> bool:
+    """Full-size ICMP is lost, full-size TCP passes both ways, and the MTUs are the same. With different ones TCP still
+    agrees on the smaller, and RDMA does not."""
+    back = seen.pair(pair.peer, pair.source)
+    both = [dial for way in (pair, back) if way for dial in way.full_dials]
+    return bool(both) and all(dial.outcome == "open" for dial in both) and _mtu(pair) == _mtu(back)
+
+
+def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[Way]:
+    """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs, such as
+    those that lose small packets as well, nothing follows from a transfer that broke off."""
+    transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    # Where not even a greeting comes through, it is no question of size.
+    mute = {pair.ends for pair in seen.pairs if any(dial.outcome == "silent" for dial in pair.full_dials)}
+    for pair in seen.pairs:
+        for dial in pair.full_dials if pair.ends not in mute else ():
+            if dial.outcome in ("open", "lost"):
+                way = (pair.source, pair.peer) if dial.mode == "up" else (pair.peer, pair.source)
+                transfers[way].append(dial.outcome == "lost")
+    vanish = {way for way, lost in transfers.items() if all(lost) and frozenset(way) not in explained}
+    echoed = {(pair.source, pair.peer): pair for pair in icmp if pair.ends not in explained}
+    found = []
+    for source, destination in sorted(vanish):
+        both = [pair for ends, pair in echoed.items() if set(ends) == {source, destination}]
+        told = f"TCP {source} → {destination}: full-size segments do not arrive"
+        passes = any(pair.full.get("received") for pair in seen.pairs if pair.ends == {source, destination})
+        lines = (told, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
+        found.append(Way(source, destination, lines, by_tcp=True, by_icmp=bool(both), echoes_pass=passes))
+    proven = {way.ends for way in found}
+    for (source, peer), pair in sorted(echoed.items()):
+        if pair.ends not in proven:
+            found.append(Way(source, peer, (_echo(pair),), by_tcp=False, by_icmp=True))
+    return found
+
+
+def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Finding]]:
+    """By node: one finding for each rule, MTU or unknown hop."""
+    if not found:
+        return {}
+    names = sorted({name for way in found for name in way.ends})
+    address = {name: seen.numeric(name) for name in names}
+    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    grouped: dict[tuple[str, str], list[tuple[Way, SizeReason]]] = defaultdict(list)
+    left: list[Way] = []
+    for way in found:
+        reason = _rule(seen, way, found, evidence) or _different(seen, way)
+        if reason is None:
+            left.append(way)
+        else:
+            grouped[reason.node, reason.why].append((way, reason))
+    findings: dict[str, list[Finding]] = defaultdict(list)
+    for (node, _), those in grouped.items():
+        findings[node].append(_explained(node, [way for way, _ in those], [reason for _, reason in those]))
+    explained = {way.ends for those in grouped.values() for way, _ in those}
+    left = [way for way in left if way.ends not in explained or way.by_tcp]
+    for node in culprits(way.ends for way in left):
+        findings[node].append(_hop(seen, node, [way for way in left if node in way.ends]))
+    return findings
+
+
+def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding:
+    fix = " && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands))
+    lines = [line for reason in reasons for line in reason.shown]
+    if not any(reason.any_size for reason in reasons):
+        return _finding(node, ways, reasons[0].why, fix, lines)
+    peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
+    told = [line for way in ways for line in way.told if line.startswith("TCP")]
+    return Finding(
+        "firewall-drop",
+        f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well",
+        fix,
+        tuple(dict.fromkeys([*told[:4], *lines]))[:10],
+        tuple(peers),
+    )
+
+
+def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
+    told = [line for way in those for line in way.told]
+    peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
+    return Finding(
+        "mtu-blackhole",
+        f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}",
+        fix,
+        tuple(dict.fromkeys([*told[:4], *lines]))[:10],
+        tuple(peers),
+    )
+
+
+def _directions(node: str, those: list[Way]) -> str:
+    leaves = sorted({way.destination for way in those if way.source == node})
+    arrives = sorted({way.source for way in those if way.destination == node})
+    if not any(way.by_tcp for way in those):
+        return f"between {ends(node, sorted({*leaves, *arrives}))}"
+    if leaves and arrives:
+        return f"between {ends(node, sorted({*leaves, *arrives}))}"
+    return f"from {node} to {listed(leaves)}" if leaves else f"from {listed(arrives)} to {node}"
+
+
+def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> SizeReason | None:
+    """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes of
+    that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
+    kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
+    if way.by_icmp:
+        icmp = "ipv6-icmp" if version(seen.numeric(way.source)) == 6 else "icmp"
+        kinds += [(way.source, way.destination, icmp), (way.destination, way.source, icmp)]
+    node, why = "", ""
+    any_size = False
+    commands: list[str] = []
+    lines: list[str] = []
+    for source, destination, protocol in kinds:
+        if protocol != "tcp" and any(protocol in command for command in commands):
+            continue  # the answers to an echo are let in with it
+        flow = Flow(
+            seen.numeric(source),
+            seen.numeric(destination),
+            seen.at.inventory.rendezvous.port,
+            protocol=protocol,
+            state="established",
+            packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
+        )
+        sides = evidence.get(source), evidence.get(destination), source, destination
+        blocked = explain_blocked(
+            "dropped",
+            flow,
+            *sides,
+            ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
+            sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
+            destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
+        )
+        if not blocked or not blocked.remedies or blocked.between or (node and blocked.node != node):
+            continue
+        if not blocked.decided and not way.echoes_pass:
+            continue
+        reasons = (e for name, e in blocked.explanations if name == blocked.node and (e.blocks or e.candidates))
+        culprit = next(reasons)
+        likely = "" if blocked.decided else "most likely "
+        node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
+        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *sides))
+        lines += blocked.evidence
+        commands.append(blocked.remedy)
+    return SizeReason(node, why, tuple(commands), tuple(lines), any_size) if node else None
+
+
+def _different(seen: Observations, way: Way) -> SizeReason | None:
+    """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as the
+    other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
+    values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
+    mine, its = values.get(way.source), values.get(way.destination)
+    if not mine or not its or mine == its:
+        return None
+    ranked = Counter(values.values()).most_common()
+    decided = len(ranked) == 1 or ranked[0][1] > ranked[1][1]
+    sound = [mtu for mtu in (mine, its) if mtu >= LEAST] or [mine, its]
+    usual = ranked[0][0] if decided else min(sound)
+    odd = way.source if its == usual or (mine != usual and mine > its) else way.destination
+    others = [name for name, mtu in values.items() if mtu == usual]
+    says = f"the interfaces' MTUs differ: {values[odd]} on {odd}, {usual} on {listed(others)}"
+    shown = [f"interface MTU of {name}: {mtu}" for name, mtu in values.items()][:8]
+    if not decided and len(sound) > 1:
+        shown.append(
+            f"all have to be equal: {usual} passes wherever {max(sound)} does, the other way round the switch has to carry it"
+        )
+    elif not decided:
+        shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
+    fix = f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}"
+    return SizeReason(odd, says, (fix,), tuple(shown))
+
+
+def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
+    way = next((one for one in those if node == one.source), those[0])
+    mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
+    interface = seen.data_interface(node) or "IFACE"
+    lower = 8000 if mtu > 8000 else 1400
+    shown = [
+        f"interface MTU of {name}: {_interface_mtu(seen, name)}" for name in sorted({n for w in those for n in w.ends})
+    ]
+    return _finding(
+        node,
+        those,
+        "something between them carries only smaller packets and does not say so",
+        f"find the hop: `tracepath -n {word(seen.numeric(way.destination))}` on {way.source}; raise its MTU to {mtu} (switch port, "
+        f"tunnel, VLAN), or lower the interfaces' on every node to what passes, for example "
+        f"`sudo ip link set dev {word(interface)} mtu {1500 if lower == 8000 else lower}`",
+        [*shown, "no rule of either end drops by length"],
+    )
+
+
+def _echo(pair: Pair) -> str:
+    mtu = pair.route.get("mtu") or 1500
+    payload = mtu - (48 if version(pair.numeric) == 6 else 28)
+    sent = pair.full.get("sent", "?")
+    return f"ping -M do -s {payload} from {pair.source} to {pair.peer}: none of {sent} came back, small ones did"
+
+
+def _mtu(pair: Pair | None) -> int | None:
+    """The MTU of the interface by which a node sends to its peer."""
+    return pair.route.get("mtu") if pair else None
+
+
+def _interface_mtu(seen: Observations, node: str) -> int | None:
+    found = [pair.route.get("mtu") for pair in seen.pairs if pair.source == node]
+    return next((mtu for mtu in found if mtu), None)

@@ -1,0 +1,389 @@
+"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound, whole and free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from runbook.checks.context import Facts
+from runbook.checks.shortened import in_brief
+from runbook.model.commands import word
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
+from runbook.parsers.nvidia import App, Details, Gpu, Listing, bus_key, flat, throttled
+
+SMI_DEADLINE_S = 12
+"""How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second each."""
+
+INFOROM_CORRUPT = 14
+"""nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
+
+ERRORS = (
+    (
+        "driver/library version mismatch",
+        "driver-library-mismatch",
+        "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
+        "sudo reboot",
+    ),
+    (
+        "couldn't communicate with the nvidia driver",
+        "no-gpu-visible",
+        "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
+        "sudo modprobe nvidia",
+    ),
+    (
+        "driver not loaded",
+        "no-gpu-visible",
+        "the NVIDIA kernel module is not loaded",
+        "sudo modprobe nvidia",
+    ),
+    (
+        "couldn't find libnvidia-ml",
+        "no-gpu-visible",
+        "the driver's library libnvidia-ml.so is not found",
+        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: `--gpus all`",
+    ),
+    (
+        "gpu access blocked",
+        "no-gpu-visible",
+        "the operating system keeps programs from the GPU",
+        "on Windows' side of WSL: update the driver, `wsl --update`, then `wsl --shutdown`",
+    ),
+    (
+        "no devices were found",
+        "gpu-count-mismatch",
+        "the driver finds no GPU at all",
+        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
+    ),
+    (
+        "no devices found",
+        "gpu-count-mismatch",
+        "the driver finds no GPU at all",
+        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
+    ),
+    (
+        "failed to initialize nvml: unknown error",
+        "no-gpu-visible",
+        (
+            "the driver does not open the GPUs; in a container most often because the host took them away again (a `systemctl "
+            "daemon-reload` there does)"
+        ),
+        "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
+    ),
+    (
+        "insufficient permissions",
+        "no-gpu-visible",
+        "the login user may not open the GPUs",
+        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then log in again",
+    ),
+    (
+        "gpu is lost",
+        "gpu-fell-off-bus",
+        "a GPU is lost: it has fallen off the bus",
+        "sudo reboot",
+    ),
+)
+
+CODES = {
+    6: "no devices were found",
+    9: "couldn't communicate with the nvidia driver",
+    12: "couldn't find libnvidia-ml",
+    15: "gpu is lost",
+    18: "driver/library version mismatch",
+}
+"""What the exit code alone tells, as nvidia-smi's manual has it, where the words are missing or of another language."""
+
+
+def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding | None:
+    """Why nvidia-smi listed nothing that can be gone by; None when it did its work."""
+    wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
+    if smi.get("missing"):
+        return missing(node, wanted, facts)
+    if smi.get("timed_out"):
+        asleep = smi.get("state") == "D"
+        return Finding(
+            "gpu-tool-hung",
+            f"nvidia-smi does not return on {node.name}: the driver or a GPU hangs"
+            + (", and the kernel cannot end it" if asleep else ""),
+            f"on {node.name}: `ps axo stat,pid,wchan:32,cmd | grep '^D'` and `sudo dmesg -T | grep -i -E 'nvrm|xid'`; "
+            "a GPU that hangs the driver needs `sudo reboot`",
+            (
+                f"nvidia-smi: no answer within {SMI_DEADLINE_S} s"
+                + (", in uninterruptible sleep (state D)" if asleep else ""),
+            ),
+        )
+    said = evidence(smi)
+    text = flat(f"{smi.get('out', '')} {smi.get('err', '')}").lower()
+    sound = smi.get("code") in (0, INFOROM_CORRUPT)
+    if listing.gpus and (sound or listing.lost):
+        return None
+    for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
+        for phrase, cause, says, remedy in ERRORS:  # some of them come with exit code 0
+            if phrase in hint:
+                return Finding(
+                    cause, f"{node.name}: {says}", remedy, (f"nvidia-smi ended with code {smi.get('code')}", *said)
+                )
+    if listing.lost:
+        return None
+    how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
+    listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
+    return Finding(
+        "tool-output-unknown",
+        f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at",
+        f"run `nvidia-smi` on {node.name} by hand, as the same user",
+        said,
+    )
+
+
+def missing(node: Node, wanted: str, facts: Facts) -> Finding:
+    pci = facts.get("pci")
+    seen = ["nvidia-smi is not on PATH"]
+    if pci is not None:
+        seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
+    if facts.get("amd"):
+        return Finding(
+            "tool-missing",
+            f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only",
+            f"write `processes: {len(node.gpus)}` instead of `gpus:` for {node.name}: its ranks then take the GPU of their "
+            "local rank, and nobody looks at them before",
+            (*seen, f"{facts['amd']} is there"),
+        )
+    if node.connection == "kubernetes" and not node.entry:
+        return Finding(
+            "tool-missing",
+            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
+            f"ask for them in its container (`resources: {{limits: {{nvidia.com/gpu: {len(node.gpus)}}}}}`), or put `gpus: 0` if it needs none",
+            tuple(seen),
+        )
+    if node.entry:
+        return Finding(
+            "tool-missing",
+            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
+            "start it again with them (`docker run --gpus all …`, `podman run --device nvidia.com/gpu=all …`, `apptainer … --nv`), or put "
+            "`gpus: 0` if it needs none",
+            tuple(seen),
+        )
+    return Finding(
+        "tool-missing",
+        f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at",
+        "put `gpus: 0` if it has none; else install its driver"
+        if pci == 0
+        else "install the driver's tools (nvidia-utils-*, or the driver itself), or put `gpus: 0` if it has none",
+        tuple(seen),
+    )
+
+
+def evidence(smi: Facts) -> tuple[str, ...]:
+    text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
+    return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
+
+
+BUSY_SHARE = 0.25
+"""More than this share of a GPU's memory in other hands is another job: not a desktop, a monitor or a driver's own."""
+
+SHARER = "nvidia-cuda-mps-server"
+"""It lets several programs into a GPU that is in an exclusive mode: that is what the mode is set for."""
+
+BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
+"""In the names of GPUs whose NVLinks need a bridge: one without any active link may simply have none."""
+
+
+def reset(numbers: Iterable[int]) -> str:
+    return f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}"
+
+
+def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
+    """Faults of the hardware and its settings; one finding for each kind of fault, with all GPUs that have it."""
+    seen: dict[str, dict[int, str]] = {}
+    for gpu in gpus:
+        detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
+        for kind, what in filter(None, (_broken(gpu, detail), _fabric(detail), *_settings(gpu))):
+            seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
+    for kind, (cause, says, remedy) in FAULTS.items():
+        if kind in seen:
+            numbers = listed(seen[kind])
+            fix = remedy.format(gpus=numbers) or reset(seen[kind])
+            yield Finding(cause, f"GPU {numbers} of {node.name} {says}", fix, tuple(seen[kind].values()))
+
+
+FAULTS = {
+    "lost": ("gpu-fell-off-bus", "does not answer the driver any more", "sudo reboot"),
+    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends", "sudo reboot"),
+    "replace": (
+        "gpu-reset-required",
+        "has no spare memory rows left to repair itself with",
+        "leave it out of `gpus:` and have it replaced: a reset does not mend it",
+    ),
+    "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected", ""),
+    "reset": ("gpu-reset-required", "waits for a reset", ""),
+    "pending": ("gpu-reset-required", "has bad memory that a reset puts out of use", ""),
+    "fabric": (
+        "fabricmanager-down",
+        "is not connected to the NVSwitch fabric: the fabric manager has not set it up, and CUDA will not start",
+        "sudo systemctl restart nvidia-fabricmanager",
+    ),
+    "mig": (
+        "gpu-count-mismatch",
+        "is split by MIG: a rank would see a slice of it, or nothing",
+        "sudo nvidia-smi -i {gpus} -mig 0",
+    ),
+    "prohibited": (
+        "gpu-busy",
+        "is in compute mode Prohibited: no program may use it",
+        "sudo nvidia-smi -i {gpus} -c DEFAULT",
+    ),
+}
+"""Kinds of fault in the order in which they are told: cause, what is said of the GPU, remedy; where none stands, a reset."""
+
+
+def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
+    """The kind of the worst fault of its hardware, and what shows it."""
+    broken = {value.strip(" []").lower() for value in gpu.broken.values()}
+    action = detail.get("GPU Recovery Action", "None")
+    errors = gpu.number("ecc.errors.uncorrected.volatile.total") or 0
+    if "gpu is lost" in broken:
+        return "lost", "its fields read [GPU is lost]"
+    if "gpu requires reset" in broken:
+        return "reset", "its fields read [GPU requires reset]"
+    if action.lower() in ("reset", "gpu reset required", "drain and reset"):
+        return "reset", f"GPU Recovery Action: {action}"
+    if action.lower() in ("reboot", "node reboot required"):
+        return "reboot", f"GPU Recovery Action: {action}"
+    if detail.get("Remapped Rows/Remapping Failure Occurred") == "Yes":
+        return "replace", "Remapped Rows: Remapping Failure Occurred: Yes"
+    if errors > 0:
+        plural = "s" if errors != 1 else ""
+        return "ecc", f"{errors:.0f} uncorrectable memory error{plural} since the driver was loaded"
+    if detail.get("Remapped Rows/Pending") == "Yes":
+        return "pending", "Remapped Rows: Pending: Yes"
+    if gpu.told("retired_pages.pending") == "Yes":
+        return "pending", "Retired pages: Pending: Yes"
+    return None
+
+
+def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
+    state, status = detail.get("Fabric/State"), detail.get("Fabric/Status", "Success")
+    if state in ("In Progress", "Not Started"):
+        return "fabric", f"Fabric State: {state}"
+    if state == "Completed" and status not in ("Success", "N/A"):
+        return "fabric", f"Fabric Status: {status}"
+    return None
+
+
+def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    if gpu.told("mig.mode.current") == "Enabled":
+        yield "mig", "MIG mode: Enabled"
+    if gpu.told("compute_mode") == "Prohibited":
+        yield "prohibited", "Compute mode: Prohibited"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
+
+
+def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
+    """Fields that the driver answers with `[Unknown Error]`: nobody knows what is wrong, and something is."""
+    broken = [
+        gpu for gpu in gpus if {v.strip(" []").lower() for v in gpu.broken.values()} & {"unknown error", "err", "err!"}
+    ]
+    if not broken:
+        return None
+    numbers = [gpu.index for gpu in broken]
+    return Finding(
+        "tool-output-unknown",
+        f"GPU {listed(numbers)} of {node.name} is listed, and the driver cannot read it: {', '.join(sorted(broken[0].broken))}",
+        f"`sudo dmesg -T | grep -i xid` says why; most often it wants `{reset(numbers)}`, else a reboot",
+        tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
+    )
+
+
+def busy(
+    node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, Facts]
+) -> tuple[list[Finding], list[str]]:
+    """Who else holds these GPUs: a finding where too little is left or nobody else is let in, else a warning."""
+    taken: list[str] = []
+    present: list[str] = []
+    numbers: set[int] = set()
+    pids: set[int] = set()
+    first = ""
+    for gpu in gpus:
+        total, used = gpu.number("memory.total"), gpu.number("memory.used")
+        here = [app for app in apps if app.uuid == gpu.fields["uuid"]]
+        others = [app for app in here if not (processes.get(str(app.pid), {}).get("ours") or SHARER in app.program)]
+        mine = sum(app.mib or 0 for app in here if app not in others)
+        held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
+        alone = (gpu.told("compute_mode") or "").startswith("Exclusive")
+        people = [(app, processes.get(str(app.pid), {})) for app in others]
+        lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
+        if (others and alone) or (total and held > BUSY_SHARE * total):
+            numbers.add(gpu.index)
+            pids |= {app.pid for app in others}
+            first = first or (who(*people[0], brief=True) if people else "")
+            taken += lines or [
+                f"GPU {gpu.index}: {held:.0f} of {total:.0f} MiB in use by a process that cannot be seen from here"
+            ]
+            if alone and others:
+                taken.append(f"GPU {gpu.index}: compute mode {gpu.told('compute_mode')}: one process at a time")
+        else:
+            present += [f"GPU {gpu.index}: {who(*one, brief=True)}" for one in people]
+    warnings = [f"other processes are on its GPUs as well: {'; '.join(present[:4])}"] if present else []
+    if not numbers:
+        return [], warnings
+    first = first or taken[0].partition(": ")[2]
+    ids = " ".join(map(word, sorted(pids)))
+    remedy = (
+        f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
+        if pids
+        else f"on {node.name}: `sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; `{reset(numbers)}` frees "
+        "memory that nobody holds any more"
+    )
+    finding = Finding("gpu-busy", f"GPU {listed(numbers)} of {node.name} is in use: {first}", remedy, tuple(taken[:10]))
+    return [finding], warnings
+
+
+def who(app: App, process: Facts, *, brief: bool = False) -> str:
+    """One process for people: pid, user, command, memory."""
+    memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
+    if not process:
+        return f"pid {app.pid} ({app.program}, not to be seen from here) holds {memory}"
+    command = process["command"] or app.program
+    return f"pid {app.pid} of {process['user']} ({in_brief(command) if brief else command}) holds {memory}"
+
+
+def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
+    """A GPU with fewer active NVLinks than its like on the same node. Links that no card of this kind has are not missed."""
+    active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
+    best: Counter[str] = Counter()
+    for gpu in gpus:
+        best[gpu.name] = max(best[gpu.name], active.get(gpu.index, 0))
+    short: dict[int, str] = {}
+    for gpu in gpus:
+        count = active.get(gpu.index)
+        if count is None or count == best[gpu.name] or (count == 0 and any(word in gpu.name for word in BRIDGED)):
+            continue
+        dead = ", ".join(str(link) for link, up in sorted(links[gpu.index].items()) if not up) or "all"
+        short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
+    if not short:
+        return None
+    return Finding(
+        "nvlink-error",
+        f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have",
+        f"on {node.name}: `nvidia-smi nvlink -e -i {listed(short)}` and `sudo dmesg -T | grep -i xid`; reset all of its GPUs "
+        "together: `sudo nvidia-smi --gpu-reset`, then reseat or replace the board if they stay away",
+        tuple(short.values()),
+    )
+
+
+def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Warnings: a GPU that is being held back by heat or power."""
+    for gpu in gpus:
+        for name in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
+            if reasons := throttled(int(gpu.number(name) or 0)):
+                yield f"GPU {gpu.index} is slowed down: {', '.join(reasons)}"
+
+
+def order_of_devices(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator[str]:
+    """A warning where CUDA's numbers are not nvidia-smi's: it puts the fastest model first."""
+    models = sorted({gpu.name for gpu in gpus})
+    if len(models) > 1 and order != "PCI_BUS_ID" and len(node.gpus) < len(gpus):
+        yield f"its GPUs are of {len(models)} models ({', '.join(models)}), and CUDA numbers the fastest first: set CUDA_DEVICE_ORDER: PCI_BUS_ID in `env:`"

@@ -1,0 +1,329 @@
+"""From everything a node told of its GPUs to one list of findings, the root first; then beside other nodes and torch."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from runbook.checks.context import Context, Facts
+from runbook.checks.reach.gpu_faults import (
+    SMI_DEADLINE_S,
+    busy,
+    health_findings,
+    link_finding,
+    order_of_devices,
+    refused,
+    reset,
+    slow_clocks,
+    unreadable,
+)
+from runbook.launch.ranks import network_environment
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding, Outcome
+from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
+from runbook.parsers.xids import APPLICATION, XidEvent, ago, events
+
+if TYPE_CHECKING:
+    from runbook.checks.ranks.pool import RankMember, RankPool
+
+
+COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
+LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
+TROUBLE = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
+"""What the kernel has a word for, in the order in which the one brings about the other."""
+
+ORDER = (*TROUBLE, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuJudgement:
+    """`findings` are faults, `unknown` what could not be found out; without either, the GPUs are there and sound."""
+
+    findings: tuple[Finding, ...] = ()
+    unknown: tuple[Finding, ...] = ()
+    warnings: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda: str | None = None
+
+
+def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudgement:
+    """Whether the GPUs that the inventory names are there, sound and free. Pure.
+
+    `device_order` is the job's CUDA_DEVICE_ORDER.
+    """
+    smi: Facts = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
+    listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
+    details = parse_details(out_of(facts, "all"))
+    named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
+    log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
+    kernels, warnings = told_by_kernel(node, listing, events(log, float(facts.get("uptime_s") or 0)))
+    found: list[Finding] = []
+    failed = refused(node, smi, listing, facts)
+    if failed is None:
+        gone = lost(node, listing)
+        if {gpu.index for gpu in named} >= set(node.gpus):
+            warnings += [f"{finding.says}, none of those that the inventory names" for finding in gone]
+        else:
+            found += gone
+        found += health_findings(node, named, details)
+        if link := link_finding(node, named, parse_links(out_of(facts, "links"))):
+            found.append(link)
+        failed = count(node, listing, facts.get("pci")) or unreadable(node, named)
+        held, others = busy(node, named, parse_apps(out_of(facts, "apps")), facts.get("processes") or {})
+        found += held
+        warnings += [
+            *others,
+            *slow_clocks(named),
+            *order_of_devices(node, listing.gpus, device_order),
+        ]
+        warnings += silent(facts)
+    found = one_a_cause([*found, *kernels])
+    if failed is not None and explains(found, failed):
+        proof = dict.fromkeys((*found[0].evidence, failed.says, *failed.evidence[:3]))
+        found[0] = replace(found[0], evidence=tuple(proof)[:10])
+        failed = None
+    unknown = [failed] if failed and failed.cause in COULD_NOT_TELL else []
+    if failed and not unknown:
+        found.insert(0, failed)
+    drivers = {version for gpu in named if (version := gpu.told("driver_version"))}
+    return GpuJudgement(
+        tuple(found),
+        tuple(unknown),
+        tuple(warnings),
+        tuple(named),
+        next(iter(drivers), None),
+        details.head.get("CUDA Version") or details.head.get("CUDA UMD Version"),
+    )
+
+
+def out_of(facts: Facts, name: str) -> str:
+    return str((facts.get(name) or {}).get("out") or "")
+
+
+def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
+    """The root first; what the kernel and nvidia-smi both tell is told once, with the evidence of both."""
+    kept: dict[str, Finding] = {}
+    for finding in findings:
+        first = kept.get(finding.cause, finding)
+        proof = tuple(dict.fromkeys((*first.evidence, *finding.evidence)))
+        kept[finding.cause] = replace(first, evidence=proof[:10])
+    return sorted(kept.values(), key=lambda finding: ORDER.index(finding.cause))
+
+
+def explains(found: Sequence[Finding], failed: Finding) -> bool:
+    """Whether `failed` is only what a GPU in trouble looks like from outside. A GPU is missing when it fell off."""
+    if not found or found[0].cause not in TROUBLE:
+        return False
+    return failed.cause in LOOKS_LIKE or (failed.cause == "gpu-count-mismatch" and found[0].cause == "gpu-fell-off-bus")
+
+
+def lost(node: Node, listing: Listing) -> list[Finding]:
+    if not listing.lost:
+        return []
+    says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
+    return [Finding("gpu-fell-off-bus", says, "sudo reboot", seen(listing))]
+
+
+def seen(listing: Listing) -> tuple[str, ...]:
+    """What nvidia-smi listed, a line a GPU, and what it said besides."""
+    gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.told('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
+    return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
+
+
+def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
+    """GPUs of the inventory that are not listed."""
+    present = {gpu.index for gpu in listing.gpus}
+    absent = sorted(set(node.gpus) - present)
+    if not absent:
+        return None
+    if listing.garbled:
+        return Finding(
+            "tool-output-unknown",
+            f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} cannot be "
+            "looked at",
+            f"run `nvidia-smi` on {node.name} by hand",
+            listing.garbled[:6],
+        )
+    shown = ", ".join(map(str, sorted(present)))
+    return Finding(
+        "gpu-count-mismatch",
+        f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
+        f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
+        f"correct `gpus:` of {node.name}; if the GPU is built in, `lspci -d 10de:` and `sudo dmesg -T | grep -i -E 'nvrm|xid'` "
+        "there say why the driver does not show it",
+        (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
+    )
+
+
+def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
+    """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
+    index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
+    ours = [event for event in log if index.get(event.bus) in node.gpus or event.bus not in index]
+    causes: dict[str, list[XidEvent]] = {}
+    warnings: dict[str, str] = {}
+    for event in ours:
+        at = f"GPU {index[event.bus]}" if event.bus in index else f"the GPU at {event.bus}"
+        if event.cause and event.recent:
+            causes.setdefault(event.cause, []).append(event)
+        elif event.cause:
+            warnings[f"{event.number} {event.bus}"] = (
+                f"the kernel log has Xid {event.number} of {at}, {ago(event)}: {event.text}"
+            )
+        elif event.number in APPLICATION and event.recent:
+            what = APPLICATION[event.number]
+            warnings[f"{event.number} {event.bus}"] = (
+                f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own fault"
+            )
+    found = []
+    for cause, those in causes.items():
+        last = those[-1]
+        at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
+        numbers = sorted({index[event.bus] for event in those if event.bus in index})
+        what, remedy = {
+            "gpu-fell-off-bus": ("has fallen off the bus", "sudo reboot"),
+            "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", reset(numbers)),
+            "nvlink-error": ("had an NVLink error", "sudo nvidia-smi --gpu-reset"),
+            "gpu-reset-required": ("is stuck and waits for a reset", reset(numbers)),
+        }[cause]
+        if not numbers:
+            remedy = "sudo reboot"
+        found.append(
+            Finding(
+                cause,
+                f"{at} of {node.name} {what}, says the kernel {ago(last)} (Xid {last.number})",
+                remedy,
+                tuple(dict.fromkeys(event.text for event in those))[-6:],
+            )
+        )
+    return found, list(warnings.values())[:6]
+
+
+def silent(facts: Facts) -> list[str]:
+    """Warnings about questions that nvidia-smi never answered, though it answered the first."""
+    asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
+    mute = [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get("timed_out")]
+    return [f"{' and '.join(mute)} did not return within {SMI_DEADLINE_S} s"] if mute else []
+
+
+FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
+"""What a rank says of a GPU that something else is wrong with."""
+
+
+def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
+    """Ask every node whose GPUs the inventory names, and judge the answers."""
+    named = [node for node in at.nodes if node.gpus]
+    if not named:
+        return {}
+    question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S}
+    said = at.ask("gpus", lambda node: question, timeout_s=30.0, nodes=named)
+    judged: dict[str, GpuJudgement] = {}
+    for node in named:
+        answer = said[node.name]
+        if isinstance(answer, Outcome):
+            judged[node.name] = GpuJudgement(unknown=answer.findings)
+            continue
+        order = network_environment(at.inventory, node).get("CUDA_DEVICE_ORDER")
+        judged[node.name] = judge_gpus(node, answer, order)
+    for name, warning in driver_warnings(judged).items():
+        judged[name] = replace(judged[name], warnings=(*judged[name].warnings, warning))
+    return judged
+
+
+def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
+    return not any(judged.findings or judged.unknown for judged in gpus.values())
+
+
+def torch_beside_gpus(
+    pool: RankPool | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """What the ranks of a node found of torch, without what they only found because of a GPU that is at fault.
+
+    `waited`: they had the time that an import may take.
+    """
+    judged = gpus.get(node.name, GpuJudgement())
+    ranks = pool.on(node.name) if pool else []
+    if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
+        return [], []
+    from runbook.checks.reach.torch import torch_findings  # only where there are ranks
+
+    torch, unproven = torch_findings(pool, node, imported)
+    if judged.findings or judged.unknown:
+        return [
+            f for f in torch if f.cause not in FOLLOWS and not (f.cause == "program-error" and "CUDA" in f.says)
+        ], unproven
+    if torch and (old := driver_too_old(node, judged, cuda_of(ranks))):
+        return [old], unproven
+    return torch, unproven
+
+
+def cuda_of(ranks: Sequence[RankMember]) -> str | None:
+    """The CUDA that torch was built for, from its own version text (2.5.1+cu124) where a rank did not come further."""
+    for rank in ranks:
+        if match := re.search(r"torch \S+\+cu(\d+)(\d)\b", str((rank.failure or {}).get("text"))):
+            return f"{match[1]}.{match[2]}"
+    return None
+
+
+def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
+    """Nodes whose driver is not the one that most have, or not the newest of two: a warning for each."""
+    drivers = {name: one.driver for name, one in judged.items() if one.driver}
+    if len(set(drivers.values())) < 2:
+        return {}
+    counts = Counter(drivers.values())
+    most = max(counts, key=lambda driver: (counts[driver], version(driver)))
+    return {
+        name: f"its NVIDIA driver is {driver}, that of {', '.join(n for n, d in drivers.items() if d == most)} is {most}"
+        for name, driver in drivers.items()
+        if driver != most
+    }
+
+
+def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> Finding | None:
+    """A driver of an older CUDA generation than torch's; within one generation (from 11 on) any driver will do."""
+    if not judged.cuda or not torch_cuda:
+        return None
+    have, want = version(judged.cuda), version(torch_cuda)
+    if not have or not want or (have[0] >= want[0] >= 11) or have >= want:
+        return None
+    return Finding(
+        "driver-too-old",
+        f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for CUDA {torch_cuda}",
+        f"update the driver, or install a torch for CUDA {have[0]} into {node.interpreter}",
+        (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
+    )
+
+
+def version(text: str) -> tuple[int, ...]:
+    head = text.strip().split(" ", 1)[0]
+    return tuple(int(part) for part in head.split(".") if part.isdigit())
+
+
+def shared_gpus(at: Context, node: Node) -> list[Finding]:
+    """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
+    found: list[Finding] = []
+    for other in at.nodes:
+        if _own_gpus(at, node) and _own_gpus(at, other):
+            continue
+        twice = sorted(set(node.gpus) & set(other.gpus))
+        if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
+            found.append(
+                Finding(
+                    "duplicate-gpu",
+                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL wants a "
+                    "GPU for each rank",
+                    f"give {node.name} and {other.name} different `gpus:`, or make them one node",
+                    (f"both report machine {at.machine(node.name)}",),
+                    (other.name,),
+                )
+            )
+    return found
+
+
+def _own_gpus(at: Context, node: Node) -> bool:
+    """Whether a cluster gave its pod GPUs: it gives each to one pod only, and every pod counts its own from 0."""
+    pod = at.run.site.pods.entered(node.name)
+    return pod is not None and pod.gpus > 0

@@ -1,0 +1,172 @@
+"""Are the interfaces that NCCL and gloo are told to use there, up, and with an address that others reach?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from runbook.checks.context import Facts, select_interfaces
+from runbook.launch.ranks import socket_interfaces
+from runbook.load.address import is_ip
+from runbook.model.commands import word
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding
+from runbook.transport.kubernetes_pods import Pod
+
+INSIDE = re.compile(
+    r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
+)
+"""What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the guests of
+one machine: their addresses are the same on every machine, and lead nowhere outside."""
+
+
+def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
+    """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
+
+    Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
+    """
+    settings = socket_interfaces(inventory, node)
+    used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    findings: list[Finding] = []
+    judged: set[str] = set()
+    for name, expression in sorted(settings.items(), key=lambda item: item[0] != used):
+        finding = None if expression in judged else interface_finding(inventory, node, facts, name, expression)
+        judged.add(expression)
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def of_pod(pod: Pod) -> str:
+    """Which machine a pod is on, and what of that is not looked at."""
+    if pod.host_network:
+        return f"pod on {pod.machine}, with its network; its kernel's log not looked at"
+    return f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not looked at"
+
+
+def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | None = None) -> list[Finding]:
+    """A container or a pod with a network of its own, where the address that the others dial is not one of it."""
+    if len(inventory.nodes) < 2 or facts.get("own") is not False:
+        return []
+    if pod:
+        return [_not_of_pod(node, pod)]
+    if not facts.get("outside"):
+        return []
+    own = " ".join(
+        f"{name} {address}"
+        for name, entry in facts["interfaces"].items()
+        for address in entry["addresses"]
+        if "LOOPBACK" not in entry["flags"] and not link_local(address)
+    )
+    runtime = node.container.runtime if node.container else ""
+    fix = "start it with the network of its host (Docker, Podman: `--network host`; Apptainer, enroot: without `--net`)"
+    if runtime in ("docker", "podman"):
+        fix = f"start it again with the network of its host: `{runtime} run --network host …`"
+    return [
+        Finding(
+            "container-bridge-network",
+            f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other nodes dial, is "
+            "the host's, and leads to nothing in it",
+            f"{fix}; or give it an address on the nodes' network (macvlan, SR-IOV) and name that as `address:` of {node.name}",
+            (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
+        )
+    ]
+
+
+def _not_of_pod(node: Node, pod: Pod) -> Finding:
+    evidence = (
+        f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
+    )
+    correct = f"write `address: {pod.address}` for {node.name}, or let -i kubernetes:SELECTOR make the inventory anew"
+    if node.address == pod.host_address:
+        return Finding(
+            "container-bridge-network",
+            f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, is its machine's, "
+            "and leads to nothing in it",
+            f"{correct}; or start it with `hostNetwork: true`",
+            evidence,
+        )
+    return Finding(
+        "interface-wrong",
+        f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a pod that is "
+        "started anew gets another one",
+        correct,
+        evidence,
+    )
+
+
+def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:
+    interfaces: Mapping[str, Facts] = facts["interfaces"]
+    listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
+    evidence = (f"interfaces of {node.name}: {listed}",)
+    owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
+    suggestion = owner or next(
+        (
+            name
+            for name, entry in interfaces.items()
+            if name != "lo" and not INSIDE.match(name) and any(not link_local(a) for a in entry["addresses"])
+        ),
+        "the right one",
+    )
+    fix = (
+        f"name the interface of {node.name} in the inventory: `interface: {suggestion}` under `network:`, or for this "
+        f"node alone `env: {{NCCL_SOCKET_IFNAME: {suggestion}, GLOO_SOCKET_IFNAME: {suggestion}}}`"
+    )
+    chosen = select_interfaces(expression, interfaces)
+    if variable == "GLOO_SOCKET_IFNAME" and variable_is_read(inventory, variable):
+        words = expression.split(",")  # gloo knows no prefixes, `=` or `^`, and opens every name that is listed
+        chosen = words if all(word in interfaces for word in words) else []
+    if not chosen:
+        says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
+        return Finding("interface-missing", says, fix, evidence)
+    several = len(inventory.nodes) > 1 and not inventory.one_machine
+    if several and all(INSIDE.match(name) and name != owner for name in chosen):
+        says = f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other node can reach it"
+        return Finding("interface-wrong", says, fix, evidence)
+    usable = [
+        name
+        for name in chosen
+        if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
+    ]
+    if not usable:
+        return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
+    if several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
+        says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
+        return Finding("interface-wrong", says, fix, evidence)
+    return None
+
+
+def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
+    """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
+    if entry["state"] == "DOWN" and "UP" in entry["flags"]:
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end",
+            f"look at its cable, transceiver and switch port: `ethtool {word(name)}` on {node.name} tells `Link detected: no`",
+            (f"{name}: NO-CARRIER, state DOWN", *evidence),
+        )
+    if entry["state"] == "DOWN":
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node.name} is down",
+            f"sudo ip link set {word(name)} up",
+            evidence,
+        )
+    address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
+    return Finding(
+        "interface-missing",
+        f"interface {name} of {node.name} has no address that others can reach",
+        f"give it one: `sudo ip address add {word(address)}/24 dev {word(name)}` (24: the length of your network's mask); or name another "
+        f"interface in the inventory" + (f", such as {owner}, which carries {node.address}" if owner else ""),
+        evidence,
+    )
+
+
+def variable_is_read(inventory: Inventory, variable: str) -> bool:
+    """Whether the job's backend reads this variable: gloo's own, when the backend is gloo."""
+    return variable.startswith("GLOO") == (inventory.rendezvous.backend == "gloo")
+
+
+def link_local(address: str) -> bool:
+    """Addresses that a host gives itself when nobody gave it one."""
+    return address.startswith(("fe80:", "169.254."))

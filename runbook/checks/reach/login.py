@@ -1,0 +1,240 @@
+"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runbook.checks.context import NOT_SAFE, Facts, folder_finding
+from runbook.model.commands import word
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding
+from runbook.transport import bootstrap
+
+ROOM_BYTES = 64 << 20
+ROOM_FILES = 64
+NO_ROOM = ("ENOSPC", "EDQUOT")
+
+
+def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with the run's folder. `hello` is what the supervisor said of itself when it came up."""
+    place: Mapping[str, Any] = hello.get("place") or {}
+    if "folder_error" in hello:
+        return [_cannot_be_made(node, hello["folder_error"], place)]
+    folder, free, files = hello["folder"], hello.get("free_bytes"), hello.get("free_files")
+    if free is not None and free < ROOM_BYTES:
+        return [
+            _full(
+                node,
+                place,
+                f"{node.name} has {free >> 20} MiB left where its workdir lies",
+                f"{free} bytes free at {folder}",
+            )
+        ]
+    if files is not None and files < ROOM_FILES:
+        return [_no_inodes(node, place, f"{files} inodes are left at {folder}")]
+    if hello.get("noexec"):
+        mount = place.get("mount")
+        return [
+            Finding(
+                "workdir-not-writable",
+                f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started",
+                f"on {node.name}: `sudo mount -o remount,exec {word(mount)}` (and its line in /etc/fstab), or {another(node)}",
+                (f"the mount {mount} has the flag noexec",),
+            )
+        ]
+    return []
+
+
+def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
+    if not place or error.get("type") == NOT_SAFE:
+        return folder_finding(node.name, error)
+    workdir, user, there = place["workdir"], place["user"], place["there"]
+    code = error.get("errno") or error.get("type")
+    seen = (
+        f"{error.get('path')}: {error.get('text')} ({code})",
+        f"{there} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
+    )
+    if code == "EDQUOT":
+        return Finding(
+            "disk-full",
+            f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies",
+            f"on {node.name}: `quota -s` shows it; remove something, or {another(node)}",
+            seen,
+        )
+    if code == "ENOSPC":
+        if place.get("full_of_files"):
+            return _no_inodes(node, place, seen[0])
+        return _full(node, place, f"{node.name} has no room left where its workdir lies", seen[0])
+    if code == "EROFS":
+        mount = place.get("mount")
+        return Finding(
+            "workdir-not-writable",
+            f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})",
+            f"on {node.name}: `sudo dmesg | grep -i -E 'remount|i/o error'` tells whether the kernel did that after an "
+            f"error of the disk; if not, `sudo mount -o remount,rw {word(mount)}`; or {another(node)}",
+            seen,
+        )
+    if place.get("link"):
+        return Finding(
+            "workdir-not-writable",
+            f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
+            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(place['link'])}`",
+            seen,
+        )
+    if not place["folder"]:
+        return Finding(
+            "workdir-not-writable",
+            f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there",
+            f"on {node.name}: `mv {word(there)} {word(there)}.old`, or {another(node)}",
+            seen,
+        )
+    home = place.get("home")
+    if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
+        return Finding(
+            "workdir-not-writable",
+            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
+            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(home)}`",
+            seen,
+        )
+    return Finding(
+        "workdir-not-writable",
+        f"{user} may not write to {there} on {node.name}, where the workdir "
+        + (f"{workdir} is to be made" if there != workdir else "is"),
+        f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}`"
+        if there != workdir
+        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
+        seen,
+    )
+
+
+def _full(node: Node, place: Mapping[str, Any], says: str, seen: str) -> Finding:
+    mount = place.get("mount", "/")
+    return Finding(
+        "disk-full",
+        f"{says} ({place.get('workdir')} on {mount}); the job needs at least {ROOM_BYTES >> 20} MiB",
+        f"on {node.name}: `sudo du -xh -d 2 {word(mount)} | sort -h | tail` shows what fills it; remove some of it, or {another(node)}",
+        (seen,),
+    )
+
+
+def _no_inodes(node: Node, place: Mapping[str, Any], seen: str) -> Finding:
+    mount = place.get("mount", "/")
+    return Finding(
+        "disk-full",
+        f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes",
+        f"on {node.name}: `df -i {word(mount)}` shows it, `sudo du -x --inodes -d 2 {word(mount)} | sort -n | tail` where they went; "
+        f"remove some of them, or {another(node)}",
+        (seen,),
+    )
+
+
+def another(node: Node) -> str:
+    return f"name another `workdir:` for {node.name} in the inventory"
+
+
+def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
+    """Whether the supervisor had to do without the interpreter that the inventory names, and why.
+
+    With an `activate` line the name may only mean something behind it: then the ranks find out.
+    """
+    rejected = list(hello.get("rejected") or ())
+    if node.activate or not rejected:
+        return None
+    name, code = node.interpreter, int(rejected[0])
+    if code == bootstrap.TOO_OLD:
+        return Finding(
+            "python-too-old",
+            f"{name} on {node.place} is older than Python 3.8",
+            f"name a newer one in the inventory: `python:` of {node.name} (this one is there: {hello['executable']})",
+            (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+        )
+    why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
+    return Finding(
+        "python-missing",
+        f"{name} {why} on {node.place}",
+        f"install it, or name the right one in the inventory: `python:` of {node.name} (this one is there: "
+        f"{hello['executable']})",
+        (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+    )
+
+
+MEMLOCK_FAIL, MEMLOCK_WARN = 64 << 20, 1 << 30
+"""Bytes. RDMA pins what it moves, and the kernel counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL
+with `ibv_reg_mr failed: Cannot allocate memory`). One connection of NCCL pins 4 MiB for each of its channels, of which
+there are 2 to 32: with 64 MiB two nodes do not get up, with 1 GiB many nodes may not."""
+
+FILES_FAIL, FILES_WARN = 256, 1024
+"""torch, its libraries and its threads hold about 100, each peer a handful; 1024 is what every system starts with."""
+
+SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
+"""Bytes. NCCL's smallest segment (/dev/shm/nccl-*, 9637888 bytes) is made for each GPU of a node that talks to another:
+where not even one for each fits, nothing starts. What Docker gives, 64 MiB, is enough for two and not for eight."""
+
+
+def limit_findings(inventory: Inventory, node: Node, facts: Facts, warnings: list[str]) -> list[Finding]:
+    """Limits under which the job cannot work; those under which it may not are added to `warnings`."""
+    limits = facts["limits"]
+    found = [
+        _memlock(inventory, node, limits, warnings),
+        _open_files(node, limits, warnings),
+        _shared_memory(node, facts.get("shm"), warnings),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
+    # Root is not limited, and who may raise the limit by `activate` perhaps does.
+    if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
+        return None
+    can_raise = node.activate is not None and (hard is None or hard >= MEMLOCK_FAIL)
+    if inventory.rendezvous.backend != "nccl" or soft >= MEMLOCK_FAIL or can_raise:
+        warnings.append(
+            f"logins may lock {soft >> 10} KiB of memory (ulimit -l): RDMA registers more; set it to unlimited"
+        )
+        return None
+    return Finding(
+        "memlock-limit",
+        f"logins on {node.name} may lock {soft >> 10} KiB of memory: RDMA cannot register its buffers in that",
+        f"on {node.name}: `printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/99-rdma.conf`, then log in "
+        "again; in a container start it with `--ulimit memlock=-1`, under Slurm set `LimitMEMLOCK=infinity` for slurmd",
+        (f"RLIMIT_MEMLOCK is {soft} bytes, at most {'unlimited' if hard is None else f'{hard} bytes'}",),
+    )
+
+
+def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    files = limits.get("open_files")
+    if files is None or files >= FILES_WARN or files < 0:
+        return None
+    if files >= FILES_FAIL:
+        warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
+        return None
+    return Finding(
+        "open-files-limit",
+        f"logins on {node.name} may have {files} files open, fewer than torch and its connections need",
+        f"on {node.name}: `printf '* - nofile 65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
+        (f"RLIMIT_NOFILE is {files}",),
+    )
+
+
+def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
+    if (
+        len(node.gpus) < 2
+        or not shm
+        or (shm["bytes"] >= SHM_WARN and shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus))
+    ):
+        return None
+    size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT * len(node.gpus) >> 20
+    if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
+        warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
+        return None
+    return Finding(
+        "shm-too-small",
+        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} GPUs "
+        "(in Docker: `--shm-size=8g` or `--ipc=host`)",
+        f"on {node.name}: `sudo mount -o remount,size=8G /dev/shm`"
+        if size < need
+        else f"on {node.name}: `ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
+        (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
+    )

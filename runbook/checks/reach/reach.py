@@ -1,0 +1,222 @@
+"""reach: every node can be logged in to and has what the job needs. Runs before the playbook's own stages."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from runbook.checks.base import Check
+from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
+from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
+from runbook.checks.reach.login import folder_findings, limit_findings, python_finding
+from runbook.launch.ranks import socket_interface
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding, Outcome
+from runbook.transport.kubernetes_pods import Pod
+
+if TYPE_CHECKING:
+    from runbook.checks.ranks.pool import RankPool
+
+
+LOGIN_SHARE = 0.75
+"""Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
+
+IMPORT_TIMEOUT_S = 90.0
+IMPORT_BESIDE_FAULT_S = 3.0
+"""How long torch is waited for when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
+rank may hang on that very GPU."""
+
+
+@dataclass(frozen=True)
+class Reach(Check):
+    id: ClassVar[str] = "reach"
+    timeout_s: ClassVar[float] = 120.0
+    judges_together: ClassVar[bool] = True
+
+    def run(self, at: Context) -> list[Outcome]:
+        at.run.site.open(at.nodes, timeout_s=LOGIN_SHARE * at.left_s)
+        reached = [node for node in at.nodes if node.name in at.run.site.sessions]
+        at.say(f"logged in to {len(reached)} of {len(at.nodes)} nodes")
+        pool = None
+        if at.needs_pool is not None and any(node in reached for node in at.needs_pool.nodes):
+            # torch takes seconds to import: the ranks do that while we look at the rest. They do not join here, so a
+            # node that was not reached hides nothing about the others.
+            from runbook.checks.ranks.pool import start_pool
+
+            pool = start_pool(at.run, at.needs_pool, at.script)
+        with ThreadPoolExecutor(1, "gpus") as beside:
+            looking = beside.submit(look_at_gpus, at)
+            facts = at.ask(
+                "reach", lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
+            )
+            gpus = looking.result()
+        clocks = at.each(lambda node: at.session(node).clock(), reached)
+        compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
+        for name, found in facts.items():
+            if not isinstance(found, Outcome):
+                at.run.facts[name] = found
+        imported: set[str] = set()
+        waited = all_sound(gpus) and len(reached) == len(at.nodes)
+        if pool:
+            from runbook.checks.ranks.evidence import gather
+
+            at.say("importing torch")
+            patience = IMPORT_TIMEOUT_S if waited else IMPORT_BESIDE_FAULT_S
+            pool.gather("imported", timeout_s=min(patience, at.left_s), look=partial(gather, pool))
+            late = {member.rank.node for member in pool.members if "imported" not in member.steps}
+            imported = {member.rank.node for member in pool.members} - late
+        learned = Learned(at, facts, compared, gpus, pool, imported, waited=waited)
+        outcomes = [learned.outcome(node) for node in at.nodes]
+        if pool is None:
+            return outcomes
+        from runbook.checks.reach.torch import compare_versions
+
+        return compare_versions(outcomes, pool)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned of all nodes. `imported`: those on which every rank has torch; `waited`: whether they had the time for it."""
+
+    at: Context
+    facts: Mapping[str, Facts | Outcome]
+    clocks: Clocks
+    gpus: Mapping[str, GpuJudgement]
+    pool: RankPool | None
+    imported: set[str]
+    waited: bool
+
+    def outcome(self, node: Node) -> Outcome:
+        session, facts = self.at.run.site.sessions.get(node.name), self.facts.get(node.name)
+        if session is None:
+            return no_answer(node.name, "login", self.at.run.site.failures[node.name])
+        if "folder_error" in session.hello:
+            return Outcome.failed(node.name, *folder_findings(node, session.hello))
+        if isinstance(facts, Outcome):
+            return facts
+        if facts is None:
+            return no_answer(node.name, "reach", TimeoutError())
+        return self._judge(node, session.hello, facts)
+
+    def _judge(self, node: Node, hello: Facts, facts: Facts) -> Outcome:
+        at, pod = self.at, self.at.run.site.pods.entered(node.name)
+        gpus = self.gpus.get(node.name, GpuJudgement())
+        findings = folder_findings(node, hello)
+        no_room = bool(findings)
+        warnings: list[str] = []
+        if clock := self.clocks.finding(node.name, warnings):
+            findings.append(clock)
+        findings += apart_findings(at.inventory, node, facts, pod) or interface_findings(at.inventory, node, facts)
+        findings += shared_gpus(at, node)
+        findings += limit_findings(at.inventory, node, facts, warnings)
+        findings += gpus.findings
+        unknown = [*gpus.unknown]
+        warnings += gpus.warnings
+        python = python_finding(node, hello)
+        torch = None
+        if python is not None:
+            findings.append(python)
+        elif at.needs_pool is not None and node in at.needs_pool.nodes and not no_room:
+            failed, unproven = torch_beside_gpus(self.pool, node, self.imported, self.gpus, waited=self.waited)
+            findings += failed
+            unknown += unproven
+            torch = self._torch(node)
+        metrics = self._metrics(node, hello, facts, pod, torch)
+        if findings:
+            return Outcome.failed(node.name, *findings, *unknown, metrics=metrics, warnings=warnings)
+        if unknown:
+            return Outcome.unknown(node.name, *unknown, metrics=metrics)
+        return Outcome.passed(node.name, self._proof(node, hello, pod, torch), metrics=metrics, warnings=warnings)
+
+    def _torch(self, node: Node) -> Facts | None:
+        """What its first rank said once it had imported torch."""
+        if not self.pool or node.name not in self.imported:
+            return None
+        return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
+
+    def _metrics(self, node: Node, hello: Facts, facts: Facts, pod: Pod | None, torch: Facts | None) -> Facts:
+        told: Facts = {
+            "hostname": facts["hostname"],
+            "python": hello["python"],
+            "clock_offset_s": round(self.clocks.offsets.get(node.name, 0.0), 4),
+        }
+        if pod:
+            told |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
+        if node.name in self.gpus and self.gpus[node.name].driver:
+            told["nvidia_driver"] = self.gpus[node.name].driver
+        return told | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else told
+
+    def _proof(self, node: Node, hello: Facts, pod: Pod | None, torch: Facts | None) -> str:
+        backend = self.at.inventory.rendezvous.backend
+        parts = [
+            f"Python {torch['python']}, torch {torch['torch']}, {backend}" if torch else f"Python {hello['python']}"
+        ]
+        if node.gpus:
+            parts.append(f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else ""))
+        parts.append("workdir writable")
+        if interface := socket_interface(self.at.inventory, node):
+            parts.append(f"interface {interface}")
+        if pod:
+            parts.append(of_pod(pod))
+        if clock := self.clocks.proof(node.name):
+            parts.append(clock)
+        return ", ".join(parts)
+
+
+SKEW_WARN_S, SKEW_FAIL_S = 2.0, 10.0
+"""torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old (pytorch#56538)."""
+
+
+class Clocks:
+    """The clocks of all nodes, as seconds ahead of this machine's."""
+
+    def __init__(self, offsets: Mapping[str, float]) -> None:
+        self.offsets = offsets
+        self.right = right_clock(offsets)
+        self._seen = tuple(
+            f"{n}: {offset:+.1f} s from this machine's clock" for n, offset in sorted(offsets.items())[:8]
+        )
+        self._apart = max(offsets.values(), default=0.0) - min(offsets.values(), default=0.0)
+
+    def finding(self, node: str, warnings: list[str]) -> Finding | None:
+        """Compare with the clock that most others agree with: the odd one out is wrong."""
+        if node not in self.offsets:
+            return None
+        skew = self.offsets[node] - self.right
+        if abs(skew) < SKEW_WARN_S:
+            return None
+        way = "ahead of" if skew > 0 else "behind"
+        # Two that are each a little off, in different directions, are far from each other.
+        far = abs(skew) >= SKEW_FAIL_S or (self._apart >= SKEW_FAIL_S and abs(skew) >= self._apart / 2)
+        if not far or len(self.offsets) == 1:
+            warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
+            return None
+        return Finding(
+            "clock-skew",
+            f"the clock of {node} is {abs(skew):.0f} s {way} the others",
+            f"on {node}: `sudo timedatectl set-ntp true` (or `sudo chronyc makestep`), then check `date` on every node",
+            self._seen,
+        )
+
+    def proof(self, node: str) -> str | None:
+        """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a word."""
+        if node not in self.offsets or abs(self.offsets[node] - self.right) >= SKEW_WARN_S:
+            return None
+        if abs(self.right) < SKEW_WARN_S:
+            return "clock in step"
+        way = "behind" if self.right > 0 else "ahead"
+        return f"clock in step with the nodes (this machine's is {abs(self.right):.0f} s {way})"
+
+
+def right_clock(offsets: Mapping[str, float]) -> float:
+    """The clock that most agree with, this machine's included, as seconds from this machine's."""
+    clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
+    order = sorted(clocks)
+    return max(
+        clocks, key=lambda clock: bisect_left(order, clock + SKEW_WARN_S) - bisect_right(order, clock - SKEW_WARN_S)
+    )

@@ -1,0 +1,246 @@
+"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which spares take the places
+of nodes that a launch lost.
+
+A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between them: as
+few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either, so it is left out when
+there is nobody else to blame, and is never called bad. Where all nodes fail alike, what they share is to blame, and nobody goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.causes.catalogue import of_kind
+from runbook.checks.context import Run
+from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
+from runbook.jobs.launch import UNUSED_SPARE
+from runbook.launch.job import Job
+from runbook.model.errors import FilesWrong, RunbookError
+from runbook.model.fold import fold
+from runbook.model.verdict import Finding, Outcome, Verdict, overall
+
+OF_OURSELVES = frozenset({"controller-paused"})
+"""Of what is unknown for such a reason no node is to be left out."""
+
+MOST_EXACT = 24
+"""Of more bad pairs the ends that are in most of them go first, which hardly ever are more than need to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """By node, the reason in words: proven `bad`; an end of something bad that has to go (`ends`); or nothing known of it."""
+
+    bad: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def leaving(self) -> Mapping[str, str]:
+        """Without these the stage is to be tried again. What is unknown beside something proven may follow from it."""
+        return {**self.bad, **self.ends} or self.unknown
+
+
+class NotDroppedError(RunbookError):
+    """Why a run stops although it was to go on without its bad nodes."""
+
+
+def suspects(outcomes: Sequence[Outcome]) -> Suspects:
+    """`outcomes`: one for each node of a stage, in rank order."""
+    failed = {outcome.node: outcome.findings for outcome in outcomes if outcome.verdict is Verdict.FAIL}
+    unknown = {
+        outcome.node: finding.cause
+        for outcome in outcomes
+        if outcome.verdict is Verdict.UNKNOWN
+        for finding in reversed(outcome.findings)
+        if finding.cause not in of_kind("consequence") and finding.cause not in OF_OURSELVES
+    }
+    if alike([failed.get(outcome.node, ()) for outcome in outcomes]):
+        return Suspects(unknown=unknown)
+    bad: dict[str, str] = {}
+    between: dict[frozenset[str], str] = {}
+    for node, findings in failed.items():
+        for finding in findings:
+            if mutual(node, finding, failed):
+                between |= {frozenset((node, peer)): finding.cause for peer in finding.peers}
+            else:
+                bad.setdefault(node, finding.cause)
+    rank = {outcome.node: place for place, outcome in enumerate(outcomes)}
+    left = [pair for pair in between if not pair & bad.keys()]
+    going = fewest(left, rank)
+    ends = {
+        node: f"{between[pair]} with {fold(sorted((other for one in left if node in one for other in one - {node}), key=rank.__getitem__))}"
+        for node in sorted(going, key=rank.__getitem__)
+        for pair in [next(pair for pair in left if node in pair)]
+    }
+    return Suspects(bad, ends, unknown)
+
+
+def alike(findings: Sequence[Collection[Finding]]) -> bool:
+    """Whether several nodes, and all that there are, have one cause in common."""
+    causes = [{finding.cause for finding in of} for of in findings]
+    return len(causes) > 1 and bool(set.intersection(*causes))
+
+
+def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]]) -> bool:
+    """Whether all its peers have the same to say of this node."""
+    return bool(finding.peers) and all(
+        any(other.cause == finding.cause and node in other.peers for other in failed.get(peer, ()))
+        for peer in finding.peers
+    )
+
+
+def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
+    """The fewest nodes without which no pair is whole; of several choices the one of the latest ranks, so that a master stays."""
+    if not pairs:
+        return frozenset()
+    degree = Counter(node for pair in pairs for node in pair)
+    node = max(degree, key=lambda name: (degree[name], rank[name]))
+    with_it = fewest([pair for pair in pairs if node not in pair], rank) | {node}
+    if degree[node] == 1 or len(pairs) > MOST_EXACT:
+        return with_it
+    others = frozenset(other for pair in pairs if node in pair for other in pair - {node})
+    without_it = fewest([pair for pair in pairs if not pair & others], rank) | others
+    return min(with_it, without_it, key=lambda names: (len(names), sorted(-rank[name] for name in names)))
+
+
+def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
+    """The same plan as if the inventory did not have these nodes. Raises NotDroppedError where the run cannot go on without them."""
+    if not leaving:
+        raise NotDroppedError(f"no single node of {stage.name} is to blame")
+    nodes = [node.name for node in plan.inventory.nodes]
+    left = [name for name in nodes if name not in leaving]
+    who = fold(name for name in nodes if name in leaving)
+    if len(left) < stage.min_nodes:
+        number = f"{len(left)} of {len(nodes)} nodes"
+        raise NotDroppedError(f"without {who} only {number} would be left, and `min_nodes` is {stage.min_nodes}")
+    may_leave(plan, leaving)
+    try:
+        return plan_without(plan, leaving)
+    except FilesWrong as wrong:
+        raise NotDroppedError(f"without {who} the playbook does not work: {wrong.problems[0].message}") from wrong
+
+
+def may_leave(plan: Plan, leaving: Collection[str]) -> None:
+    """Raises NotDroppedError where the master is among them, and no other can lead."""
+    rendezvous = plan.inventory.rendezvous
+    if rendezvous.master in leaving:
+        where = f"{rendezvous.master} is the master, and the inventory has ranks meet at"
+        master = plan.inventory.master
+        if rendezvous.address not in (master.address, master.name, master.ssh.host):
+            address = f"`rendezvous: address: {rendezvous.address}`, which is no other node's"
+            raise NotDroppedError(f"{where} {address}: name another `master:` and its address")
+        if any("MASTER_ADDR" in env for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes))):
+            raise NotDroppedError(f"{where} what `env: MASTER_ADDR` says: take it out, and another node can lead")
+
+
+def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
+    """Whether a stage that is through has to be looked at again for the nodes that are left (`after`): where not all of them passed,
+    where it judged all nodes together, or where it looked at a master that has gone."""
+    own = {outcome.node: outcome.verdict for outcome in outcomes}
+    if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
+        return True
+    return before.check.judges_together or another_master(before, after)
+
+
+def another_master(before: PlannedStage, after: PlannedStage) -> bool:
+    """Whether the stage looked at a rendezvous that is somewhere else now."""
+    return before.check.looks_at_rendezvous and before.inventory.rendezvous != after.inventory.rendezvous
+
+
+REOPEN_S = 30.0
+
+RunStage = Callable[[Plan, PlannedStage], list[Outcome]]
+"""Runs a stage of a plan."""
+
+
+class Spares:
+    """Of one launch: who has taken whose place, and why; and which spares were no use."""
+
+    def __init__(self, plan: Plan, stage: PlannedStage, run: Run, check: RunStage, say: Callable[..., None]) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._run = run
+        self._check = check
+        self._say = say
+        self._gone: dict[str, str] = {}  # nodes that left, and who came for them, in words
+        self._took_over: dict[str, str] = {}  # spares in somebody's place, in words
+        self._useless: dict[str, str] = {}  # spares that did not pass
+
+    def launch(self) -> list[Outcome]:
+        """One outcome for each node of the stage, from the last attempt that each of them had a part in."""
+        plan, stage = self._plan, self._stage
+        while True:
+            outcomes = self._check(plan, stage)
+            leaving = dict(self._run.leaving)
+            self._run.leaving.clear()
+            if not leaving or self._run.stopping.is_set():
+                return self._told(outcomes)
+            taken = self._take_over(leaving)
+            if taken is None:
+                why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
+                return self._told([outcome.with_evidence(why) for outcome in outcomes])
+            plan, stage = taken
+
+    def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
+        """The plan and the launch without these nodes; None where too few spares are left that pass."""
+        free = [name for name in self._stage.spares if name not in {*self._took_over, *self._useless}]
+        while len(free) >= len(leaving):
+            coming, rest = free[: len(leaving)], free[len(leaving) :]
+            self._say(f"{', '.join(coming)} is looked at, to take the place of {', '.join(leaving)}")
+            try:
+                found = self._looked_at([*self._gone, *leaving], coming, rest)
+            except (NotDroppedError, FilesWrong) as error:
+                self._useless |= dict.fromkeys(coming, str(error))
+                return None
+            if found is not None:
+                for (name, why), spare in zip(leaving.items(), coming, strict=True):
+                    self._gone[name] = f"{why}; {spare} took its place"
+                    self._took_over[spare] = f"took the place of {name}: {why}"
+                    self._say(f"{spare} takes the place of {name}: {why}", spare, None, {"spare": {"for": name}})
+                return found
+            free = [name for name in free if name not in self._useless]
+        return None
+
+    def _looked_at(
+        self, gone: Sequence[str], coming: Sequence[str], rest: Sequence[str]
+    ) -> tuple[Plan, PlannedStage] | None:
+        """The plan with these spares, after the checks before the launch have passed on all of its nodes. Raises
+        NotDroppedError, FilesWrong."""
+        may_leave(self._plan, gone)
+        plan = plan_with_spares(self._plan, gone, [*self._took_over, *coming])
+        nodes = [node for node in plan.inventory.nodes if node.name in coming]
+        self._run.site.each(nodes, self._run.site.reopen, timeout_s=REOPEN_S)
+        at = next(number for number, stage in enumerate(plan.stages) if stage.name == self._stage.name)
+        for stage in plan.stages[:at]:
+            if isinstance(stage.work, Job) or stage.skip is not None:
+                continue
+            outcomes = self._check(plan, replace(stage, name=self._stage.name))
+            if overall(outcome.verdict for outcome in outcomes).stops:
+                bad = {one.node: one.findings[0] for one in outcomes if one.verdict.stops}
+                blamed = [name for name in coming if name in bad] or list(coming)
+                first = next(iter(bad.values()))
+                for name in blamed:
+                    self._useless[name] = f"{stage.name}: {bad.get(name, first).says}"
+                    self._say(f"{name} cannot take over: {self._useless[name]}", name)
+                return None
+        launch = plan.stages[at]
+        assert isinstance(launch.work, Job)
+        return plan, replace(launch, work=replace(launch.work, spares=tuple(rest)))
+
+    def _told(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        last = {outcome.node: outcome for outcome in outcomes}
+        found = []
+        for name in self._stage.nodes:
+            outcome = last.get(name)
+            if name in self._gone:
+                outcome = Outcome.skipped(name, f"it was replaced: {self._gone[name]}")
+            elif name in self._took_over and outcome is not None:
+                outcome = replace(outcome, warnings=(*outcome.warnings, f"it {self._took_over[name]}"))
+            elif name in self._useless:
+                outcome = Outcome.skipped(name, f"a spare that could not take over: {self._useless[name]}")
+            elif outcome is None:
+                outcome = Outcome.skipped(name, UNUSED_SPARE)
+            found.append(outcome)
+        return found

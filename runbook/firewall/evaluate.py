@@ -1,0 +1,443 @@
+"""How the kernel walks a ruleset, for nftables and iptables alike: three-valued logic, flows and their packets, the
+walk.
+
+Facts: nf_tables and x_tables give each base chain its own verdict. `accept` ends only the base chain it is said in,
+and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
+rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
+
+A match that cannot be told splits the walk: both ways are followed, and `Walk.ends` holds every place where the packet
+may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
+understood is None, and None is never turned into a claim.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+# --- True, False, and None for what this program cannot tell; numbers that are only known as a span -----------------
+
+Truth = bool | None
+
+
+def both(a: Truth, b: Truth) -> Truth:
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
+
+
+def either(a: Truth, b: Truth) -> Truth:
+    if a is True or b is True:
+        return True
+    return None if a is None or b is None else False
+
+
+def flip(a: Truth, inverted: bool = True) -> Truth:
+    return a if a is None or not inverted else not a
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """A number known exactly (`low == high`) or only to lie in a closed interval, as a client's ephemeral port does."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def exactly(cls, number: int) -> NumberRange:
+        return cls(number, number)
+
+    @property
+    def exact(self) -> int | None:
+        return self.low if self.low == self.high else None
+
+    def within(self, other: NumberRange) -> Truth:
+        """Is this number in `other`? An interval turned inside out (nft prints such for merged rules) tells nothing."""
+        if other.low > other.high:
+            return None
+        if other.low <= self.low and self.high <= other.high:
+            return True
+        if self.high < other.low or other.high < self.low:
+            return False
+        return None
+
+    def below(self, number: int) -> Truth:
+        if self.high < number:
+            return True
+        return False if self.low >= number else None
+
+
+# --- the traffic a question is about, and the packets of it that a node sees ----------------------------------------
+
+Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
+"""Where a packet is looked at: the source's output, the destination's input, and the way back."""
+
+EPHEMERAL = (32768, 60999)  # net.ipv4.ip_local_port_range as Linux ships it
+NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED = 8, 2, 4, 1, 64  # the kernel's bits of `ct state`
+FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`source` opens a connection to `destination`:`port`; both are addresses, not names.
+
+    `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
+    routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for
+    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies.
+    `ports` is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
+    """
+
+    source: str
+    destination: str
+    port: int
+    protocol: str = "tcp"
+    in_interface: str | None = None
+    out_interface: str | None = None
+    state: Literal["new", "established"] = "new"
+    packet_length: int | None = None
+    source_ports: tuple[int, int] = EPHEMERAL
+    ports: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"{self.protocol.upper()} {self.ports or self.port}"
+
+    @property
+    def version(self) -> Literal[4, 6]:
+        return ipaddress.ip_address(self.destination).version
+
+    def between(self, source: str, destination: str, port: int) -> Flow:
+        return replace(self, source=source, destination=destination, port=port)
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One packet at one node, as the rules see it. None: not known. An interface `""`: there is none at this hook."""
+
+    version: Literal[4, 6]
+    source: int
+    destination: int
+    protocol: str
+    source_port: NumberRange
+    destination_port: NumberRange
+    flags: int | None  # TCP flags; None for other protocols
+    length: NumberRange
+    state: int | None  # bit of `ct state`
+    reply: bool
+    in_interface: str | None
+    out_interface: str | None
+    arriving: bool  # at the node it is addressed to; False when the node sends it
+    has_route_back: Truth = None  # is there a route to its source through the interface it came in by?
+    mark: int | None = 0
+    ct_mark: int | None = 0
+    uid: int | None = None  # whose socket sends it; None where no socket is at hand
+    gid: int | None = None
+
+    @property
+    def family(self) -> str:
+        return "ip" if self.version == 4 else "ip6"
+
+    @property
+    def tracked(self) -> bool:
+        """Is it known to belong to a connection that the kernel tracks?"""
+        return self.state in (NEW, ESTABLISHED, RELATED)
+
+    def before_tracking(self) -> Packet:
+        """As a chain sees it that runs before connection tracking: `invalid`, unless a rule said notrack."""
+        return self if self.state == UNTRACKED else replace(self, state=INVALID, ct_mark=None)
+
+
+def packet(
+    flow: Flow,
+    leg: Leg,
+    interface: str | None,
+    has_route_back: Truth = None,
+    *,
+    tracked: Truth = True,
+    owner: tuple[int | None, int | None] = (None, None),
+) -> Packet:
+    """The packet of `flow` that a node meets on `leg`, through `interface`.
+
+    `tracked`: False when a rule took the flow out of connection tracking, None when that cannot be told.
+    `owner`: user and group of the job's processes on this node.
+    """
+    reply = leg in ("reply-out", "reply-in")
+    arriving = leg in ("request-in", "reply-in")
+    source, destination = int(ipaddress.ip_address(flow.source)), int(ipaddress.ip_address(flow.destination))
+    client, server = NumberRange(*flow.source_ports), NumberRange.exactly(flow.port)
+    data = flow.state == "established"
+    state = ESTABLISHED if data or reply else NEW
+    sent = not arriving and (data or not reply)  # the kernel itself answers a SYN: no process owns that
+    return Packet(
+        version=flow.version,
+        source=destination if reply else source,
+        destination=source if reply else destination,
+        protocol=flow.protocol,
+        source_port=server if reply else client,
+        destination_port=client if reply else server,
+        flags=None if flow.protocol != "tcp" else ACK if data else SYN | ACK if reply else SYN,
+        length=_length(flow, data),
+        state=state if tracked else None,
+        reply=reply,
+        in_interface=interface if arriving else "",
+        out_interface="" if arriving else interface,
+        arriving=arriving,
+        has_route_back=has_route_back,
+        uid=owner[0] if sent else None,
+        gid=owner[1] if sent else None,
+    )
+
+
+def _length(flow: Flow, data: bool) -> NumberRange:
+    if flow.packet_length is not None:
+        return NumberRange.exactly(flow.packet_length)
+    headers = 40 if flow.version == 4 else 60
+    return (
+        NumberRange(headers, 65535) if data else NumberRange(headers, headers + 40)
+    )  # a SYN carries at most 40 bytes of options
+
+
+# --- rules, chains and the walk -------------------------------------------------------------------------------------
+
+Engine = Literal["nft", "iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy"]
+Action = Literal["accept", "drop", "reject-rst", "reject-icmp", "unknown"]
+Kind = Literal[
+    "accept", "drop", "reject-rst", "reject-icmp", "unknown", "rewrite", "jump", "goto", "return", "continue"
+]
+Test = Callable[[Packet], Truth]
+
+BLOCKING: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
+TRACKING = -200
+DEEPEST = 64  # the kernel refuses more; here it keeps nonsense from running for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A condition of a rule."""
+
+    test: Test
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
+    """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows. The
+    target of a `rewrite` is the new source address, where it is one and the rule spells it out."""
+
+    kind: Kind
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictMap:
+    """A verdict map: the verdicts this packet may get; a certain one (True) comes last, and nothing after it."""
+
+    options: Callable[[Packet], list[tuple[Truth, RuleVerdict]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A rule that alters what later rules see: `mark`, `ct_mark`, or `state` (notrack). None: to something unknown."""
+
+    what: Literal["mark", "ct_mark", "state"]
+    value: int | None
+
+
+Step = Match | RuleVerdict | VerdictMap | StateChange
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRule:
+    """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it
+    takes every so many of the packets that it speaks of, or each with some probability."""
+
+    chain: str
+    index: int
+    text: str
+    steps: tuple[Step, ...]
+    handle: int | None = None
+    by_chance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A chain that the kernel itself calls. `chains` are all chains of its table, itself included."""
+
+    engine: Engine
+    family: str
+    table: str
+    chain: str
+    hook: str
+    priority: int
+    policy: Action
+    chains: Mapping[str, tuple[FilterRule, ...]] = field(repr=False)
+    kind: str = "filter"  # filter | nat | route
+    devices: tuple[str, ...] = ()  # of ingress and egress chains; none when the listing does not say
+    order: int = 0  # among equal priorities: lower first
+
+    @property
+    def for_device(self) -> bool:
+        return self.hook in ("ingress", "egress")
+
+
+@dataclass(frozen=True, slots=True)
+class PacketEnd:
+    """A place where a packet may end. `rule` None: the policy. `left_by`: the base chain's rule that led to the policy.
+
+    `before`: the chains that were entered on the way, in order.
+    """
+
+    action: Action
+    rule: FilterRule | None
+    left_by: FilterRule | None = None
+    before: tuple[str, ...] = ()
+    rewritten: bool = False
+    new_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingChain:
+    """A base chain that blocks, or may block. `ends` are the places where it does. `by_chance`: some packets, and not
+    others."""
+
+    base: Base
+    ends: tuple[PacketEnd, ...]
+    certain: bool
+    by_chance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    base: Base
+    ends: tuple[PacketEnd, ...]
+    after: Packet  # as the next base chain sees it
+    doubtful: tuple[FilterRule, ...]  # rules whose match could not be told
+
+    @property
+    def blocks(self) -> Truth:
+        """True: whatever the unknown matches are, it is blocked here. None: it may be."""
+        blocked = [end.action in BLOCKING for end in self.ends]
+        if all(blocked):
+            return True
+        if any(blocked) or any(end.action == "unknown" for end in self.ends):
+            return None
+        return False
+
+    @property
+    def culprits(self) -> tuple[PacketEnd, ...]:
+        return tuple(end for end in self.ends if end.action in BLOCKING or end.action == "unknown")
+
+
+def walk(base: Base, packet: Packet) -> Walk:
+    """Take `packet` through one base chain.
+
+    Connection tracking itself sits at priority -200 of prerouting and output: nobody before it knows a state.
+    """
+    early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+    seen = packet.before_tracking() if early else packet
+    result = _Walker(base, seen).result()
+    after = replace(packet, mark=result.after.mark)
+    if not early:
+        after = replace(after, ct_mark=result.after.ct_mark)
+    if result.after.state != seen.state:
+        after = replace(after, state=result.after.state)
+    return replace(result, after=after)
+
+
+class _Walker:
+    """Answers are conditional: "if the packet comes here, does it stay?"; `sure` says whether it does come here."""
+
+    def __init__(self, base: Base, packet: Packet) -> None:
+        self._base = base
+        self._packet = packet
+        self._ends: list[PacketEnd] = []
+        self._doubtful: list[FilterRule] = []
+        self._entered: list[str] = []
+        self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
+
+    def result(self) -> Walk:
+        if self._chain(self._base.chain, sure=True, depth=0) is not False:
+            self._ends += [PacketEnd(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
+        return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
+
+    def _chain(self, name: str, sure: bool, depth: int) -> Truth:
+        """Does a packet that enters this chain come out at its end, or by `return`?"""
+        self._entered.append(name)
+        rules = self._base.chains.get(name)
+        if rules is None or depth > DEEPEST:
+            self._ends.append(PacketEnd("unknown", None, None, tuple(self._entered)))
+            return False
+        ended = len(self._ends)
+        here: Truth = True
+        returned: Truth = False
+        for rule in rules:
+            stays, leaves = self._rule(rule, sure and here is True, depth)
+            if leaves is not False and depth == 0:
+                self._leaving.append(rule)
+            returned = either(returned, both(here, leaves))
+            here = both(here, stays)
+            if here is False:
+                break
+        if here is not False and depth == 0:
+            self._leaving.append(None)
+        return True if len(self._ends) == ended else either(returned, here)
+
+    def _rule(self, rule: FilterRule, sure: bool, depth: int) -> tuple[Truth, Truth]:
+        """-> does the packet stay in this chain? does it leave it backwards, by `return` or behind a `goto`?"""
+        matched: Truth = True
+        for step in rule.steps:
+            if isinstance(step, Match):
+                matched = both(matched, step.test(self._packet))
+                if matched is False:
+                    return True, False
+            elif isinstance(step, StateChange):
+                self._change(step, sure and matched is True)
+            else:
+                options = step.options(self._packet) if isinstance(step, VerdictMap) else [(True, step)]
+                return self._decide(rule, [(both(matched, truth), v) for truth, v in options], sure, depth)
+        return True, False
+
+    def _decide(
+        self, rule: FilterRule, options: list[tuple[Truth, RuleVerdict]], sure: bool, depth: int
+    ) -> tuple[Truth, Truth]:
+        certain = any(truth for truth, _ in options)
+        if options and not (certain and len(options) == 1):
+            self._doubtful.append(rule)
+        ways = [self._verdict(rule, verdict, sure and certain and len(options) == 1, depth) for _, verdict in options]
+        if not certain:
+            ways.append((True, False))  # perhaps none of them applies, and the next rule is read
+        return _same([stays for stays, _ in ways]), _same([leaves for _, leaves in ways])
+
+    def _verdict(self, rule: FilterRule, verdict: RuleVerdict, sure: bool, depth: int) -> tuple[Truth, Truth]:
+        kind = verdict.kind
+        if kind == "continue":
+            return True, False
+        if kind == "return":
+            return False, True
+        if kind == "jump":
+            return self._chain(verdict.target, sure, depth + 1), False
+        if kind == "goto":
+            return False, self._chain(verdict.target, sure, depth + 1)
+        action: Action = "accept" if kind == "rewrite" else kind
+        new_source = verdict.target if kind == "rewrite" else ""
+        self._ends.append(PacketEnd(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
+        return False, False
+
+    def _change(self, change: StateChange, sure: bool) -> None:
+        old = getattr(self._packet, change.what)
+        value = change.value if sure or old == change.value else None
+        if change.what == "mark":
+            self._packet = replace(self._packet, mark=value)
+        elif change.what == "ct_mark":
+            self._packet = replace(self._packet, ct_mark=value)
+        else:
+            self._packet = replace(self._packet, state=value)
+
+
+def _same(answers: list[Truth]) -> Truth:
+    """What all ways have in common."""
+    return answers[0] if all(answer == answers[0] for answer in answers) else None
+
+
+NOTRACK = StateChange("state", UNTRACKED)

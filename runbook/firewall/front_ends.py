@@ -1,0 +1,242 @@
+"""ufw and firewalld: what they say of themselves, and the commands by which they open ports. Contract: ufw(8),
+firewall-cmd(1).
+
+ufw's rules become iptables chains: `ufw-before-*`, then `ufw-user-*` (the user's own rules), then `ufw-after-*`,
+`ufw-reject-*` and the policy. So `ufw allow` opens whatever is blocked from the user's chain on, and nothing earlier.
+
+firewalld: a packet belongs to the zone that names its source address, else to its interface's, else to the default
+zone. In a zone's chains the order is pre (priority < 0), log, deny, allow, post; so a plain rich `accept` opens what
+the zone's target blocks, and priority -1 opens what a deny rule of the zone blocks.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+
+from runbook.model.commands import word
+
+# --- ufw ------------------------------------------------------------------------------------------------------------
+
+Ports = tuple[tuple[int, int], ...]
+UFW_CHAINS = ("ufw-user-input", "ufw-user-output", "ufw6-user-input", "ufw6-user-output")
+MOST_PORTS = 15  # iptables' multiport; a range counts as two
+
+
+@dataclass(frozen=True, slots=True)
+class UfwRule:
+    """One line of `ufw status`: `29500/tcp  DENY IN  10.0.0.1`."""
+
+    to: str
+    action: str  # ALLOW | DENY | REJECT | LIMIT
+    direction: str  # IN | OUT | FWD
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.to} {self.action} {self.direction} {self.origin}"
+
+
+@dataclass(frozen=True, slots=True)
+class UfwStatus:
+    active: bool
+    incoming: str | None = None  # ufw_allow | deny | reject; None where the form of output does not say
+    outgoing: str | None = None
+    rules: tuple[UfwRule, ...] = ()
+
+
+def parse_ufw(text: str) -> UfwStatus | None:
+    """`ufw status`, with or without `verbose` and `numbered`; None when this is something else."""
+    found = re.search(r"^Status: (active|inactive)\s*$", text, re.MULTILINE)
+    if not found:
+        return None
+    defaults = re.search(r"^Default: (\w+) \(incoming\), (\w+) \(outgoing\)", text, re.MULTILINE)
+    incoming, outgoing = defaults.groups() if defaults else (None, None)
+    rules = []
+    for line in text.splitlines():
+        line = re.sub(r"(?<!\s)\s+#.*$", "", re.sub(r"^\[\s*\d+\]\s+", "", line))
+        rule = re.fullmatch(r"(\S.*?)\s(ALLOW|DENY|REJECT|LIMIT)(?: (IN|OUT|FWD))?\s+(\S.*)", line.rstrip())
+        if rule:
+            rules.append(UfwRule(rule[1].rstrip(), rule[2], rule[3] or "IN", rule[4]))
+    return UfwStatus(found[1] == "active", incoming, outgoing, tuple(rules))
+
+
+def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> UfwRule | None:
+    """The first deny or reject that speaks of this peer and port, as far as its plain forms go."""
+    for rule in status.rules:
+        if rule.action not in ("DENY", "REJECT") or (rule.direction == "OUT") != outgoing:
+            continue
+        far, near = (rule.to, rule.origin) if outgoing else (rule.origin, rule.to)
+        target = f"{near} {far}" if outgoing else near
+        if _names_peer(far, peer) and _names_port(target, port):
+            return rule
+    return None
+
+
+def _names_peer(text: str, peer: str) -> bool:
+    address = ipaddress.ip_address(peer)
+    if "Anywhere" in text or re.fullmatch(r"[\d:,]+(/\w+)?( \(v6\))?", text):
+        return ("(v6)" in text) == (address.version == 6)
+    for one in text.split():
+        try:
+            if address in ipaddress.ip_network(one.removesuffix("/tcp"), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def _names_port(text: str, port: int) -> bool:
+    specs = re.findall(r"(?:^| )(\d[\d:,]*)(/\w+)?(?= |$)", text)
+    if not specs:
+        return True
+    for ports, protocol in specs:
+        for part in ports.split(","):
+            low, _, high = part.partition(":")
+            if protocol in ("", "/tcp") and low.isdecimal() and int(low) <= port <= int(high or low):
+                return True
+    return False
+
+
+def ufw_allow(peers: tuple[str, ...], ports: Ports, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
+    """The commands; `first` puts them before the user's other rules, where a deny stands in the way."""
+    commands = []
+    for peer in peers:
+        where = "" if not first else "insert 1 " if ipaddress.ip_address(peer).version == 4 else "prepend "
+        for part in port_lists(ports):
+            if outgoing:
+                commands.append(f"sudo ufw {where}allow out to {peer} port {part} proto {protocol}")
+            else:
+                commands.append(f"sudo ufw {where}allow from {peer} to any port {part} proto {protocol}")
+    return commands
+
+
+def port_lists(ports: Ports) -> list[str]:
+    """`29500,40000:40010`, cut into as many lists as iptables' multiport needs."""
+    lists: list[list[str]] = [[]]
+    room = MOST_PORTS
+    for low, high in ports:
+        cost = 1 if low == high else 2
+        if cost > room:
+            lists.append([])
+            room = MOST_PORTS
+        lists[-1].append(str(low) if low == high else f"{low}:{high}")
+        room -= cost
+    return [",".join(part) for part in lists]
+
+
+# --- firewalld ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FirewalldZone:
+    name: str
+    active: bool
+    target: str
+    interfaces: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    rich_rules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FirewalldStatus:
+    zones: tuple[FirewalldZone, ...] = ()
+    default: str = "public"
+    active: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+
+    def zone_for(self, peer: str, interface: str | None) -> str:
+        """The zone that decides about packets from `peer` through `interface`."""
+        address = ipaddress.ip_address(peer)
+        holders = [(zone.name, zone.interfaces, zone.sources) for zone in self.zones]
+        holders += [(name, *parts) for name, parts in self.active.items()]
+        for name, _, sources in holders:
+            if any(_covers(source, address) for source in sources):
+                return name
+        for name, interfaces, _ in holders:
+            if interface is not None and interface in interfaces:
+                return name
+        return self.default
+
+
+def _covers(source: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(source, strict=False)
+    except ValueError:
+        return False  # an ipset or a MAC
+
+
+def firewalld_runs(state: str) -> bool:
+    """`firewall-cmd --state` prints `running`, or `not running`."""
+    return state.strip() == "running"
+
+
+def parse_zones(all_zones: str, active: str = "", default: str = "") -> FirewalldStatus:
+    """`--list-all-zones`, `--get-active-zones` and `--get-default-zone`."""
+    zones: list[FirewalldZone] = []
+    chosen = default.strip().split("\n")[0]
+    for block in re.split(r"\n(?=\S)", all_zones.strip("\n")):
+        header = re.match(r"([\w/-]+)(?: \(([^)]*)\))?\s*\n", block + "\n")
+        if not header or "target:" not in block:
+            continue
+        marks = header[2] or ""
+        chosen = header[1] if "default" in marks.replace("default-", "") and not chosen else chosen
+        zones.append(
+            FirewalldZone(
+                name=header[1],
+                active="active" in marks,
+                target=_line(block, "target") or "default",
+                interfaces=tuple(_line(block, "interfaces").split()),
+                sources=tuple(_line(block, "sources").split()),
+                ports=tuple(_line(block, "ports").split()),
+                rich_rules=tuple(line.strip() for line in block.splitlines() if re.match(r"\s+rule ", line)),
+            )
+        )
+    return FirewalldStatus(tuple(zones), chosen or "public", _active(active))
+
+
+def _line(block: str, key: str) -> str:
+    found = re.search(rf"^ +{key}:[ \t]*(.*)$", block, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _active(text: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for block in re.split(r"\n(?=\S)", text.strip("\n")):
+        name = block.split("\n")[0].split(" ")[0]
+        if name and "\n" in block:
+            found[name] = (tuple(_line(block, "interfaces").split()), tuple(_line(block, "sources").split()))
+    return found
+
+
+def firewalld_allow(
+    status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Ports, protocol: str, *, first: bool
+) -> list[str]:
+    """One permanent change for each zone, then a reload."""
+    zones: dict[str, list[str]] = {}
+    for peer in peers:
+        zones.setdefault(status.zone_for(peer, interface), []).append(peer)
+    commands = [
+        f"sudo firewall-cmd --permanent --zone={word(zone)} "
+        f"{' '.join(_rich('source', members, ports, protocol, first=first))}"
+        for zone, members in zones.items()
+    ]
+    return [*commands, "sudo firewall-cmd --reload"]
+
+
+def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Ports, protocol: str) -> list[str]:
+    """For a policy object (firewalld >= 0.9) that filters what the host sends."""
+    rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
+    return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
+
+
+def _rich(end: str, peers: list[str], ports: Ports, protocol: str, *, first: bool) -> list[str]:
+    rules = []
+    for peer in peers:
+        family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"
+        priority = ' priority="-1"' if first else ""
+        for low, high in ports:
+            span = str(low) if low == high else f"{low}-{high}"
+            port = f'port port="{span}" protocol="{protocol}"'
+            rules.append(f'--add-rich-rule=\'rule{priority} family="{family}" {end} address="{peer}" {port} accept\'')
+    return rules

@@ -1,0 +1,180 @@
+"""The exact commands that let a flow pass, spoken in the tool that owns the rules.
+
+An accept rule goes directly before the rule that blocks, in that rule's own chain: there, and only there, it is sure to
+be met, and it opens no more than it must. Where the policy blocks, it goes to the end. Where the wanted flows are
+stopped at several places of one base chain, it goes to that chain's head. Every base chain that blocks needs its own
+command: an accept in one does not bind the next. Nothing here ever turns a firewall off.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
+from runbook.firewall.evidence import Evidence
+from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
+from runbook.model.commands import NFT_BY_HAND, nft_words, word
+
+Ports = tuple[tuple[int, int], ...]
+NFT_LASTS = "nft rules typed in last until the next reload or boot: keep this one in the file they come from"
+IPTABLES_LASTS = "iptables rules typed in last until the next boot: save them the way this system does"
+POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is to be opened: between this node and `peers`, on these inclusive ranges of the server's ports."""
+
+    leg: Leg
+    peers: tuple[str, ...]
+    ports: Ports
+    protocol: str = "tcp"
+
+    @property
+    def has_ports(self) -> bool:
+        """ICMP has none, and ufw's and firewalld's commands for it say less than what is wanted."""
+        return self.protocol in ("tcp", "udp")
+
+    @property
+    def from_peers(self) -> bool:
+        return self.leg in ("request-in", "reply-in")
+
+    @property
+    def reply(self) -> bool:
+        return self.leg in ("reply-out", "reply-in")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    commands: tuple[str, ...]
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return " && ".join(self.commands)
+
+
+def remedy(evidence: Evidence, stops: list[BlockingChain], wanted: Opening, interface: str | None) -> Remedy:
+    """All commands needed for all `stops`, which may name one base chain several times."""
+    ends: dict[tuple[str, str, str, str], tuple[Base, list[PacketEnd]]] = {}
+    for stop in stops:
+        base = stop.base
+        ends.setdefault((base.engine, base.family, base.table, base.chain), (base, []))[1].extend(stop.ends)
+    commands: list[str] = []
+    caveats: list[str] = []
+    for base, where in ends.values():
+        made, caveat = _for_base(evidence, base, where, wanted, interface)
+        commands += made
+        caveats += [caveat] if caveat else []
+    return Remedy(tuple(dict.fromkeys(commands)), tuple(dict.fromkeys(caveats)))
+
+
+def _for_base(
+    evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: Opening, interface: str | None
+) -> tuple[list[str], str]:
+    if base.kind == "nat":  # no front end has a word for "leave the address as it is"
+        return (
+            (_nft(base, ends, wanted), NFT_LASTS)
+            if base.engine == "nft"
+            else (_iptables(base, ends, wanted), IPTABLES_LASTS)
+        )
+    if evidence.ufw is not None and wanted.has_ports and not wanted.reply and all(ufw_decides(end) for end in ends):
+        first = any(end.rule is not None and end.rule.chain.startswith(("ufw-user", "ufw6-user")) for end in ends)
+        outgoing = wanted.leg == "request-out"
+        return ufw_allow(wanted.peers, wanted.ports, wanted.protocol, outgoing=outgoing, first=first), ""
+    if evidence.firewalld is not None and wanted.has_ports and firewalld_owns(base) and not wanted.reply:
+        policy = _policy(ends)
+        if wanted.leg == "request-in":
+            first = any(end.rule is not None and end.rule.chain.endswith(("_deny", "_pre")) for end in ends)
+            status = evidence.firewalld
+            return firewalld_allow(status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first), ""
+        if policy is not None:
+            return firewalld_allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
+    if base.engine == "nft":
+        return _nft(base, ends, wanted), NFT_LASTS
+    return _iptables(base, ends, wanted), IPTABLES_LASTS
+
+
+def ufw_decides(end: PacketEnd) -> bool:
+    """Is the packet stopped at, or after, the place where ufw keeps its user's rules?"""
+    return any(chain in UFW_CHAINS for chain in end.before)
+
+
+def firewalld_owns(base: Base) -> bool:
+    return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
+
+
+def _policy(ends: list[PacketEnd]) -> str | None:
+    for end in ends:
+        for chain in (end.rule.chain if end.rule else "", *reversed(end.before)):
+            found = POLICY_CHAIN.match(chain)
+            if found and found[1] not in ("POLICIES",):
+                return found[1]
+    return None
+
+
+Place = tuple[str, FilterRule | None]
+"""A chain, and the rule before which to insert; None: at the chain's end."""
+
+
+def place(base: Base, ends: list[PacketEnd]) -> Place:
+    """Where one accept rule frees all of `ends`."""
+    spots = [_spot(base, end) for end in ends]
+    chains = {chain for chain, _ in spots}
+    rules = [rule for _, rule in spots if rule is not None]
+    if len(chains) == 1:
+        return (spots[0][0], min(rules, key=lambda rule: rule.index) if rules else None)
+    head = base.chains.get(base.chain, ())
+    return base.chain, head[0] if head else None
+
+
+def _spot(base: Base, end: PacketEnd) -> Place:
+    if end.rule is not None:
+        return end.rule.chain, end.rule
+    return base.chain, end.left_by
+
+
+def _nft(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
+    chain, rule = place(base, ends)
+    how = (
+        nft_words("add", "rule", base.family, base.table, chain)
+        if rule is None
+        else nft_words("insert", "rule", base.family, base.table, chain, "position", rule.handle)
+    )
+    if how is None:
+        return [NFT_BY_HAND]
+    version = ipaddress.ip_address(wanted.peers[0]).version
+    address = f"{'ip' if version == 4 else 'ip6'} {'saddr' if wanted.from_peers else 'daddr'} {_set(wanted.peers)}"
+    spans = tuple(str(low) if low == high else f"{low}-{high}" for low, high in wanted.ports)
+    port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
+    if not wanted.has_ports:
+        port = f"meta l4proto {wanted.protocol}"
+    state = " ct state established" if wanted.reply and not _early(base) else ""
+    return [f"sudo nft {how} {address} {port}{state} accept"]
+
+
+def _set(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else "'{ " + ", ".join(words) + " }'"
+
+
+def _early(base: Base) -> bool:
+    return base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+
+
+def _iptables(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
+    chain, rule = place(base, ends)
+    table = "" if base.table == "filter" else f"-t {word(base.table)} "
+    where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"
+    peers = f"{'-s' if wanted.from_peers else '-d'} {','.join(wanted.peers)}"
+    state = " -m conntrack --ctstate ESTABLISHED" if wanted.reply and not _early(base) else ""
+    side = "sport" if wanted.reply else "dport"
+    if not wanted.has_ports:
+        return [f"sudo {base.engine} {table}{where} -p {wanted.protocol} {peers}{state} -j ACCEPT"]
+    commands = []
+    for ports in port_lists(wanted.ports):
+        match = f"-m multiport --{side}s {ports}" if "," in ports else f"--{side} {ports}"
+        protocol = wanted.protocol
+        commands.append(f"sudo {base.engine} {table}{where} -p {protocol} {peers} {match}{state} -j ACCEPT")
+    return commands

@@ -1,0 +1,269 @@
+"""A training that has become slower, or a node that the others wait for: who it is, and why, where that can be seen.
+
+In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that does not wait.
+After readings of the counters, main threads are looked at again and again, by their state, and by their stack where they can be
+asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused only where one of its ranks hardly ever
+waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse nobody: their main threads wait for their own GPU as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.context import Facts
+from runbook.jobs.counters import Readings, clocks, gpus_of, held_back, rise
+from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.progress import Paces, Slower
+from runbook.jobs.stalled import TOGETHER, frames_of
+from runbook.model.inventory import Node
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding
+
+LOOKS = 24
+EVERY_S = 0.4
+
+HARDLY = 0.1
+MUCH = 0.35
+"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a hundred."""
+
+BUSY = 0.5
+"""A process that uses so much of a CPU, and is none of ours, is worth being named."""
+
+HELD_BACK = 0.1
+WAITED = 0.3
+MEMORY = 0.05
+"""Parts of the time: a control group out of its quota, processes that wait for a CPU, and for memory."""
+
+PAGES = 1000
+"""Pages a second that are swapped: 4 MB."""
+
+
+Why = Mapping[str, str]
+"""Reasons in words, by what kind of thing they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A rank, and for what part of the looks it waited for others; None where too few of them told."""
+
+    node: str
+    label: str
+    share: float | None
+
+    def __str__(self) -> str:
+        return f"{self.label} waits for others " + (
+            "for an unknown part of the time" if self.share is None else f"{self.share:.0%} of the time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The node that the others wait for."""
+
+    node: str
+    says: str
+
+
+def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool) -> Waits:
+    """From the states, and where `by_stack` from the stacks, of a rank's main thread, one a look."""
+    told: list[bool] = []
+    for state, text in zip(states, stacks, strict=False):
+        frames = frames_of(text) if by_stack else ()
+        if state in "RD":
+            told.append(False)
+        elif state == "S" and (frames or not by_stack):
+            told.append(not by_stack or any(TOGETHER.search(frame.file) for frame in frames))
+    return Waits(node, label, sum(told) / len(told) if len(told) >= LOOKS / 2 else None)
+
+
+def late(seen: Sequence[Waits]) -> Late | None:
+    """The node that all others wait for; None where none can be told from the others."""
+    shares = [(one, one.share) for one in seen if one.share is not None]
+    if len(shares) < len(seen):
+        return None
+    guilty = {one.node for one, share in shares if share <= HARDLY}
+    waiting = [share for one, share in shares if one.node not in guilty]
+    if len(guilty) != 1 or not waiting or min(waiting) < MUCH:
+        return None
+    one, _ = min(shares, key=lambda pair: pair[1])
+    return Late(
+        one.node,
+        f"the others wait for {one.node}: {one}, and every rank of the other nodes at least {min(waiting):.0%}",
+    )
+
+
+def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Facts]) -> Why:
+    """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
+    found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
+    for gpu in gpus_of(now) if now is not None else ():
+        if held := held_back(gpu):
+            found[f"gpu {gpu.index}"] = f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
+    for one in busy:
+        if one["cpu"] >= BUSY:
+            found[f"process {one['pid']}"] = (
+                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, {one['command']}"
+            )
+    return found
+
+
+def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, str]]:
+    seconds: float = max(0.001, now["clock"] - then["clock"])
+
+    def risen(name: str) -> float:
+        return float(rise(then["machine"].get(name), now["machine"].get(name)) or 0) / seconds
+
+    if (share := risen("quota_us") / 1e6) >= HELD_BACK:
+        yield (
+            "quota",
+            f"the ranks of {node} are held back by the CPU quota of their control group, {share:.1f} s in each second",
+        )
+    if (share := risen("memory_waited_us") / 1e6) >= MEMORY:
+        yield "memory", f"processes on {node} wait for memory {share:.0%} of the time"
+    if (pages := risen("pswpin") + risen("pswpout")) >= PAGES:
+        yield "memory", f"{node} swaps {pages:,.0f} pages a second"
+    if (share := risen("cpu_waited_us") / 1e6) >= WAITED:
+        yield "cpu", f"processes on {node} wait for a CPU {share:.0%} of the time"
+
+
+def own(why: Mapping[str, Why], node: str) -> Why:
+    """What is to be said of this node, and not of all."""
+    return {
+        kind: says
+        for kind, says in why.get(node, {}).items()
+        if len(why) < 2 or not all(kind in each for each in why.values())
+    }
+
+
+def judge(
+    slower: Slower | None, found: Late | None, why: Mapping[str, Why], seen: Sequence[str] = ()
+) -> dict[str, Finding]:
+    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the training
+    was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
+    pace = pace_text(slower) if slower else ""
+    if found is not None:
+        known = own(why, found.node)
+        says = "; ".join([*([pace] if pace else []), found.says, *list(known.values())[:2]])
+        return {found.node: Finding("training-slowed", says, _remedy(found.node, known), (*known.values(), *seen))}
+    if slower is None:
+        return {}
+    suspects = [node for node in why if own(why, node)]
+    if len(suspects) == 1:
+        node, known = suspects[0], own(why, suspects[0])
+        evidence = (*known.values(), *seen)
+        says = f"{pace}; no node is seen to be late, and of {node} alone there is something to say: {evidence[0]}"
+        return {node: Finding("training-slowed", says, _remedy(node, known), evidence)}
+    lines = [line for each in why.values() for line in each.values()]
+    if not lines and not slower.at_once:
+        return {}  # the steps themselves may have grown
+    says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
+    remedy = (
+        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the network "
+        "that all share; the stage `links`, run beside it, tells of the network"
+    )
+    return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
+
+
+def pace_text(slower: Slower) -> str:
+    how = "at once" if slower.at_once else "by and by"
+    was, now = seconds_text(slower.before_s), seconds_text(slower.now_s)
+    return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
+
+
+def _remedy(node: str, known: Why) -> str:
+    first = next(iter(known), "")
+    if first == "quota":
+        return f"on {node}: raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there"
+    if first.startswith("gpu "):
+        return f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so"
+    if first == "memory":
+        return f"on {node}: `free -m`, `vmstat 1`; less work a rank, or more memory"
+    return f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it stays so"
+
+
+EARLY = 0.2
+"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first step."""
+
+ANSWER_S = 45.0
+MOST_SHOWN = 16
+
+
+class Slowness:
+    """`look` tells once what it finds. `tell` gets the node and the finding; `say` a sentence that accuses nobody."""
+
+    def __init__(
+        self,
+        kept: KeptProcesses,
+        paces: Paces,
+        readings: Readings,
+        tell: Callable[[str, Finding], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._kept = kept
+        self._paces = paces
+        self._readings = readings
+        self._tell = tell
+        self._say = say
+        self._early = False
+        self._told = False
+        self._busy: dict[str, list[Facts]] = {}
+        self._seen: list[Waits] = []
+
+    def look(self) -> None:
+        now = time.monotonic()
+        slower = None if self._told else self._paces.slower(now)
+        if self._told or (slower is None and not self._due(now)):
+            return
+        found = self._late(by_stack=False)
+        if found is not None or slower is not None:
+            found = self._late(by_stack=True)
+        if any(member.over for member in self._kept.members):
+            return  # the others do not wait for it any more, or for nothing else
+        self._say_what(slower, found)
+
+    def _due(self, now: float) -> bool:
+        due = not self._early and self._paces.age_s(now) >= EARLY * self._paces.baseline_s
+        self._early = self._early or due
+        return due
+
+    def _say_what(self, slower: Slower | None, found: Late | None) -> None:
+        why = {name: self._why(name) for name in self._kept.nodes}
+        findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]])
+        self._told = bool(findings) or slower is not None
+        for node, finding in findings.items():
+            self._tell(node, finding)
+        if slower is not None and not findings:
+            self._say(f"{pace_text(slower)}, on all nodes alike: the steps themselves may have grown")
+
+    def _why(self, name: str) -> Why:
+        then, now = self._readings.before.get(name), self._readings.last.get(name)
+        rose = {says: says for says in self._readings.rose.get(name, ())}
+        return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
+
+    def _late(self, *, by_stack: bool) -> Late | None:
+        """None also where a rank has a GPU, for which it waits as for another rank."""
+        kept = self._kept
+        if any(member.place.gpus for member in kept.members):
+            return None
+        nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
+
+        def ask(node: Node) -> Facts:
+            leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
+            order = {
+                "leaders": leaders,
+                "looks": LOOKS,
+                "every_s": EVERY_S,
+                "stacks": kept.stacks.get(node.name) if by_stack else None,
+            }
+            return kept.at.session(node).call("standing", order, timeout_s=ANSWER_S)
+
+        self._seen = seen = []
+        for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
+            told = answer["ranks"] if isinstance(answer, dict) else {}
+            self._busy[name] = answer["busy"] if isinstance(answer, dict) else []
+            for rank in (rank for member in kept.on(name) for rank in member.place.ranks):
+                one = told.get(str(rank), {"states": "", "stacks": []})
+                label = f"rank {rank} on {name}"
+                seen.append(waits(name, label, one["states"], one["stacks"], by_stack=by_stack))
+        return late(seen) if len(nodes) == len(kept.nodes) else None

@@ -1,0 +1,137 @@
+"""What a launch script looks at before it starts anything, so that it stops with a code and a sentence of its own."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CODES: Mapping[str, int] = {
+    "workdir-missing": 90,
+    "activation-failed": 91,
+    "program-missing": 92,
+    "environment-missing": 93,
+    "address-unresolved": 94,
+    "address-loopback": 95,
+    # 96 is what the controller's first word to a node ends with when it finds no Python there.
+    "port-taken": 97,
+    # 98 was a missing Python to look with: the script looks by other means now, or says that it could not.
+    "secrets-missing": 99,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What the script looks at before it starts anything, in the words of the inventory.
+
+    `python` is asked first, to resolve and to bind; the job need not use it. `port` is None where rank 0 runs elsewhere.
+    """
+
+    python: str
+    address: str
+    port: int | None
+    several_nodes: bool
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the address is a name, which has to be resolved."""
+        return self._ip is None
+
+    @property
+    def astray(self) -> bool:
+        """Whether the address is a loopback IP, and several nodes have to meet there."""
+        return self.several_nodes and self._ip is not None and self._ip.is_loopback
+
+    @property
+    def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        try:
+            return ipaddress.ip_address(self.address)
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """`conda`: the line is conda's to understand. `file`: it only reads this file (`~/x` lies in the home folder)."""
+
+    conda: bool = False
+    file: str | None = None
+
+    @property
+    def needs(self) -> str:
+        """What to name where it is missing; empty if the line tells nothing."""
+        return "conda" if self.conda else self.file or ""
+
+
+@dataclass(frozen=True, slots=True)
+class _ShellReader:
+    """How one shell reads a file: the words before it, its names for the home folder, separators and endings."""
+
+    start: re.Pattern[str]
+    home: re.Pattern[str]
+    separators: str
+    endings: tuple[str, ...]
+
+
+_READERS = {
+    "sh": _ShellReader(re.compile(r"(?:\.|source)\s+"), re.compile(r'~/|("?)(?:\$HOME|\$\{HOME\})/'), "/", ("",)),
+    "bat": _ShellReader(
+        re.compile(r"(?:@?call\s+)?", re.IGNORECASE),
+        re.compile(r'("?)%USERPROFILE%[\\/]', re.IGNORECASE),
+        "/\\",
+        (".bat", ".cmd"),
+    ),
+    "ps1": _ShellReader(
+        re.compile(r"(?:[.&]\s*)?"),
+        re.compile(r'~[\\/]|("?)(?:\$HOME|\$env:USERPROFILE)[\\/]', re.IGNORECASE),
+        "/\\",
+        (".ps1",),
+    ),
+}
+_CONDA = re.compile(r"(?:@?call\s+)?conda\s+activate\b", re.IGNORECASE)
+_QUOTED = re.compile(r"""(["'])([^"'$%`\\]*(?:\\[\w. -][^"'$%`\\]*)*)\1\Z""")
+_BARE = re.compile(r"[\w./:@+=\\-]+\Z")
+
+
+def read_activation(line: str | None, shell: str) -> Activation:
+    """What `line` needs in `shell`. A line of any other make may need anything: nothing is said of it."""
+    line = (line or "").strip()
+    if _CONDA.match(line):
+        return Activation(conda=True)
+    reader = _READERS[shell]
+    start = reader.start.match(line)
+    rest = line[start.end() :] if start else ""
+    home = reader.home.match(rest)
+    if home:
+        rest = (home[1] or "") + rest[home.end() :]
+    quoted = _QUOTED.match(rest)
+    path = quoted[2] if quoted else rest if _BARE.match(rest) else ""
+    if not path or (shell == "sh" and "\\" in path):
+        return Activation()
+    if not home and not any(separator in path for separator in reader.separators):
+        return Activation()  # found through PATH, if it is a file at all
+    if not path.lower().endswith(reader.endings):
+        return Activation()  # the shell would try several endings, or it is a program
+    return Activation(file=f"~/{path}" if home else path)
+
+
+PROBE = (
+    "import ipaddress, ntpath, os, socket, sys; "
+    "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "
+    f"unresolved, loopback, taken = {CODES['address-unresolved']}, {CODES['address-loopback']}, {CODES['port-taken']}; "
+    # There is no `try` in one line: what is raised comes here, and only what we know is given a code of its own.
+    "sys.excepthook = lambda kind, error, trace: (sys.stderr.write(str(error) + chr(10)), sys.stderr.flush(), "
+    "os._exit(unresolved if issubclass(kind, (socket.gaierror, UnicodeError)) else "
+    "taken if issubclass(kind, (OSError, OverflowError)) else 1)); "
+    "found = [ipaddress.ip_address(entry[4][0].partition(chr(37))[0]) for entry in socket.getaddrinfo(name, None)]; "
+    "several and all(address.is_loopback for address in found) and sys.exit(loopback); "
+    "door = socket.socket(); "
+    # On Windows this option would let two programs have one port; elsewhere it lets the last job's closing ones be.
+    "os.path is ntpath or door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+    "port and door.bind((str(), port))"
+)
+"""Python 3.6 and later, one line, no character that any shell finds special: NAME PORT (or 0) SEVERAL (1 or 0).
+
+Ends with 0, or with the code of address-unresolved, address-loopback or port-taken; anything else is no answer.
+"""

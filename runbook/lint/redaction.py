@@ -1,0 +1,121 @@
+"""Messages and lines of files as they are shown: without the secrets that lint finds in those files.
+
+What is shown ends up in the logs of CI, which are read by many.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from runbook.collect.scrub import looks
+from runbook.lint.files import leads_out, roots_of
+from runbook.lint.findings import LintFinding
+from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
+from runbook.load.document import Document, parse_document, source_lines
+from runbook.model.errors import Problem, Span
+from runbook.model.redact import Redactor, joined
+from runbook.model.secret import Secret
+
+_FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
+_LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words
+
+
+class RedactedReport:
+    """The findings of one lint, and the lines of its files. `secret` is where the rules found secrets."""
+
+    def __init__(self, documents: Mapping[str, Document], secret: Iterable[Span]) -> None:
+        self._documents = documents
+        self._places: dict[str, list[Span]] = {}
+        self._texts: dict[tuple[str, int], set[str]] = {}  # of each line
+        self._few: set[str] = set()
+        for span in secret:
+            self._places.setdefault(span.file, []).append(span)
+            text = _text_at(documents[span.file].lines, span)
+            if len(text) >= _LEAST:
+                self._texts.setdefault((span.file, span.line), set()).add(text)
+                if len(self._few) < _FEW:
+                    self._few.add(text)
+
+    def finding(self, finding: LintFinding) -> LintFinding:
+        """Other rules quote values without knowing that they are secrets; some shorten them."""
+        texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
+        if not texts:
+            return finding
+        longest_first = sorted(texts, key=len, reverse=True)
+        help = finding.help and _without(finding.help, longest_first)
+        return replace(finding, message=_without(finding.message, longest_first), help=help)
+
+    def lines(self, file: str) -> Sequence[str]:
+        if file not in self._documents and leads_out(file, roots_of([file])):
+            return []
+        lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
+        for span in self._places.get(file, ()):
+            lines[span.line - 1] = _starred(lines[span.line - 1], [_columns(span)])
+        return lines
+
+
+class RedactedProblems:
+    """Problems of any command, and the lines they point at, with stars over as many characters."""
+
+    def __init__(self, problems: Iterable[Problem], lines_of: Callable[[str], Sequence[str]] = source_lines) -> None:
+        self.problems = list(problems)
+        self._lines: dict[str, list[str]] = {}
+        secrets: list[Secret] = []
+        for file in dict.fromkeys(problem.span.file for problem in self.problems if problem.span):
+            lines = list(lines_of(file))
+            told = {problem.span.line for problem in self.problems if problem.span and problem.span.file == file}
+            try:
+                document = parse_document("\n".join(lines), file)
+                secrets += secrets_in(document)
+                places = secret_spans(document)
+                for number in told:
+                    if 1 <= number <= len(lines):
+                        known = [_columns(span) for span in places if span.line == number]
+                        lines[number - 1] = _starred(lines[number - 1], [*known, *looks(lines[number - 1])])
+            except Exception:  # noqa: BLE001  a line that cannot be looked through is not shown; the problem itself is
+                continue
+            self._lines[file] = lines
+        redactor = Redactor(secrets)
+        self.problems = [
+            replace(one, message=redactor.text(one.message), help=one.help and redactor.text(one.help))
+            for one in self.problems
+        ]
+
+    def lines(self, file: str) -> Sequence[str]:
+        return self._lines.get(file, ())
+
+
+def secret_spans(document: Document) -> list[Span]:
+    """Where a file holds secrets in plain text."""
+    rules = (known_formats, named_secrets, secrets_in_commands) if document.data is not None else (known_formats,)
+    return [problem.span for rule in rules for problem in rule(document) if problem.span]
+
+
+def secrets_in(document: Document) -> list[Secret]:
+    """The same as texts."""
+    return [Secret(_text_at(document.lines, span), str(span)) for span in secret_spans(document)]
+
+
+def _text_at(lines: Sequence[str], span: Span) -> str:
+    start, end = _columns(span)
+    return lines[span.line - 1][start:end].strip("\"'")
+
+
+def _columns(span: Span) -> tuple[int, int]:
+    return span.column - 1, span.column - 1 + span.length
+
+
+def _starred(line: str, places: Iterable[tuple[int, int]]) -> str:
+    for start, end in joined(places):
+        line = line[:start] + "*" * len(line[start:end]) + line[end:]
+    return line
+
+
+def _without(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        if secret[:_LEAST] in text:
+            shortened = re.escape(secret[:_LEAST]) + r"[^\s`…]*…"
+            text = re.sub(shortened, "***…", text.replace(secret, "***"))
+    return text

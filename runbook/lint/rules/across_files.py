@@ -1,0 +1,120 @@
+"""What files say of each other: a playbook's inventory, nodes in no playbook, one rendezvous for two jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook.lint.files import SUFFIXES, Read, ReadFiles, inventory_named
+from runbook.lint.subject import InventoryFile, PlaybookFile, said, trusted
+from runbook.load.address import is_loopback
+from runbook.load.didyoumean import nearest
+from runbook.load.patterns import select
+from runbook.load.ranges import expand
+from runbook.model.errors import FilesWrong, Problem
+
+
+def named_inventory(playbooks: Sequence[Read], linted: Sequence[Read], reading: ReadFiles) -> Iterator[Problem]:
+    """Each playbook's, once it cannot be used. What is wrong with one that is linted itself is told there."""
+    for playbook in playbooks:
+        path = inventory_named(playbook.document)
+        span = playbook.document.span("inventory")
+        if path is None:
+            continue
+        if not Path(path).is_file():
+            what = "a folder" if Path(path).is_dir() else "not there"
+            help = _neighbour(path) or "the path is relative to the playbook's own folder"
+            yield Problem("playbook.missing-inventory", f"the inventory {path} is {what}", span, help)
+            continue
+        if outside := reading.leads_out(playbook.document, path):
+            message = f"the inventory {path} is not read: it is a link that leads out of what is linted, to {outside}"
+            yield Problem("playbook.broken-inventory", message, span, f"name it: runbook lint {path}")
+            continue
+        inventory = reading.read(path, kind="inventory")
+        if inventory.kind == "playbook":
+            yield Problem("playbook.missing-inventory", f"{path} is a playbook, not an inventory", span)
+        elif inventory.problems and inventory not in linted:
+            many = len(inventory.problems)
+            message = f"the inventory {path} cannot be used: {many} mistake{'s' if many > 1 else ''} in it"
+            yield Problem("playbook.broken-inventory", message, span, f"see them with `runbook lint {path}`")
+
+
+def _neighbour(path: str) -> str | None:
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return None
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES)
+    near = nearest(Path(path).name, names)
+    return None if near is None else f"did you mean `{near}`, in the same folder?"
+
+
+# Nodes that no playbook of the lint selects.
+
+
+def node_in_no_play(inventories: Sequence[InventoryFile], playbooks: Sequence[PlaybookFile]) -> Iterator[Problem]:
+    """Only of inventories that some playbook uses; a playbook that names none may be meant for any of them."""
+    for inventory in inventories:
+        using = [playbook for playbook in playbooks if playbook.inventory is inventory]
+        if not using or not inventory.names_known or not all(playbook.sound("nodes") for playbook in playbooks):
+            continue
+        anywhere = [playbook for playbook in playbooks if playbook.playbook.inventory is None]
+        played = set().union(*(_selected(playbook, inventory) for playbook in (*using, *anywhere)))
+        names = ", ".join(Path(playbook.document.path).name for playbook in using)
+        data: Any = inventory.document.data
+        for key in data["nodes"]:
+            missing = [name for name in expand(key) if name not in played]
+            if missing:
+                who = (
+                    f"`{missing[0]}`"
+                    if len(missing) == 1
+                    else f"`{missing[0]}` and {len(missing) - 1:,} more of `{key}`"
+                )
+                message = f"no playbook of this lint selects {who}"
+                help = f"widen the `nodes:` of {names}, or take the node out"
+                yield Problem("inventory.node-in-no-play", message, inventory.document.key_span("nodes", key), help)
+
+
+def _selected(playbook: PlaybookFile, inventory: InventoryFile) -> set[str]:
+    try:
+        return {node.name for node in select(playbook.playbook.nodes, inventory.inventory)}
+    except FilesWrong:
+        return set()
+
+
+# What two inventories of one lint say of one machine.
+
+
+def rendezvous_taken(inventories: Sequence[InventoryFile], _: Sequence[PlaybookFile]) -> Iterator[Problem]:
+    """Two jobs that meet at one address and port cannot run at once.
+
+    Loopback is left out: each machine has its own, and examples all use it.
+    """
+    first: dict[tuple[str, int], InventoryFile] = {}
+    for file in inventories:
+        rendezvous = file.inventory.rendezvous
+        if is_loopback(rendezvous.address) or not _settled(file):
+            continue
+        other = first.setdefault((rendezvous.address.lower(), rendezvous.port), file)
+        if other is file:
+            continue
+        where = f"{rendezvous.address}, port {rendezvous.port}"
+        message = f"the job of {other.document.path} meets at {where} as well: the two cannot run at once"
+        help = "give one of them another `rendezvous: {port: …}`"
+        span = file.document.span("rendezvous", "port")
+        if ("rendezvous", "port") not in file.document.spans:
+            span = file.document.key_span("rendezvous") or file.document.span()
+        yield Problem("inventory.rendezvous-taken", message, span, help)
+
+
+def _settled(file: InventoryFile) -> bool:
+    """Whether address and port are what the author meant. One node alone dials itself, wherever it is."""
+    master = file.inventory.nodes[0]
+    known = all(said(file, "rendezvous", name) for name in ("master", "address", "port"))
+    return known and master in trusted(file, "address")[:1]
+
+
+TOGETHER_RULES = (
+    node_in_no_play,
+    rendezvous_taken,
+)

@@ -1,0 +1,276 @@
+"""Keys of a launch that contradict each other, its place among the stages, scripts that cannot be written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from runbook.engine.plan import Plan
+from runbook.engine.scripts import node_files
+from runbook.jobs.retry import FIRST_S, LONGEST_S
+from runbook.launch.ranks import narrow
+from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
+from runbook.lint.staging import Staged
+from runbook.load.templating import is_template
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
+from runbook.model.units import seconds_text
+
+_OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
+_OF_A_RUN = ("retries", "spares", "start_timeout", "grace", "watch", "detach", "barrier", "barrier_folder")
+"""Keys that a rendered script knows nothing of."""
+
+
+def detached(staged: Staged) -> Iterator[Problem]:
+    if not _given(staged, "detach") or not staged.stage.launch["detach"]:
+        return
+    if _given(staged, "retries") and staged.stage.launch["retries"]:
+        message = (
+            "with `detach: true` the job is tried again only while it is watched: "
+            "in its first ten seconds, or by `runbook serve`"
+        )
+        help = "`runbook attach` names the cause of a later failure; without `detach` every failure has its retries"
+        yield Problem("playbook.retries-of-detached", message, staged.span("launch", "retries"), help)
+    if staged.stage.timeout_s is not None and staged.sound("timeout"):
+        message = (
+            "with `detach: true` nothing ends the job at this timeout: the stage is over once the job is left alone"
+        )
+        help = "remove it: `runbook stop` ends the job; a limit of its own belongs into the program"
+        yield Problem("playbook.timeout-of-detached", message, staged.span("timeout"), help)
+
+
+def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
+    launch = staged.stage.launch
+    watch = launch.get("watch")
+    if not isinstance(watch, dict) or not staged.sound("launch"):
+        return
+    span = staged.file.document.key_span(*staged.keys, "launch", "watch")
+    if launch["detach"]:
+        message = "only `runbook serve` watches a detached job: a command leaves it after ten seconds"
+        yield Problem("playbook.watch-does-nothing", message, span, "remove `watch`, or `detach`")
+    elif watch["on_stall"] == "retry" and not launch["retries"]:
+        message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
+        yield Problem("playbook.watch-does-nothing", message, span, "add `retries: 1`, or write `on_stall: stop`")
+
+
+def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
+    launch = staged.stage.launch
+    if not _given(staged, "spares") or not launch["spares"]:
+        return
+    span = staged.file.document.key_span(*staged.keys, "launch", "spares")
+    if launch["detach"]:
+        message = "a detached job is not tried again, so that no spare ever takes a place in it"
+        yield Problem("playbook.spares-do-nothing", message, span, "remove `spares`, or `detach`")
+    elif not launch["retries"]:
+        message = "a spare takes its place in another attempt, and there is none without `retries`"
+        yield Problem("playbook.spares-do-nothing", message, span, "add `retries: 1`")
+
+
+def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
+    timeout, retries = staged.stage.timeout_s, staged.stage.launch.get("retries")
+    if timeout is None or not isinstance(retries, int) or not retries or staged.stage.launch["detach"]:
+        return
+    waits = sum(min(LONGEST_S, FIRST_S * 2**number) for number in range(retries))
+    if waits >= timeout and staged.sound("launch", "retries"):
+        attempts = f"{retries} more attempts" if retries > 1 else "another attempt"
+        message = (
+            f"the waits before {attempts} are {seconds_text(waits)}, and all has to fit into {seconds_text(timeout)}"
+        )
+        help = "`timeout` is for all attempts together, with what they compute: leave it out, or retry less often"
+        yield Problem("playbook.retries-above-timeout", message, staged.span("launch", "retries"), help)
+
+
+def grace_above_timeout(staged: Staged) -> Iterator[Problem]:
+    timeout, grace = staged.stage.timeout_s, staged.stage.launch.get("grace_s")
+    if timeout is None or not isinstance(grace, float) or not _given(staged, "grace"):
+        return
+    if grace > timeout and not staged.stage.launch["detach"]:
+        message = f"the ranks may run for {seconds_text(timeout)} and then take {seconds_text(grace)} to end"
+        help = "`timeout` is for the whole training, and ends it; a launch without one lasts as long as its ranks"
+        yield Problem("playbook.grace-above-timeout", message, staged.span("launch", "grace"), help)
+
+
+def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
+    if _given(staged, "barrier_folder") and staged.sound("launch") and staged.stage.launch["barrier"] != "file":
+        message = "`barrier_folder` does nothing without `barrier: file`: here the controller starts all nodes together"
+        span = staged.file.document.key_span(*staged.keys, "launch", "barrier_folder")
+        yield Problem("playbook.barrier-folder-unused", message, span, "add `barrier: file`, or remove it")
+
+
+def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
+    """A folder that is each node's own: every node would wait in it for the others, alone."""
+    launch, nodes = staged.stage.launch, staged.cluster.nodes if staged.cluster else ()
+    if launch.get("barrier") != "file" or not staged.sound("launch"):
+        return
+    if staged.cluster and (len(nodes) < 2 or all(node.connection == "local" for node in nodes)):
+        return
+    folder = launch["barrier_folder"]
+    own = _own_folder(folder, nodes) if isinstance(folder, str) else _own_workdirs(nodes)
+    if own:
+        place = "barrier" if folder is None else "barrier_folder"
+        help = "name a folder that all of them mount, for example `barrier_folder: /shared/barrier`"
+        yield Problem("playbook.barrier-not-shared", own, staged.span("launch", place), help)
+
+
+def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
+    """What is said of an inventory's paths holds for this one."""
+    folder = staged.stage.launch.get("barrier_folder")
+    if isinstance(folder, str) and not is_template(folder) and UNEXPANDED.search(folder):
+        message = f"`{folder}` is taken as it stands: no shell replaces anything in it"
+        yield Problem("inventory.not-expanded", message, staged.span("launch", "barrier_folder"), WRITE_OUT)
+
+
+def launch_on_windows(staged: Staged) -> Iterator[Problem]:
+    if not _windows(staged):
+        return
+    given = [key for key in _OF_A_RUN if _given(staged, key)]
+    if given:
+        names = " and ".join(f"`{key}`" for key in given)
+        verb = "is" if len(given) == 1 else "are"
+        message = (
+            f"{names} {verb} for `runbook run`, which does not run stages on Windows: the scripts know nothing of it"
+        )
+        span = staged.file.document.key_span(*staged.keys, "launch", given[0])
+        yield Problem(
+            "playbook.launch-on-windows", message, span, "remove it; the script runs its ranks once, and waits"
+        )
+
+
+def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
+    """The first launch, where what could say why it fails comes later or not at all."""
+    number = next((number for number, staged in enumerate(stages) if staged.stage.kind == "launch"), None)
+    if number is None:
+        return
+    launch = stages[number]
+    before = [staged for staged in stages[:number] if staged.stage.check != "reach"]
+    later = [staged for staged in stages[number:] if staged.stage.kind == "check" and staged.stage.check != "reach"]
+    message = None
+    if later and not any(staged.stage.kind == "check" for staged in before):
+        message = f"`{later[0].stage.name}` comes after this launch, which it should guard"
+    elif not before and launch.cluster and len({node.address for node in launch.cluster.nodes}) > 1:
+        windows = any(node.windows for node in launch.cluster.nodes)
+        message = (
+            None if windows else "nothing is checked before this launch: what is blocked shows as a job that hangs"
+        )
+    if message:
+        help = "put `- check: ping`, `- check: port`, `- check: firewall` and `- check: connection` before it"
+        yield Problem("playbook.unchecked-launch", message, launch.span("launch"), help)
+
+
+def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
+    """A stage that wants ports and GPUs while a job that was left alone still has them."""
+    running: list[Staged] = []
+    for staged in stages:
+        needs = staged.stage.kind in ("check", "launch") and staged.stage.check not in ("reach", "ping", "ibstat")
+        job = next((one for one in running if _meet(one, staged)), None)
+        if needs and job is not None:
+            message = f"`{job.stage.name}` is detached and still runs then: it holds the rendezvous port and its GPUs"
+            yield Problem(
+                "playbook.stage-after-detached", message, staged.span(), "put it before, or into another playbook"
+            )
+        if (
+            staged.stage.kind == "launch"
+            and staged.stage.launch["detach"]
+            and not _skipped(staged)
+            and not _windows(staged)
+        ):
+            running.append(staged)
+
+
+def _windows(staged: Staged) -> bool:
+    return staged.cluster is not None and all(node.windows for node in staged.cluster.nodes)
+
+
+def _meet(one: Staged, other: Staged) -> bool:
+    """Whether two stages share a node, as far as that is known."""
+    if _skipped(other):
+        return False
+    if one.cluster is None or other.cluster is None:
+        return one.stage.nodes == other.stage.nodes
+    return bool({node.name for node in one.cluster.nodes} & {node.name for node in other.cluster.nodes})
+
+
+def _skipped(staged: Staged) -> bool:
+    return staged.planned is not None and staged.planned.skip is not None
+
+
+def _given(staged: Staged, key: str) -> bool:
+    return (*staged.keys, "launch", key) in staged.file.document.key_spans and staged.sound("launch", key)
+
+
+def _own_folder(folder: str, nodes: Sequence[Node]) -> str | None:
+    if is_template(folder) or UNEXPANDED.search(folder):
+        return None
+    if _OF_ONE_MACHINE.match(folder):
+        return f"`{folder}` is another folder on every node, and the nodes are to meet in it"
+    return _own_homes(folder, nodes)
+
+
+def _own_workdirs(nodes: Sequence[Node]) -> str | None:
+    """Without `barrier_folder` they meet in their workdir."""
+    for node in nodes:
+        if _OF_ONE_MACHINE.match(node.workdir):
+            return f"the nodes are to meet in their workdir, and `{node.workdir}` of {node.name} is that node's own"
+    for node in nodes[1:]:
+        if node.workdir != nodes[0].workdir:
+            first = nodes[0]
+            return (
+                f"the nodes are to meet in their workdir: "
+                f"{first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
+            )
+    return _own_homes(nodes[0].workdir, nodes) if nodes else None
+
+
+def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
+    """Where different users log in, their home folders are not one."""
+    if folder.startswith("/"):
+        return None
+    users = {node.ssh.user: node for node in nodes if node.connection == "ssh" and node.ssh.user}
+    if len(users) < 2:
+        return None
+    (one, a), (other, b) = list(users.items())[:2]
+    return f"`{folder}` lies in the home of {one} on {a.name} and of {other} on {b.name}: these are two folders"
+
+
+# What the scripts of a stage cannot do or carry, told by writing them as `render` does.
+
+MOST_NODES = 300
+"""That many different ones are written for: who mends these has mended all."""
+
+
+def scripts(staged: Staged) -> Iterator[Problem]:
+    planned, inventory = staged.planned, staged.file.inventory
+    if staged.cluster is None or planned is None or inventory is None or not planned.starts_ranks:
+        return
+    if not staged.sound("launch") or not inventory.sound("env", "activate", "python", "workdir"):
+        return
+    plan = Plan(staged.file.playbook, _one_of_each(staged.cluster), (planned,))
+    try:
+        node_files(plan, inventory.origins)
+    except FilesWrong as wrong:
+        yield from wrong.problems
+
+
+def _one_of_each(cluster: Inventory) -> Inventory:
+    """One node of all that would get the same script but for names, addresses and numbers, which any shell carries."""
+    kinds: dict[object, Node] = {}
+    for node in cluster.nodes:
+        settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))
+        kinds.setdefault(settings, node)
+    return narrow(cluster, list(kinds.values())[:MOST_NODES])
+
+
+STAGE_RULES = (
+    scripts,
+    detached,
+    spares_do_nothing,
+    watch_does_nothing,
+    retries_above_timeout,
+    grace_above_timeout,
+    barrier_folder_unused,
+    barrier_not_shared,
+    barrier_not_expanded,
+    launch_on_windows,
+)
+
+ORDER_RULES = (unchecked_launch, stage_after_detached)

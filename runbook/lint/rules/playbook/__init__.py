@@ -1,1 +1,0 @@
-"""Rules about playbooks: their stages, one by one and planned, and their variables."""

@@ -1,0 +1,331 @@
+"""Stages and variables of a playbook: what the planner refuses, and what can be planned but makes no sense."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from runbook.checks.allreduce import AllReduce
+from runbook.checks.base import Check
+from runbook.launch.job import Job
+from runbook.launch.ranks import hca_expression
+from runbook.lint.rules import commands, launches
+from runbook.lint.staging import Staged, stage_by_stage
+from runbook.lint.subject import PlaybookFile
+from runbook.load.document import Keys
+from runbook.load.templating import is_template, names_used, truth
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory, Node
+from runbook.model.units import bytes_text, seconds_text, significant
+
+_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
+_MOST = 20_000  # clusters that are tried
+_COUNTS = ("node_count", "world_size", "gpus")
+
+
+def never_runs(staged: Staged) -> Iterator[Problem]:
+    """Tried on all clusters that could make a difference.
+
+    Not judged: a condition on variables, which `-e` may set, on the names of nodes, or with arithmetic in it.
+    """
+    when = staged.stage.when
+    if when is None:
+        return
+    clusters = _clusters(when, frozenset(staged.file.playbook.vars))
+    if clusters is None:
+        return
+    try:
+        if any(truth(when, cluster) for cluster in clusters):
+            return
+    except FilesWrong:
+        return  # the planner says what is wrong with it
+    message = f"`when: {when}` is false on every cluster, so this stage never runs"
+    help = "mend the condition; to keep a stage for later, give it a tag and use --skip-tags"
+    yield Problem("playbook.never-runs", message, staged.span("when"), help)
+
+
+def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] | None:
+    """The facts of every cluster on which the condition may come out differently; None where they are too many."""
+    expression = when.strip().removeprefix("{{").removesuffix("}}")
+    names = sorted(names_used("{{ " + expression + " }}"))
+    if set(names) - {*_COUNTS, "backend", "infiniband"} or variables & set(names):
+        return None
+    bare = _TEXT.sub("", expression)
+    if re.search(r"[-+*/%|~.{}]", bare):
+        return None
+    written = {int(number) for number in re.findall(r"[0-9]{1,15}", bare)}
+    numbers = sorted({0, 1, 2, 3, 8, 64, *written, *(number + 1 for number in written), *(n - 1 for n in written if n)})
+    choices: list[list[object]] = [
+        list(numbers) if name in _COUNTS else [True, False] if name == "infiniband" else ["nccl", "gloo"]
+        for name in names
+    ]
+    total = 1
+    for choice in choices:
+        total *= len(choice)
+    if total > _MOST:
+        return None
+    return [
+        facts for values in itertools.product(*choices) if _possible(facts := dict(zip(names, values, strict=True)))
+    ]
+
+
+def _possible(facts: dict[str, object]) -> bool:
+    nodes, ranks, gpus = (facts.get(name) for name in _COUNTS)
+    if nodes == 0 or ranks == 0:
+        return False
+    if isinstance(nodes, int) and isinstance(ranks, int) and ranks < nodes:
+        return False
+    return not (isinstance(gpus, int) and isinstance(ranks, int) and gpus > ranks)
+
+
+# Bandwidth gates that cannot be met, and checks of several ranks that are given one.
+
+FASTEST_S = 5e-6
+"""No AllReduce over a network is quicker, however small."""
+
+
+def one_rank(staged: Staged) -> Iterator[Problem]:
+    work = staged.planned.work if staged.planned else None
+    if staged.cluster is None or not isinstance(work, Check) or not work.needs_ranks or staged.cluster.world_size > 1:
+        return
+    node = staged.cluster.nodes[0].name
+    help = "select more nodes, or give the node more `gpus` (`processes` on a CPU)"
+    if isinstance(work, AllReduce) and _number(work):
+        message = f"this gate can never be met: {node} alone is one rank, and its bus bandwidth is zero by definition"
+        yield Problem("playbook.gate-one-rank", message, staged.span("with", "min_busbw_gbytes"), help)
+    else:
+        message = f"`{work.id}` needs several ranks to prove anything, and here it has one, on {node}"
+        yield Problem("playbook.one-rank", message, staged.span("check"), help)
+
+
+def gate_too_high(staged: Staged) -> Iterator[Problem]:
+    gate, cluster = _gate(staged), staged.cluster
+    if gate is None or cluster is None or cluster.infiniband is None or len(cluster.nodes) < 2:
+        return
+    rate = cluster.infiniband.min_rate_gbps
+    if rate is None or cluster.one_machine:
+        return
+    adapters, node = min(((_adapters(cluster, node), node) for node in cluster.nodes), key=lambda pair: pair[0])
+    limit = adapters * rate / 8
+    if gate <= limit:
+        return
+    many = "one adapter" if adapters == 1 else f"{adapters} adapters"
+    message = (
+        f"a gate of {significant(gate)} GB/s is above what {node.name} can carry: "
+        f"{many} of {significant(rate)} Gbit/s, that is {significant(limit)} GB/s"
+    )
+    help = "lower the gate, or raise `min_rate_gbps` to what the links really have; 8 Gbit/s are 1 GB/s"
+    yield Problem("playbook.gate-too-high", message, staged.span("with", "min_busbw_gbytes"), help)
+
+
+def gate_too_small(staged: Staged) -> Iterator[Problem]:
+    gate, work = _gate(staged), staged.planned.work if staged.planned else None
+    if gate is None or not isinstance(work, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
+        return
+    ranks = staged.cluster.world_size
+    seconds = 2 * (ranks - 1) / ranks * work.max_bytes / (gate * 1e9)
+    if seconds >= FASTEST_S:
+        return
+    message = (
+        f"a gate of {significant(gate)} GB/s at {bytes_text(work.max_bytes)} wants an AllReduce within "
+        f"{significant(seconds * 1e6)} µs, and latency alone is longer"
+    )
+    help = "the gate looks at the largest size: raise `max_bytes`, for example to 1G"
+    yield Problem("playbook.gate-too-small", message, staged.span("with", "min_busbw_gbytes"), help)
+
+
+def _gate(staged: Staged) -> float | None:
+    work = staged.planned.work if staged.planned else None
+    return _number(work) if isinstance(work, AllReduce) else None
+
+
+def _number(work: AllReduce) -> float | None:
+    """The gate where it is a number above zero; `auto` is judged by the run, which sees the hardware."""
+    return work.min_busbw_gbytes or None if isinstance(work.min_busbw_gbytes, float) else None
+
+
+def _adapters(cluster: Inventory, node: Node) -> int:
+    """As many as the expression names by their numbers; where it does not, one a GPU, which is what is built."""
+    expression = hca_expression(cluster, node) or ""
+    names = [name for name in expression.removeprefix("=").split(",") if name]
+    if names and not expression.startswith("^") and all(re.search(r"[0-9](:[0-9]+)?$", name) for name in names):
+        exact = [name.partition(":")[0] for name in names]
+        if expression.startswith("=") or all(re.search(r"_[0-9]+$", name) for name in exact):
+            return len(set(names))
+    return max(1, len(node.gpus))
+
+
+# Times of a stage that contradict each other, and a tag that means something elsewhere.
+
+
+def timeouts(staged: Staged) -> Iterator[Problem]:
+    timeout = staged.stage.timeout_s
+    work = staged.planned.work if staged.planned else None
+    if timeout is None or work is None:
+        return
+    shown = seconds_text(timeout)
+    where = staged.span("timeout")
+    if isinstance(work, Job):
+        start = work.start_timeout_s
+        if start is not None and start > timeout:
+            message = f"the nodes may take {seconds_text(start)} to be ready, and the launch {shown} in all"
+            help = (
+                "`timeout` is for the whole program, `start_timeout` for the time until every node is ready to start it"
+            )
+            yield Problem("playbook.start-timeout-above-timeout", message, where, help)
+        return
+    budget, stall = _seconds(work, "budget"), _seconds(work, "stall")
+    if budget is not None and timeout < budget:
+        message = f"the timeout of {shown} comes before the stage's own budget of {seconds_text(budget)} is used up"
+        help = "leave `timeout` out: it is then the budget and what joining may take on top"
+        yield Problem("playbook.timeout-below-budget", message, where, help)
+    if stall is not None and timeout < stall:
+        message = f"the timeout of {shown} comes before {seconds_text(stall)} of silence count as a stall"
+        help = "a stall names the rank that is behind, a timeout does not: make `stall` shorter"
+        yield Problem("playbook.stall-above-timeout", message, where, help)
+
+
+def ansible_tag(staged: Staged) -> Iterator[Problem]:
+    if "never" in staged.stage.tags:
+        message = "the tag `never` keeps no stage from running, as it would in Ansible"
+        help = "leave the stage out with --skip-tags, or remove the tag"
+        yield Problem("playbook.ansible-tag", message, staged.span("tags"), help)
+
+
+def _seconds(work: Check, name: str) -> float | None:
+    value = getattr(work, name, None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+# Variables that nobody uses or that hide something, and templates where none is filled in.
+
+_PARSED = 2000  # templates of one file; of more, every word counts as a variable that is used
+_WORD = re.compile(r"[A-Za-z_]\w*")
+FACTS = ("nodes", "node_count", "world_size", "gpus", "backend", "infiniband", "master")
+
+
+def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
+    """Looked for in the stages as they were typed: a stage that is wrong elsewhere still uses its variables."""
+    if any(problem.id == "yaml.unquoted-template" for problem in file.document.problems):
+        return  # what was to use it is lost
+    stages = _data(file).get("stages")
+    if not isinstance(stages, list):
+        return  # and so are all uses
+    unused = _without_used(set(file.playbook.vars), stages)
+    for name in file.playbook.vars:
+        if name in unused and file.document.key_span("vars", name) is not None:
+            message = f"no stage uses the variable `{name}`"
+            help = "remove it, or use it: {{ " + name + " }}"
+            yield Problem("playbook.unused-var", message, file.document.key_span("vars", name), help)
+
+
+def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
+    for name in file.playbook.vars:
+        if name in FACTS:
+            message = f"the variable `{name}` hides the fact of that name, which follows the inventory"
+            yield Problem("playbook.shadowed-fact", message, file.document.key_span("vars", name), "rename it")
+
+
+def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
+    for keys, text in _texts(_data(file).get("vars"), ("vars",)):
+        if is_template(text):
+            message = f"`{text}` is not filled in: whoever uses the variable gets the braces"
+            help = "compute it in the stage that uses it"
+            yield Problem("playbook.template-in-var", message, file.document.span(*keys), help)
+
+
+def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
+    """At keys where nothing else would complain."""
+    stages = _data(file).get("stages")
+    places: list[Keys] = [("name",), ("inventory",)]
+    for index, stage in enumerate(stages if isinstance(stages, list) else ()):
+        if isinstance(stage, dict):
+            places += [("stages", index, "name"), ("stages", index, "tags"), ("stages", index, "expect", "stdout")]
+            places += [("stages", index, "launch", "barrier_folder")]
+    for keys in places:
+        for place, text in _texts(_at(_data(file), keys), keys):
+            if "{{" in text and place not in file.wrong:
+                message = f"the template in `{keys[-1]}` is not filled in: it stays as it stands"
+                help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
+                yield Problem("playbook.template-not-here", message, file.document.span(*place), help)
+
+
+def _data(file: PlaybookFile) -> dict[str, Any]:
+    return file.document.data if isinstance(file.document.data, dict) else {}
+
+
+def _at(value: Any, keys: Keys) -> object:
+    for key in keys:
+        inside = key in value if isinstance(value, dict) else isinstance(value, list) and isinstance(key, int)
+        value = value[key] if inside else None
+    return value
+
+
+def _texts(value: object, keys: Keys) -> Iterator[tuple[Keys, str]]:
+    if isinstance(value, str):
+        yield keys, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*keys, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*keys, index))
+
+
+def _without_used(variables: set[str], stages: object) -> set[str]:
+    """Those that no template mentions, nor any `when`, which is an expression without braces."""
+    parsed = 0
+    for keys, text in _texts(stages, ()):
+        condition = keys[-1:] == ("when",)
+        words = set(_WORD.findall(text)) if variables and (condition or is_template(text)) else set()
+        if variables.isdisjoint(words):
+            continue
+        parsed += 1
+        names = set()
+        if parsed <= _PARSED:
+            names = names_used(text) | (names_used("{{ " + text + " }}") if condition else set())
+        variables = variables - (names or words)  # of a template that cannot be parsed, every word
+    return variables
+
+
+# All of them.
+
+
+def reach_listed(stage: Staged) -> Iterator[Problem]:
+    if stage.stage.check == "reach" and stage.sound():
+        message = "`reach` always runs first and need not be listed: it runs once"
+        yield Problem("playbook.reach-listed", message, stage.span(), "remove this stage")
+
+
+STAGE_RULES: tuple[Callable[[Staged], Iterable[Problem]], ...] = (
+    reach_listed,
+    never_runs,
+    one_rank,
+    gate_too_high,
+    gate_too_small,
+    timeouts,
+    ansible_tag,
+    *commands.STAGE_RULES,
+    *launches.STAGE_RULES,
+)
+
+
+def stages(file: PlaybookFile) -> Iterator[Problem]:
+    staged, problems = stage_by_stage(file)
+    yield from problems
+    for stage in staged:
+        for rule in STAGE_RULES:
+            yield from rule(stage)
+    for order_rule in launches.ORDER_RULES:
+        yield from order_rule(staged)
+
+
+PLAYBOOK_RULES = (
+    stages,
+    unused_vars,
+    shadowed_facts,
+    templates_in_vars,
+    misplaced_templates,
+)

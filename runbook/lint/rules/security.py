@@ -1,0 +1,192 @@
+"""Secrets in plain text, and host keys that nobody checks."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+
+from runbook.lint.subject import scalars
+from runbook.load.document import Document, Keys, split_lines
+from runbook.model.errors import Problem, Span
+from runbook.model.secret_formats import (
+    AUTHORIZATION,
+    LOGIN_OF_CURL,
+    PRIVATE_KEY,
+    TYPED_FOR_A_PROMPT,
+    URL_PASSWORD,
+    holds_secret,
+    known_tokens,
+    may_name_secrets,
+    names_secret,
+    stands_for_one,
+)
+
+_INSTEAD = (
+    "write `{env: NAME}`: it is taken from the environment of whoever runs, and never printed. Then revoke this one"
+)
+_AWAY = "take it out, and revoke it: the repository's history keeps it"
+_FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
+_VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
+_FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
+_ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
+
+
+def known_formats(document: Document) -> Iterator[Problem]:
+    """In values and comments alike."""
+    text = document.text
+    for issuer, match in known_tokens(text):
+        yield Problem("secret.token", f"this is {issuer}", _span(document, match.span()), _INSTEAD)
+    if "PRIVATE KEY" in text or "PuTTY-User" in text:
+        for match in PRIVATE_KEY.finditer(text):
+            message = "this is a private key"
+            help = f"`ssh: {{key: …}}` takes the path of one. {_AWAY[0].upper()}{_AWAY[1:]}"
+            yield Problem("secret.private-key", message, _span(document, match.span()), help)
+    if "://" in text:
+        for match in URL_PASSWORD.finditer(text):
+            if not stands_for_one(match[1]):
+                yield Problem("secret.url", "this URL holds a password", _span(document, match.span(1)), _AWAY)
+
+
+def named_secrets(document: Document) -> Iterator[Problem]:
+    """Under keys that say so: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
+    if not may_name_secrets(document.text):
+        return
+    for keys, value in scalars(document):
+        name = next((key for key in reversed(keys) if isinstance(key, str)), "")
+        if names_secret(name) is None or value is None or isinstance(value, bool):
+            continue
+        text = value if isinstance(value, str) else document.texts.get(keys, str(value))
+        if holds_secret(name, text) and not _told(text):
+            yield Problem("secret.value", f"`{name}` holds a secret in plain text", document.span(*keys), _INSTEAD)
+
+
+def secrets_in_commands(document: Document) -> Iterator[Problem]:
+    """On command lines, which every user of the machine can read while they run."""
+    for keys, value in _commands(document):
+        if isinstance(value, str):
+            for name, start, end in _in_line(value):
+                yield _in_command(name, _part(document, keys, value, start, end))
+        elif isinstance(value, list):
+            words = [str(word) for word in value]
+            for place, word in enumerate(words):
+                if len(word.split()) > 1:
+                    for name, start, end in _in_line(word):
+                        yield _in_command(name, _part(document, (*keys, place), word, start, end))
+            for name, place in _in_words(words):
+                if not _told(words[place]):
+                    yield _in_command(name, document.span(*keys, place))
+
+
+def _commands(document: Document) -> Iterator[tuple[Keys, object]]:
+    """`shell` and `command` of stages, the `command` of an inventory's launch, and `activate` wherever it stands."""
+    data = document.data
+    if not isinstance(data, dict):
+        return
+    own = data.get("launch")  # of an inventory
+    yield ("launch", "command"), own.get("command") if isinstance(own, dict) else None
+    stages = data.get("stages")
+    for index, stage in enumerate(stages if isinstance(stages, list) else []):
+        if isinstance(stage, dict):
+            yield ("stages", index, "shell"), stage.get("shell")
+            launch = stage.get("launch")
+            yield ("stages", index, "launch", "command"), launch.get("command") if isinstance(launch, dict) else None
+    if "activate" in document.text and may_name_secrets(document.text):
+        yield from ((keys, value) for keys, value in scalars(document) if keys and keys[-1] == "activate")
+
+
+def _in_words(words: list[str]) -> Iterator[tuple[str, int]]:
+    """`--token=…` and `--token …`: the flag, and which word holds the secret."""
+    for index, word in enumerate(words):
+        flag = _FLAG.fullmatch(word)
+        if flag is None:
+            continue
+        if flag[2] is not None:
+            if holds_secret(flag[1], flag[2]):
+                yield f"--{flag[1]}", index
+        elif (
+            index + 1 < len(words) and not words[index + 1].startswith("-") and holds_secret(flag[1], words[index + 1])
+        ):
+            yield word, index + 1
+
+
+def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
+    """The same in one line of shell: what is given it, and where in the line it stands."""
+    for pattern in (_FLAG_IN_LINE, _ASSIGNED):
+        for match in pattern.finditer(line):
+            text = match[2].strip("\"'")
+            if not text.startswith("-") and holds_secret(match[1], text) and not _told(text):
+                yield match[1], *match.span(2)
+    for match in TYPED_FOR_A_PROMPT.finditer(line):
+        yield "a prompt", *match.span(match.lastindex or 0)
+    for name, pattern in (("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)):
+        for match in pattern.finditer(line):
+            if not stands_for_one(match[1]) and not _told(match[1]):
+                yield name, *match.span(1)
+
+
+def _in_command(name: str, span: Span | None) -> Problem:
+    help = "let the program read it from a variable that is written `{env: NAME}`, or from a file. Then revoke this one"
+    return Problem("secret.argument", f"the command gives `{name}` a secret in plain text", span, help)
+
+
+def _told(text: str) -> bool:
+    """Whether the format alone says that it is a secret."""
+    return any(True for _ in known_tokens(text)) or PRIVATE_KEY.search(text) is not None
+
+
+def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> Span | None:
+    """The place of a part of a text; all of it where it is not typed as it reads."""
+    whole = document.span(*keys)
+    if whole is None:
+        return None
+    line = document.lines[whole.line - 1]
+    at = line.find(value, whole.column - 1)
+    return whole if at < 0 else Span(whole.file, whole.line, at + start + 1, end - start)
+
+
+def _span(document: Document, found: tuple[int, int]) -> Span:
+    starts = _line_starts(document.text)
+    line = bisect_right(starts, found[0])
+    return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
+
+
+@lru_cache(maxsize=1)
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    for line in split_lines(text)[:-1]:
+        end = starts[-1] + len(line)
+        starts.append(end + (2 if text.startswith("\r\n", end) else 1))
+    return starts
+
+
+# Host keys: that nobody switches them off behind `host_keys:`.
+
+_OFF = re.compile(
+    r"\b(?:StrictHostKeyChecking[ =]+(?:no|off|false)\b|(?:User|Global)KnownHostsFile[ =]+(?:/dev/null|none\b|NUL\b)"
+    r"|ANSIBLE_HOST_KEY_CHECKING[ =]+(?:false|no|0)\b)",
+    re.IGNORECASE,
+)
+_NAMES = ("KnownHostsFile", "StrictHostKeyChecking", "HOST_KEY_CHECKING")
+
+
+def host_keys_off(document: Document) -> Iterator[Problem]:
+    """In a command, in an option that some program is given; the schema refuses it for `host_keys` itself."""
+    text = document.text.lower()
+    if not any(name.lower() in text for name in _NAMES):
+        return
+    for keys, value in scalars(document):
+        setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
+        if _OFF.search(setting):
+            message = "this accepts any host key: whoever stands in between gets the login"
+            help = "`StrictHostKeyChecking=accept-new` trusts the first key; better, put the keys into known_hosts"
+            yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
+
+
+DOCUMENT_RULES = (
+    host_keys_off,
+    known_formats,
+    named_secrets,
+    secrets_in_commands,
+)

@@ -1,0 +1,103 @@
+"""Plain scalars that stay text here and are something else in YAML 1.1, which other readers follow; unused anchors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from runbook.lint.subject import scalars
+from runbook.load.document import Document
+from runbook.model.errors import Problem, Span
+
+_SUSPECT = re.compile(
+    r"(?![0-9]+\.[0-9]+\.)[-+]?[.0-9][0-9a-fA-F_.xb:+ TtZ-]*|[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"
+    r"|[yY](?:es|ES)|[nN][oO]|[oO](?:[nN]|ff|FF)|True|TRUE|False|FALSE|Null|NULL"
+)
+"""What the resolver is worth asking about, which takes longer than this; no IP address is."""
+_RESOLVER: Any = yaml.resolver.Resolver()
+_CONSTRUCTOR: Any = yaml.constructor.SafeConstructor()
+_ANCHOR = re.compile(r"&\S+\s+")
+
+
+def yaml_surprises(document: Document) -> Iterator[Problem]:
+    lines = document.lines
+    for text, span, is_key in _suspects(document):
+        surprise = _surprise(text)
+        if surprise is not None and span is not None and _is_plain(text, span, lines):
+            id, message, help = surprise
+            yield Problem(
+                id, message, span, f'write "{text}" in quotes' if is_key and id == "yaml.odd-number" else help
+            )
+
+
+def unused_anchors(document: Document) -> Iterator[Problem]:
+    for anchor in document.anchors:
+        if not anchor.used:
+            message = f"the anchor `&{anchor.name}` is never used"
+            help = f"refer to it with `*{anchor.name}` or `<<: *{anchor.name}`, or remove it"
+            yield Problem("yaml.unused-anchor", message, anchor.span, help)
+
+
+def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
+    """Values and keys, and which it is: a key is always text."""
+    for keys, value in scalars(document):
+        if isinstance(value, str) and _SUSPECT.fullmatch(value):
+            yield value, document.span(*keys), False
+    for keys in document.key_spans:
+        if _SUSPECT.fullmatch(str(keys[-1])):
+            yield str(keys[-1]), document.key_span(*keys), True
+
+
+def _is_plain(text: str, span: Span, lines: list[str]) -> bool:
+    """Whether it stands there without quotes, with or without an anchor before it."""
+    line, start = lines[span.line - 1], span.column - 1
+    anchor = _ANCHOR.match(line, start)
+    return line.startswith(text, anchor.end() if anchor else start)
+
+
+LONGEST_NUMBER = 100
+"""Characters of a number that is worked out: one to the base 60 costs the square of them."""
+
+
+@lru_cache(maxsize=10_000)
+def _surprise(text: str) -> tuple[str, str, str] | None:
+    """The rule's id, what surprises, and what to do."""
+    tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
+    quoted = f'"{text}" in quotes'
+    if tag == "bool":
+        meant = str(yaml.SafeLoader.bool_values[text.lower()]).lower()
+        help = f"write {meant} if you mean it, otherwise {quoted}"
+        return "yaml.truth-word", f"`{text}` is {meant} to other YAML readers, and text here", help
+    if tag == "null":
+        help = f"write null if you mean nothing, otherwise {quoted}"
+        return "yaml.null-word", f"`{text}` is nothing to other YAML readers, and text here", help
+    if tag == "timestamp":
+        return "yaml.date", f"`{text}` is a date to other YAML readers, and text here", f"write {quoted}"
+    if tag in ("int", "float"):
+        message = f"`{text}` is {_number(text, tag)} to other YAML readers, and text here"
+        octal = re.fullmatch(r"[-+]?0[0-7_]+", text)
+        id = "yaml.base-60" if ":" in text else "yaml.octal" if octal else "yaml.odd-number"
+        help = f"write {quoted}" if id != "yaml.odd-number" else f"write a plain number, or {quoted}"
+        return id, message, help
+    return None
+
+
+def _number(text: str, tag: str) -> str:
+    """What YAML 1.1 reads."""
+    if len(text) > LONGEST_NUMBER:
+        return "a number"
+    node = yaml.ScalarNode(tag, text)
+    try:
+        return str(_CONSTRUCTOR.construct_yaml_int(node) if tag == "int" else _CONSTRUCTOR.construct_yaml_float(node))
+    except (ValueError, OverflowError):
+        return "a number"
+
+
+DOCUMENT_RULES = (
+    yaml_surprises,
+    unused_anchors,
+)

@@ -1,0 +1,104 @@
+"""What mends a fault, as a type: where, which commands, and what else there is to say. No reader takes a text apart for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from runbook.model.fold import fold
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done in one place: commands to be typed as they stand, or a note with its commands in backticks.
+
+    `node`: a name; None: the node that has the fault; empty: where the note says, or wherever its reader sits.
+    """
+
+    node: str | None
+    commands: tuple[str, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        if not self.node:
+            return self.what
+        return f"on {self.node}: " + (self.note or f"`{self.what}`")
+
+    @property
+    def what(self) -> str:
+        """The step without its place, in one line."""
+        return self.note or " && ".join(self.commands)
+
+
+class Remedy(str):
+    """The text that people read; `steps` is what it is made of."""
+
+    __slots__ = ("steps",)
+
+    steps: tuple[Step, ...]
+
+    def __new__(cls, *steps: Step, text: str | None = None) -> Remedy:
+        one = super().__new__(cls, "; ".join(map(str, steps)) if text is None else text)
+        one.steps = steps
+        return one
+
+    def __getnewargs__(self) -> tuple[Step, ...]:  # type: ignore[override]
+        return self.steps
+
+    @classmethod
+    def run(cls, *commands: str, node: str | None = None) -> Remedy:
+        """Commands, one after the other, on one node."""
+        return cls(Step(node, commands))
+
+    @classmethod
+    def note(cls, text: str, *, node: str | None = "") -> Remedy:
+        """A sentence."""
+        return cls(Step(node, (), text))
+
+    @classmethod
+    def of(cls, text: str) -> Remedy:
+        """Adapter for call sites that still give a text: it guesses. To be deleted with the last of them."""
+        if isinstance(text, Remedy):
+            return text
+        first, *parts = _PLACE.split(text)
+        if parts and not first:
+            return cls(*(_guessed(where, what) for where, what in zip(parts[::2], parts[1::2], strict=True)), text=text)
+        return cls.run(text) if _is_command(text) else cls.note(text)
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is nothing but commands: nothing in it is changed for being told of several nodes."""
+        return all(step.commands for step in self.steps)
+
+    def placed(self, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
+        """Where each step is done, as a text. `nodes` have the fault, none of them where nobody gets there."""
+        for step in self.steps:
+            yield (fold(nodes) if step.commands else "") if step.node is None else step.node, step
+
+    def typed(self, node: str) -> Iterator[tuple[str, str]]:
+        """(node, command) for what is typed on a node as it stands; `node` has the fault."""
+        for step in self.steps:
+            if where := node if step.node is None else step.node:
+                yield from ((where, command) for command in step.commands)
+
+    def changed(self, change: Callable[[str], str]) -> Remedy:
+        """The same with every node and note in other words; commands stay."""
+        return Remedy(
+            *(replace(step, node=step.node and change(step.node), note=change(step.note)) for step in self.steps)
+        )
+
+
+_PLACE = re.compile(r"(?:^|; )on ([\w.\[\],-]+): ")
+_QUOTED = re.compile(r"`[^`]*`")
+_COMMAND = re.compile(r"(?:^|[|;&] *)sudo ")
+
+
+def _is_command(text: str) -> bool:
+    return _COMMAND.search(_QUOTED.sub("", text)) is not None
+
+
+def _guessed(where: str, what: str) -> Step:
+    if _QUOTED.fullmatch(what):
+        return Step(where, (what[1:-1],))
+    return Step(where, (what,)) if _is_command(what) else Step(where, (), what)

@@ -1,0 +1,494 @@
+"""All agents: who is enrolled, who is heard, and the byte streams to their nodes.
+
+Everything here is in memory but what has to outlive the server: who may connect, which incarnation is the latest, and
+the changes of state. May be called from any thread; what waits for an agent belongs to the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import runbook
+from runbook.agent.protocol import (
+    ELSEWHERE,
+    LOST_S,
+    MOST_CHANNELS,
+    NAME,
+    REPLACED,
+    REVOKED,
+    TOO_OLD,
+    AgentHello,
+    Denied,
+    Enrolment,
+    FromServer,
+    Heartbeat,
+    Open,
+)
+from runbook.load.inventory import natural
+from runbook.serve.agent_channel import Channel
+from runbook.serve.agent_states import (
+    AgentState,
+    AwakeClock,
+    State,
+    drained,
+    never_enrolled,
+    not_connected,
+    not_opened,
+    ranks_of,
+    spoken,
+    state_of,
+    state_told,
+)
+from runbook.serve.changed import Changed
+from runbook.serve.settings import ServeSettings
+from runbook.serve.store import Store
+from runbook.transport.agent import StreamRequest, StreamStatus
+
+TICK_S = 1.0
+ENROL_S = 3600.0
+OPEN_S = 15.0
+"""From the order to open a channel to the agent's call."""
+
+KEPT_INCARNATIONS = 20
+KEPT_STATES = 1000
+log = logging.getLogger("runbook.serve")
+
+
+class NotEnrolled(Exception):
+    """Why a host is not enrolled: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, says: str) -> None:
+        super().__init__(says)
+        self.status = status
+
+
+class NoStreamError(Exception):
+    """There is no stream to a node."""
+
+    def __init__(self, status: StreamStatus) -> None:
+        super().__init__(status.says)
+        self.status = status
+
+
+@dataclass(eq=False)
+class ControlSocket:
+    """One control socket. `send` and `close` belong to the event loop."""
+
+    incarnation: str
+    machine: str
+    send: Callable[[FromServer], Coroutine[Any, Any, None]]
+    close: Callable[[Denied | None], Coroutine[Any, Any, None]]
+
+
+@dataclass(eq=False)
+class EnrolledNode:
+    """One enrolled node. `heard` is on the fleet's clock; None: nothing since the server began."""
+
+    name: str
+    token: str
+    revoked: bool = False
+    draining: bool = False
+    version: str = ""
+    hostname: str = ""
+    address: str = ""
+    incarnation: str = ""
+    replaced: set[str] = field(default_factory=set)
+    link: ControlSocket | None = None
+    heard: float | None = None
+    beat: Heartbeat = field(default_factory=partial(Heartbeat, 0))
+    too_old: bool = False
+    state: State = "SUSPECT"
+    since: float = field(default_factory=time.time)
+
+
+def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
+    """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
+    it is enrolled already. Raises ValueError for a name that no node can have."""
+    if name is not None and not NAME.match(name):
+        raise ValueError(f"a node cannot be called {name!r}")
+    secret, now = secrets.token_urlsafe(32), time.time()
+    with store.write() as db:
+        db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
+        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (_hash(secret), name, by, now + ENROL_S))
+    return str(Enrolment(settings.url, settings.tls.fingerprint if settings.tls else None, secret))
+
+
+class Fleet:
+    """`running` holds what belongs to the event loop. `now` is a monotonic clock."""
+
+    def __init__(
+        self, store: Store, settings: ServeSettings, changed: Changed, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._changed = changed
+        self._now = now
+        self._lock = threading.RLock()
+        self._awake = AwakeClock(now(), TICK_S)
+        self._members: dict[str, EnrolledNode] = {}
+        self._by_token: dict[str, EnrolledNode] = {}
+        self._channels: dict[str, Channel] = {}
+        self._transitions: list[tuple[str, float, str]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        for row in store.read("SELECT * FROM agents"):
+            member = EnrolledNode(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
+            member.version, member.hostname, member.address = row["version"], row["hostname"], row["address"]
+            known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY at", member.name)
+            member.replaced = {one["incarnation"] for one in known[:-1]}
+            member.incarnation = known[-1]["incarnation"] if known else ""
+            member.state = state_of(0.0, revoked=member.revoked) if member.revoked else "SUSPECT"
+            self._members[member.name] = self._by_token[member.token] = member
+
+    # What people see and decide.
+
+    def nodes(self) -> list[AgentState]:
+        """Every enrolled node, in natural order of the names."""
+        with self._lock:
+            self._judge()
+            return [self._seen(self._members[name]) for name in sorted(self._members, key=natural)]
+
+    def node(self, name: str) -> AgentState | None:
+        with self._lock:
+            self._judge()
+            member = self._members.get(name)
+            return None if member is None else self._seen(member)
+
+    def reachable(self, names: Iterable[str]) -> bool:
+        """Whether a stream could be opened to each of these nodes that has an agent."""
+        with self._lock:
+            self._judge()
+            known = [self._members[name] for name in names if name in self._members]
+            return all(member.link is not None and member.state in ("ONLINE", "DRAINING") for member in known)
+
+    def unheard(self, names: Iterable[str]) -> list[AgentState]:
+        """Those of these nodes whose agent is SUSPECT or LOST."""
+        with self._lock:
+            self._judge()
+            known = [self._members[name] for name in names if name in self._members]
+            return [self._seen(member) for member in known if member.state in ("SUSPECT", "LOST")]
+
+    def history(self, name: str) -> list[tuple[float, str]]:
+        """The latest changes of a node's state, the last one first: when, in seconds since 1970, and to what."""
+        self._flush()
+        rows = self._store.read("SELECT at, state FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 200", name)
+        return [(row["at"], row["state"]) for row in rows]
+
+    def enrol(self, by: str, name: str | None = None) -> str:
+        return enrol(self._store, self._settings, by, name)
+
+    def drain(self, name: str, on: bool) -> None:
+        """Whether new runs may begin there; what runs goes on. Raises KeyError."""
+        with self._lock:
+            member = self._members[name]
+            member.draining = on
+            with self._store.write() as db:
+                db.execute("UPDATE agents SET draining = ? WHERE name = ?", (int(on), name))
+            self._judge()
+
+    def revoke(self, name: str) -> None:
+        """The node's token holds no longer, and its streams end; detached jobs there go on. Raises KeyError."""
+        with self._lock:
+            member = self._members[name]
+            member.revoked = True
+            with self._store.write() as db:
+                db.execute("UPDATE agents SET revoked_at = ? WHERE name = ?", (time.time(), name))
+            link, member.link = member.link, None
+            self._judge()
+        fix = "`runbook serve enrol` on the server makes a new string; here: runbook agent enrol STRING --again"
+        self._end(link, Denied(REVOKED, "this agent was revoked on the server", fix))
+        for channel in [one for one in self._channels.values() if one.node == name]:
+            self._soon(channel.close)
+
+    # Enrolment.
+
+    def enrolled(self, secret: str, name: str) -> tuple[str, str]:
+        """Spend a secret: the node's name and its token. Raises NotEnrolled."""
+        if not NAME.match(name):
+            raise NotEnrolled(400, "that is no name of a node")
+        token, now = secrets.token_urlsafe(32), time.time()
+        with self._lock, self._store.write() as db:
+            found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (_hash(secret),)).fetchone()
+            if found is None or found["expires_at"] < now:
+                raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
+            if found["name"] not in (None, name):
+                raise NotEnrolled(409, f"this string is for {found['name']}: add `--name {found['name']}`")
+            known = self._members.get(name)
+            if known is not None and not known.revoked and found["name"] is None:
+                raise NotEnrolled(
+                    409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
+                )
+            db.execute("DELETE FROM enrolments WHERE secret = ?", (_hash(secret),))
+            db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
+            db.execute("DELETE FROM agents WHERE name = ?", (name,))
+            db.execute(
+                "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
+                (name, _hash(token), now, found["made_by"]),
+            )
+        self._adopt(EnrolledNode(name, _hash(token)))
+        return name, token
+
+    def _adopt(self, member: EnrolledNode) -> None:
+        with self._lock:
+            before = self._members.get(member.name)
+            if before is not None:
+                self._by_token.pop(before.token, None)
+                fix = "`runbook agent uninstall`, if this host is no more that node"
+                self._end(before.link, Denied(REPLACED, "this node was enrolled again", fix))
+            self._members[member.name] = self._by_token[member.token] = member
+            member.heard = self._awake.seconds
+            self._judge()
+        self._changed.publish("fleet")
+
+    # What agents say.
+
+    def by_token(self, token: str) -> EnrolledNode | None:
+        """The node whose secret this is, revoked or not."""
+        return self._by_token.get(_hash(token))
+
+    def greet(self, member: EnrolledNode, hello: AgentHello, address: str, link: ControlSocket) -> Denied | None:
+        """Take the agent in, in the place of one that was there before; or say why not."""
+        with self._lock:
+            denied = self._against(member, hello)
+            if denied is not None:
+                return denied
+            if member.incarnation and member.incarnation != hello.incarnation:
+                member.replaced.add(member.incarnation)
+            before, member.link = member.link, link
+            new = member.incarnation != hello.incarnation
+            told = (hello.version, hello.hostname, address)
+            if new or told != (member.version, member.hostname, member.address):
+                member.incarnation = hello.incarnation
+                member.version, member.hostname, member.address = told
+                self._remember(member)
+            member.too_old, member.heard = False, self._awake.tick(self._now())
+            self._judge()
+        if before is not None:
+            other = None if before.incarnation == hello.incarnation else _replaced()
+            self._end(before, other)
+        return None
+
+    def _against(self, member: EnrolledNode, hello: AgentHello) -> Denied | None:
+        if member.revoked:
+            return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
+        if not spoken(hello.protocol):
+            member.too_old, member.version, member.heard = True, hello.version, self._awake.tick(self._now())
+            self._judge()
+            fix = f"python -m pip install 'runbook[agent]=={runbook.__version__}', and start the agent again"
+            return Denied(
+                TOO_OLD, f"runbook {hello.version} here and {runbook.__version__} on the server differ too much", fix
+            )
+        if hello.incarnation in member.replaced:
+            return _replaced()
+        there = member.link
+        if there is not None and there.machine != hello.machine and self._silent(member) < LOST_S:
+            fix = f"enrol this host on its own: `runbook agent enrol STRING --again --name …` (it is {hello.hostname})"
+            says = f"an agent with this identity is online on {member.hostname}: its files were copied from there"
+            return Denied(ELSEWHERE, says, fix)
+        return None
+
+    def heard(self, member: EnrolledNode, link: ControlSocket, beat: Heartbeat | None) -> bool:
+        """Whether this is still the link of that node; a heartbeat is remembered."""
+        with self._lock:
+            if member.link is not link:
+                return False
+            member.heard = self._awake.tick(self._now())
+            before, member.beat = member.beat, beat or member.beat
+            if _worth_telling(before) != _worth_telling(member.beat):
+                self._changed.publish("fleet")
+            self._judge_one(member)
+            return True
+
+    def left(self, member: EnrolledNode, link: ControlSocket) -> None:
+        """The link of a node has ended; nothing follows from that but that no stream can be opened."""
+        with self._lock:
+            if member.link is link:
+                member.link = None
+        self._changed.publish("fleet")
+
+    # Streams.
+
+    def status(self, name: str) -> StreamStatus:
+        """What speaks against a node; nothing, where its agent is heard."""
+        with self._lock:
+            self._judge()
+            member = self._members.get(name)
+            if member is None:
+                return never_enrolled(name)
+            if member.state in ("ONLINE", "DRAINING") and member.link is not None:
+                return StreamStatus()
+            if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
+                return not_connected(name, self._silent(member))
+            return state_told(name, member.state, self._silent(member), member.version)
+
+    async def open(self, request: StreamRequest) -> Channel:
+        """A stream to a supervisor on a node. Raises Refusal."""
+        with self._lock:
+            told, member = self.status(request.node), self._members.get(request.node)
+            if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
+                raise NoStreamError(told if told.cause else never_enrolled(request.node))
+            if member.state == "DRAINING" and not request.looks:
+                raise NoStreamError(drained(member.name))
+            mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
+            if mine >= MOST_CHANNELS:
+                raise NoStreamError(not_opened(member.name, f"{MOST_CHANNELS} streams to it are open already"))
+            channel = Channel(secrets.token_hex(16), member.name)
+            self._channels[channel.id] = channel
+            link = member.link
+        order = Open(channel.id, request.command, request.python, request.workdir, request.person)
+        try:
+            await asyncio.wait_for(link.send(order), OPEN_S)
+            await asyncio.wait_for(asyncio.shield(channel.arrived), OPEN_S)
+        except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError):
+            self.forget(channel)
+            raise NoStreamError(not_opened(member.name, f"it did not call within {OPEN_S:g} s")) from None
+        except BaseException:
+            self.forget(channel)
+            raise
+        if channel.refused is not None:
+            self.forget(channel)
+            raise NoStreamError(not_opened(member.name, channel.refused))
+        return channel
+
+    def refused(self, member: EnrolledNode, channel: str, why: str) -> None:
+        """An agent opens no channel, and says why."""
+        found = self._channels.get(channel)
+        if found is not None and found.node == member.name:
+            found.refuse(why)
+
+    def channel(self, member: EnrolledNode, number: str) -> Channel | None:
+        """The channel of that number, if this node was asked for it and it has not called yet."""
+        found = self._channels.get(number)
+        ours = found is not None and found.node == member.name and not found.arrived.done() and not member.revoked
+        return found if ours else None
+
+    def forget(self, channel: Channel) -> None:
+        self._channels.pop(channel.id, None)
+        channel.close()
+
+    @property
+    def streams(self) -> int:
+        """Open to nodes now."""
+        return len(self._channels)
+
+    # Time.
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Judge every second who is heard, in this event loop."""
+        self._loop = asyncio.get_running_loop()
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            for channel in list(self._channels.values()):
+                self.forget(channel)
+            self._flush()
+
+    async def _tick(self) -> None:
+        while True:
+            try:
+                with self._lock:
+                    self._judge()
+                if self._transitions:
+                    await asyncio.to_thread(self._flush)
+            except Exception:
+                log.exception("judging the agents")
+            await asyncio.sleep(TICK_S)
+
+    def _judge(self) -> None:
+        self._awake.tick(self._now())
+        for member in self._members.values():
+            self._judge_one(member)
+
+    def _judge_one(self, member: EnrolledNode) -> None:
+        draining = member.draining or member.beat.draining
+        silent = self._silent(member)
+        state = state_of(silent, revoked=member.revoked, too_old=member.too_old, draining=draining)
+        if member.heard is None and state in ("ONLINE", "DRAINING"):
+            state = "SUSPECT"  # of this server's time nothing is known of it
+        if state != member.state:
+            member.state, member.since = state, time.time()
+            self._transitions.append((member.name, member.since, state))
+            self._changed.publish("fleet")
+
+    def _silent(self, member: EnrolledNode) -> float:
+        return self._awake.seconds - (member.heard or 0.0)
+
+    def _flush(self) -> None:
+        with self._lock:
+            rows, self._transitions = self._transitions, []
+        if not rows:
+            return
+        with self._store.write() as db:
+            db.executemany("INSERT INTO agent_states (name, at, state) VALUES (?, ?, ?)", rows)
+            for name in {name for name, _, _ in rows}:
+                oldest = "SELECT id FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+                db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", (name, name, KEPT_STATES))
+
+    def _remember(self, member: EnrolledNode) -> None:
+        with self._store.write() as db:
+            db.execute(
+                "UPDATE agents SET version = ?, hostname = ?, address = ? WHERE name = ?",
+                (member.version, member.hostname, member.address, member.name),
+            )
+            db.execute(
+                "INSERT OR IGNORE INTO agent_incarnations VALUES (?, ?, ?)",
+                (member.name, member.incarnation, time.time()),
+            )
+            db.execute(
+                "DELETE FROM agent_incarnations WHERE name = ? AND incarnation NOT IN (SELECT incarnation "
+                "FROM agent_incarnations WHERE name = ? ORDER BY at DESC LIMIT ?)",
+                (member.name, member.name, KEPT_INCARNATIONS),
+            )
+
+    def _seen(self, member: EnrolledNode) -> AgentState:
+        beat, age = member.beat, None if member.heard is None else self._silent(member)
+        return AgentState(
+            name=member.name,
+            state=member.state,
+            since=member.since,
+            beat_age_s=age,
+            version=member.version,
+            hostname=member.hostname,
+            address=member.address,
+            gpus=tuple(beat.gpus),
+            load=beat.load[0] if beat.load else None,
+            jobs=ranks_of(beat.jobs),
+            incarnation=member.incarnation,
+            connected=member.link is not None,
+        )
+
+    def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:
+        if link is not None:
+            self._soon(lambda: asyncio.ensure_future(link.close(denied)))
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile
+                self._loop.call_soon_threadsafe(call)
+
+
+def _replaced() -> Denied:
+    fix = "`ps -ef | grep 'runbook agent'` shows both; the newer one goes on"
+    return Denied(REPLACED, "another agent of this node has taken its place", fix)
+
+
+def _worth_telling(beat: Heartbeat) -> object:
+    """What of a heartbeat changes a page at once; the rest is seen when it is loaded."""
+    return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

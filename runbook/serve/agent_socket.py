@@ -1,0 +1,194 @@
+"""`DATA/agents.sock`: where a `runbook` of this machine asks for a stream to a node. The server pumps the bytes and
+reads none.
+
+Only this account, and root, can open the socket: who can, can already do everything that the server may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from runbook.agent.protocol import STDOUT, ProtocolError
+from runbook.serve.agent_channel import Channel
+from runbook.serve.agent_fleet import Fleet, NoStreamError
+from runbook.transport.agent import (
+    ASK,
+    DATA,
+    END,
+    ENROL,
+    HEADER,
+    KILL,
+    LONGEST,
+    OPENED,
+    OVER,
+    SOCKET,
+    STDERR,
+    EnrolmentRequest,
+    StreamRequest,
+    StreamStatus,
+    framed,
+    reachable,
+)
+
+ASKED_S = 5.0
+SEND_S = 60.0
+"""A controller that takes nothing for so long is stopped, or dead."""
+
+ENDING_S = 15.0
+"""From the end of a stream's stdin to its end; jobs may have a grace."""
+
+log = logging.getLogger("runbook.serve")
+_STREAM_REQUEST = msgspec.json.Decoder(StreamRequest)
+_ENROLMENT_REQUEST = msgspec.json.Decoder(EnrolmentRequest)
+
+
+class StreamSocket:
+    """Serves the socket in a data folder while `open` is held."""
+
+    def __init__(self, fleet: Fleet, data: Path) -> None:
+        self._fleet = fleet
+        self._path = data / SOCKET
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Raises OSError where the socket cannot be made."""
+        self._path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            with reachable(self._path) as address:
+                server = await asyncio.start_unix_server(self._serve, address, limit=LONGEST)
+        finally:
+            os.umask(before)
+        try:
+            yield
+        finally:
+            server.close()
+            self._path.unlink(missing_ok=True)
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if _may(writer):
+                await self._answer(reader, writer)
+        except (OSError, ValueError, TimeoutError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+            pass  # whoever asked is gone, or says what no runbook does
+        except Exception:
+            log.exception("a stream to a node")
+        finally:
+            self._connections.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kind, data = await asyncio.wait_for(_frame(reader), ASKED_S)
+        if kind == ENROL:
+            await _send(writer, OVER, msgspec.json.encode(await self._enrol(_ENROLMENT_REQUEST.decode(data))))
+        if kind != ASK:
+            return
+        request = _STREAM_REQUEST.decode(data)
+        if not request.open:
+            await _send(writer, OVER, msgspec.json.encode(self._fleet.status(request.node)))
+            return
+        try:
+            channel = await self._fleet.open(request)
+        except NoStreamError as refused:
+            await _send(writer, OVER, msgspec.json.encode(refused.status))
+            return
+        try:
+            await _send(writer, OPENED)
+            await _pump(channel, reader, writer)
+        finally:
+            self._fleet.forget(channel)
+
+    async def _enrol(self, wanted: EnrolmentRequest) -> StreamStatus:
+        try:
+            return StreamStatus(says=await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name))
+        except ValueError as error:
+            return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
+
+
+async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the program has ended, or one of both is gone."""
+    up = asyncio.create_task(_up(channel, reader))
+    down = asyncio.create_task(_down(channel, writer))
+    try:
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        if up.done() and up.exception() is None and up.result():
+            await asyncio.wait((down,), timeout=ENDING_S)
+        for task in (up, down):
+            if task.done() and (error := task.exception()) is not None:
+                raise error
+    finally:
+        up.cancel()
+        down.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+
+
+async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
+    """Whether it ended in good order: no more will come, and what the program still says is wanted."""
+    while True:
+        try:
+            kind, data = await _frame(reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return False
+        if kind == DATA:
+            await channel.write(data)
+        elif kind == KILL:
+            await channel.kill()
+        elif kind == END:
+            await channel.end()
+            return True
+        else:
+            raise ValueError(f"a frame {kind!r}")
+
+
+async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
+    while True:
+        try:
+            said = await channel.read()
+        except ProtocolError as error:
+            fix = f"look at the agent on {channel.node}: it says what no agent does"
+            told = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
+            await _send(writer, OVER, msgspec.json.encode(told))
+            return
+        if not isinstance(said, bytes):
+            await _send(writer, OVER, msgspec.json.encode(StreamStatus(code=said)))
+            return
+        await _send(writer, DATA if said[:1] == STDOUT else STDERR, said[1:])
+
+
+async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Raises IncompleteReadError at the end, ValueError for one that is too long."""
+    kind, length = HEADER.unpack(await reader.readexactly(HEADER.size))
+    if length > LONGEST:
+        raise ValueError(f"a frame of {length} bytes")
+    return kind, await reader.readexactly(length)
+
+
+async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
+    writer.write(framed(kind, data))
+    await asyncio.wait_for(writer.drain(), SEND_S)
+
+
+def _may(writer: asyncio.StreamWriter) -> bool:
+    """Whether whoever asks is this account, or root. The socket's mode says so as well; some systems ignore that."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    given = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", given)[1] in (0, os.geteuid())

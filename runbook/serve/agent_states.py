@@ -1,0 +1,143 @@
+"""In which state an agent is, and why there is no stream to its node: pure functions of what it said, what people
+decided, and for how long nothing was heard.
+
+No state does anything to what runs on a node: a job is ended by whoever runs it, never by silence of its agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import runbook
+from runbook.agent.protocol import LOST_S, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
+from runbook.model.commands import word
+from runbook.transport.agent import StreamStatus
+
+State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank of a job, as its node's agent told it last. `pid` is that of the process kept for it, which may be a
+    launcher of several. `state`: waiting, running, stopping, ended (well), failed, or gone, which is known only by its
+    absence. `step_age_s`: since it wrote its last step."""
+
+    job: str
+    attempt: int
+    rank: int
+    pid: int | None
+    state: str
+    code: int | None
+    step: str | None
+    step_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """One node as its agent told it last. `since`: of this state, in seconds since 1970. `beat_age_s` is None where
+    nothing was heard since the server began. `load`: of the last minute. `address`: where its agent dialled from."""
+
+    name: str
+    state: State
+    since: float
+    beat_age_s: float | None
+    version: str
+    hostname: str
+    address: str
+    gpus: tuple[GpuLoad, ...]
+    load: float | None
+    jobs: tuple[RankState, ...]
+    incarnation: str
+    connected: bool
+
+
+def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
+    """The ranks of kept processes, one by one."""
+    found = []
+    for job in jobs:
+        state = "failed" if job.state == "ended" and job.code != 0 else job.state
+        for rank in job.ranks:
+            told = RankState(
+                job=job.job, attempt=job.attempt, rank=rank, pid=job.pid, state=state, code=job.code,
+                step=job.step, step_age_s=job.step_age_s,
+            )  # fmt: skip
+            found.append(told)
+    return tuple(found)
+
+
+def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:
+    """`silent_s`: for so long nothing was heard of the agent while the server could have heard."""
+    if revoked:
+        return "REVOKED"
+    if silent_s >= LOST_S:
+        return "LOST"
+    if too_old:
+        return "TOO_OLD"
+    if silent_s >= SUSPECT_S:
+        return "SUSPECT"
+    return "DRAINING" if draining else "ONLINE"
+
+
+def spoken(protocol: int) -> bool:
+    """Whether this server talks to agents of a protocol: its own, and the one before."""
+    return PROTOCOL - 1 <= protocol <= PROTOCOL
+
+
+class AwakeClock:
+    """A clock of the time in which this server could have heard somebody: it stands still while the machine sleeps, or
+    the process does not run. Whoever owns it ticks at least every `every_s` seconds."""
+
+    def __init__(self, now: float, every_s: float = 1.0) -> None:
+        self._every_s = every_s
+        self._last = now
+        self.seconds = 0.0
+
+    def tick(self, now: float) -> float:
+        """The time on this clock; `now` is monotonic."""
+        self.seconds += max(0.0, min(now - self._last, 2 * self._every_s))
+        self._last = now
+        return self.seconds
+
+
+CAUSE = "agent-lost"
+
+
+def never_enrolled(name: str) -> StreamStatus:
+    fix = f"`runbook serve enrol` here prints a string; on the node: `runbook agent enrol STRING --name {word(name)}`"
+    return StreamStatus(CAUSE, f"no agent was ever enrolled here as {name}", fix)
+
+
+def drained(name: str) -> StreamStatus:
+    fix = f"let it take runs again on its page, or on {name} with `runbook agent drain --undo`; or leave it out with -l"
+    return StreamStatus(CAUSE, f"{name} is drained: no new run begins there", fix)
+
+
+def not_opened(name: str, why: str) -> StreamStatus:
+    return StreamStatus(
+        CAUSE, f"the agent of {name} opened no stream: {why}", f"on {name}: `runbook agent status`, and what it printed"
+    )
+
+
+def not_connected(name: str, silent_s: float) -> StreamStatus:
+    fix = f"on {name}: `runbook agent status`; it dials again within 30 s where it can"
+    return StreamStatus(CAUSE, f"the agent of {name} is not connected, since {silent_s:.0f} s at the most", fix)
+
+
+def state_told(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
+    """Of a node that is neither online nor drained."""
+    if state == "REVOKED":
+        fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"
+        return StreamStatus(CAUSE, f"the agent of {name} was revoked here", fix)
+    if state == "TOO_OLD":
+        fix = f"on {name}: `python -m pip install 'runbook[agent]=={runbook.__version__}'`, and start the agent again"
+        return StreamStatus(
+            CAUSE, f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})", fix
+        )
+    fix = (
+        f"see that {name} is up, that its agent runs (`runbook agent status` there) "
+        "and that the network to this machine holds; "
+        "what runs there goes on"
+    )
+    return StreamStatus(CAUSE, f"nothing has been heard of the agent of {name} for {silent_s:.0f} s ({state})", fix)

@@ -1,1 +1,0 @@
-"""The nodes: of every group, and of every agent, with their ranks."""

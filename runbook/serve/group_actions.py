@@ -1,0 +1,267 @@
+"""What can be done with groups, once, for pages and for JSON alike. Every function may wait: none is for the event
+loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runbook.load.edit import Text, Uneditable
+from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import NAME, GroupFile, NameTaken
+from runbook.serve.group_form import (
+    NEW,
+    WrongField,
+    add_node,
+    opened,
+    set_fields,
+    settings_of_node,
+    shift_node,
+    take_node,
+)
+from runbook.serve.group_preview import Linted, Meaning, difference, linted, meaning, new_errors, revealed
+from runbook.serve.run_processes import NotRunning
+from runbook.serve.workspace import Workspace
+
+_EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
+"""Errors that a group may be saved with: one that is being filled, or emptied."""
+
+
+class Refused(ValueError):
+    """A change that is not made, and why; `errors` are what lint would say."""
+
+    def __init__(self, says: str, errors: Sequence[Any] = ()) -> None:
+        super().__init__(says)
+        self.errors = list(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What a change would make of a group."""
+
+    text: str
+    linted: Linted
+    meaning: Meaning
+    difference: list[str]
+    changed: list[str]
+
+
+def create(workspace: Workspace, name: str, person: str) -> GroupFile:
+    """A group without nodes. Raises NameTaken."""
+    if not NAME.fullmatch(name):
+        raise NameTaken(f"`{name[:80]}` cannot be the name of a group")
+    file = workspace.groups.create(name, NEW.format(name=name), person)
+    _tell(workspace, name)
+    return file
+
+
+def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
+    """What saving these fields of the form would do; nothing is saved. Raises Refused."""
+    look = workspace.view_of(file)
+    if "text" in fields:
+        if look.linted.closed:
+            raise Refused(look.linted.closed)
+        text = revealed(fields["text"].replace("\r\n", "\n"), look.linted.hidden)
+        changed = ["text"]
+    else:
+        try:
+            editing = opened(file.name, file.text)
+            shown = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
+            changed = set_fields(editing, shown)
+        except WrongField as wrong:
+            raise Refused(f"{wrong.field}: {wrong}") from None
+        except (Uneditable, ValueError) as error:
+            raise Refused(f"{error}: change it in the text of the file") from None
+        text = editing.text
+    after = linted(file.path, text)
+    if after.closed:
+        raise Refused(after.closed)
+    if any(secret in after.shown for secret in look.linted.hidden.values()):
+        raise Refused("a secret would stand where everybody sees it: leave hidden-secret-… where it is, or take it out")
+    means = meaning(file.path, text)
+    said = fields.get("world_size", "").strip()
+    if said and said != str(means.world_size):
+        raise Refused(_does_not_fit(said, means))
+    return Proposed(text, after, means, difference(file.name, look.linted.shown, after.shown), changed)
+
+
+def _does_not_fit(said: str, means: Meaning) -> str:
+    each: dict[str, int] = {}
+    for rank in means.ranks:
+        each[rank.node] = each.get(rank.node, 0) + 1
+    parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
+    told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"nobody can be ranked: {means.why}"
+    return f"a world size of {said[:20]} does not fit: {told}"
+
+
+def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
+    """Save what the form says over the file whose hash is `seen`; what changed. Raises Refused, ChangedMeanwhile,
+    NoGroup."""
+    file = workspace.groups.read(name)
+    if file.hash != seen:
+        workspace.groups.save(name, file.text, seen, person, "")  # which tells what has happened
+    proposed = propose(workspace, file, fields)
+    _refuse_errors(workspace.view_of(file).linted, proposed.linted)
+    what = "changed the text" if proposed.changed == ["text"] else f"changed {', '.join(proposed.changed)}"
+    workspace.groups.save(name, proposed.text, seen, person, what)
+    _tell(workspace, name)
+    return proposed.changed
+
+
+def _refuse_errors(before: Linted, after: Linted) -> None:
+    errors = [one for one in new_errors(before.told, after.told) if not any(word in one.message for word in _EMPTY)]
+    if errors:
+        first = errors[0]
+        raise Refused(f"line {first.line}: {first.message}" + (f" ({first.help})" if first.help else ""), errors)
+
+
+def rename(workspace: Workspace, name: str, new: str, seen: str, person: str) -> None:
+    """Raises NameTaken, ChangedMeanwhile, NoGroup, Refused while it runs."""
+    _refuse_running(workspace, name)
+    workspace.groups.rename(name, new, seen, person)
+    _tell(workspace, name, new)
+
+
+def delete(workspace: Workspace, name: str, seen: str, person: str) -> None:
+    """Raises ChangedMeanwhile, NoGroup, Refused while it runs."""
+    _refuse_running(workspace, name)
+    workspace.groups.delete(name, seen, person)
+    _tell(workspace, name)
+
+
+def _refuse_running(workspace: Workspace, name: str) -> None:
+    if running := workspace.processes.running(name):
+        raise Refused(f"{name} runs ({running[0]}): stop it first")
+
+
+def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person: str) -> None:
+    """Put a node one place up (-1) or down (1) among those of its group. Raises Refused, ChangedMeanwhile, NoGroup."""
+    file = workspace.groups.read(name)
+    try:
+        text = opened(name, file.text)
+        shift_node(text, node, by)
+    except (Uneditable, ValueError) as error:
+        raise Refused(f"{node}: {error}") from None
+    workspace.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
+    _tell(workspace, name)
+
+
+def move(
+    workspace: Workspace, chosen: Sequence[tuple[str, str]], target: str, person: str, agents: Mapping[str, AgentState]
+) -> list[str]:
+    """Put nodes, each with the group that it is in (empty: none), into another group, or into none (empty); the groups
+    that changed.
+
+    All or nothing for each pair of groups. Raises Refused, NoGroup, ChangedMeanwhile.
+    """
+    by_group: dict[str, list[str]] = {}
+    for group, node in chosen:
+        if group != target:
+            by_group.setdefault(group, []).append(node)
+    changed: list[str] = []
+    for group, nodes in by_group.items():
+        try:
+            changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
+        except (Uneditable, ValueError) as error:
+            raise Refused(f"{_some(nodes)}: {error}") from None
+    _tell(workspace, *changed)
+    return changed
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
+
+
+def _moved(
+    workspace: Workspace, group: str, target: str, nodes: list[str], *, person: str, agents: Mapping[str, AgentState]
+) -> list[str]:
+    source = workspace.groups.read(group) if group else None
+    sink = workspace.groups.read(target) if target else None
+    out, into = source and opened(group, source.text), sink and opened(target, sink.text)
+    for node in nodes:
+        settings = settings_of_node(out, node) if out else _of_agent(node, agents)
+        if into:
+            add_node(into, node, settings)
+        if out:
+            take_node(out, node)
+    for file, text in ((source, out), (sink, into)):
+        if file and text:
+            _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
+    what = f"moved {_some(nodes)} from {group or 'no group'} to {target or 'no group'}"
+    if source and sink and out and into:
+        workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
+        return [group, target]
+    file, text = (source, out) if source else (sink, into)
+    assert file is not None
+    assert text is not None
+    workspace.groups.save(file.name, text.text, file.hash, person, what)
+    return [file.name]
+
+
+def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
+    """A node that nobody has written down: as its agent tells of it."""
+    agent = agents.get(node)
+    if agent is None:
+        raise Refused(f"{node} is in no group, and no agent has that name")
+    settings: dict[str, object] = {"connection": "agent"}
+    if agent.address:
+        settings["address"] = agent.address
+    if agent.gpus:
+        settings["gpus"] = len(agent.gpus)
+    return settings
+
+
+def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = False) -> str:
+    """Checks, then the launch; the id of the run. Raises Refused, Busy, NoGroup."""
+    look = workspace.view(name)
+    if look.meaning.why:
+        raise Refused(look.meaning.why)
+    if not look.meaning.command:
+        raise Refused("there is nothing to start: the file has no `launch:`")
+    more = ["--start-at", "launch"] if only_launch else []
+    if look.meaning.by_agent:
+        more.append("--detach")  # agents are reached through this server, and its end is not to be that of the ranks
+    return workspace.processes.start(name, look.file.path, person, more)
+
+
+def end(workspace: Workspace, name: str, person: str, *, now: bool = False) -> str:
+    """Stop or kill what runs of a group; what was done. Raises NotRunning."""
+    latest = workspace.latest_run(name)
+    if latest is None:
+        raise NotRunning(name)
+    return workspace.processes.end(latest.id, person, now=now)
+
+
+def restart(workspace: Workspace, name: str, person: str) -> None:
+    """Stop it, and start it once it is over. Raises NotRunning, NoGroup."""
+    latest = workspace.latest_run(name)
+    if latest is None:
+        raise NotRunning(name)
+    workspace.groups.read(name)
+    workspace.processes.restart(latest.id, person, lambda: start(workspace, name, person))
+
+
+def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
+    """Put an earlier state of the file in its place. Raises Refused, ChangedMeanwhile, NoGroup."""
+    for one in workspace.groups.history(name):
+        if one.id == version:
+            workspace.groups.save(name, one.text, seen, person, f"restored version {version}")
+            _tell(workspace, name)
+            return
+    raise Refused("there is no such version of it")
+
+
+def editing(file: GroupFile, seen: Linted) -> Text | None:
+    """The file as the form shows it, with no secret in it; None where no form can be made of it."""
+    try:
+        return opened(file.name, seen.shown)
+    except Uneditable:
+        return None
+
+
+def _tell(workspace: Workspace, *names: str) -> None:
+    for name in names:
+        workspace.changed(f"groups/{name}")
+    workspace.changed("groups")
+    workspace.changed("fleet")

@@ -1,0 +1,217 @@
+"""The files of groups: read, written whole or not at all, and only over the very text that the writer had seen."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.model.folder import open_below
+from runbook.serve.store import Store
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+NAME_HELP = "letters, digits, `_`, `.` and `-`, at most 63, with no `.` or `-` in front"
+MOST_BYTES = 1 << 20
+"""Of a file that is shown and changed here; larger ones are for an editor."""
+MOST_VERSIONS = 200
+"""Of one group that are kept."""
+
+
+class NoGroup(LookupError):
+    """There is no such group, or its file is none that can be shown."""
+
+
+class NameTaken(ValueError):
+    """Another group has the name, or nobody can have it."""
+
+
+class ChangedMeanwhile(Exception):
+    """The file is not the one that the change was made for. `now` is what it is."""
+
+    def __init__(self, now: GroupFile | None) -> None:
+        super().__init__("somebody else has changed this group meanwhile")
+        self.now = now
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFile:
+    """`hash` is the SHA-256 of the file's bytes, in hexadecimal: what a change says that it was made for."""
+
+    name: str
+    path: Path
+    text: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One state of the file: since `at` (seconds since the epoch), by `person` (empty: not through this server)."""
+
+    id: int
+    at: float
+    person: str
+    what: str
+    hash: str
+    text: str
+
+
+class Groups:
+    """The groups in a folder, which is made where it is missing. May be used from several threads."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder = folder
+        self._store = store
+        self._lock = threading.Lock()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def names(self) -> list[str]:
+        """Of every group, sorted."""
+        with os.scandir(self.folder) as entries:
+            found = [entry.name.removesuffix(".yml") for entry in entries if _is_group(entry)]
+        return sorted(found)
+
+    def path(self, name: str) -> Path:
+        """Where the group's file is or would be. Raises NoGroup for what cannot be a name."""
+        if not NAME.fullmatch(name):
+            raise NoGroup(name)
+        return self.folder / f"{name}.yml"
+
+    def read(self, name: str) -> GroupFile:
+        """Raises NoGroup. What somebody changed by hand enters the history here."""
+        with self._lock:
+            found = self._read(name)
+            self._noticed(found)
+            return found
+
+    def create(self, name: str, text: str, person: str) -> GroupFile:
+        """Raises NameTaken."""
+        if not NAME.fullmatch(name):
+            raise NameTaken(f"`{name}` cannot be the name of a group: {NAME_HELP}")
+        with self._lock:
+            path = self.path(name)
+            if os.path.lexists(path):
+                raise NameTaken(f"there is a group `{name}` already")
+            self._write(path, text)
+            self._keep(name, person, "created", text)
+            return self._read(name)
+
+    def save(self, name: str, text: str, seen: str, person: str, what: str) -> GroupFile:
+        """Put `text` in the place of the file whose hash is `seen`. Raises ChangedMeanwhile, NoGroup."""
+        with self._lock:
+            before = self._expected(name, seen)
+            if text != before.text:
+                self._write(before.path, text)
+                self._keep(name, person, what, text)
+            return self._read(name)
+
+    def save_two(self, one: tuple[str, str, str], other: tuple[str, str, str], person: str, what: str) -> None:
+        """Two groups at once, each as name, text and the hash that was seen: both are changed, or none."""
+        with self._lock:
+            before = [self._expected(name, seen) for name, _, seen in (one, other)]
+            written: list[GroupFile] = []
+            try:
+                for group, (_, text, _) in zip(before, (one, other), strict=True):
+                    written.append(group)
+                    self._write(group.path, text)
+            except OSError:
+                for group in written:
+                    with contextlib.suppress(OSError):
+                        self._write(group.path, group.text)
+                raise
+            for name, text, _ in (one, other):
+                self._keep(name, person, what, text)
+
+    def rename(self, name: str, new: str, seen: str, person: str) -> None:
+        """Raises ChangedMeanwhile, NoGroup, NameTaken. The history goes with it."""
+        if not NAME.fullmatch(new):
+            raise NameTaken(f"`{new}` cannot be the name of a group: {NAME_HELP}")
+        with self._lock:
+            before = self._expected(name, seen)
+            try:
+                os.link(
+                    before.path, self.path(new), follow_symlinks=False
+                )  # which never replaces a file, as a rename would
+            except FileExistsError:
+                raise NameTaken(f"there is a group `{new}` already") from None
+            before.path.unlink()
+            with self._store.write() as db:
+                db.execute("UPDATE group_versions SET name = ? WHERE name = ?", (new, name))
+            self._keep(new, person, f"renamed from {name}", before.text)
+
+    def delete(self, name: str, seen: str, person: str) -> None:
+        """Raises ChangedMeanwhile, NoGroup. What the file was stays in the history."""
+        with self._lock:
+            before = self._expected(name, seen)
+            before.path.unlink()
+            self._keep(name, person, "deleted", before.text)
+
+    def history(self, name: str) -> list[Version]:
+        """The latest first."""
+        rows = self._store.read(
+            "SELECT id, at, person, what, hash, text FROM group_versions WHERE name = ? ORDER BY id DESC", name
+        )
+        return [Version(*row) for row in rows]
+
+    def _expected(self, name: str, seen: str) -> GroupFile:
+        now = self._read(name)
+        self._noticed(now)
+        if not secrets.compare_digest(now.hash.encode(), seen.encode("utf-8", "replace")):
+            raise ChangedMeanwhile(now)
+        return now
+
+    def _read(self, name: str) -> GroupFile:
+        path = self.path(name)
+        try:
+            with open_below(self.folder, path.name) as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError:
+            raise NoGroup(name) from None
+        if len(data) > MOST_BYTES:
+            raise NoGroup(f"{path} is larger than {MOST_BYTES >> 20} MiB")
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise NoGroup(f"{path} is not UTF-8") from None
+        return GroupFile(name, path, text, hashlib.sha256(data).hexdigest())
+
+    def _noticed(self, now: GroupFile) -> None:
+        """A state that nobody made here is somebody's work all the same."""
+        last = self._store.read("SELECT hash FROM group_versions WHERE name = ? ORDER BY id DESC LIMIT 1", now.name)
+        if not last or last[0]["hash"] != now.hash:
+            self._keep(now.name, "", "changed outside of this server" if last else "found", now.text, now.hash)
+
+    def _keep(self, name: str, person: str, what: str, text: str, hash: str = "") -> None:
+        hash = hash or hashlib.sha256(text.encode()).hexdigest()
+        with self._store.write() as db:
+            db.execute(
+                "INSERT INTO group_versions (name, at, person, what, hash, text) VALUES (?, ?, ?, ?, ?, ?)",
+                (name, time.time(), person, what, hash, text),
+            )
+            db.execute(
+                "DELETE FROM group_versions WHERE name = ? AND id NOT IN "
+                "(SELECT id FROM group_versions WHERE name = ? ORDER BY id DESC LIMIT ?)",
+                (name, name, MOST_VERSIONS),
+            )
+
+    def _write(self, path: Path, text: str) -> None:
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def _is_group(entry: os.DirEntry[str]) -> bool:
+    name = entry.name.removesuffix(".yml")
+    return name != entry.name and NAME.fullmatch(name) is not None and entry.is_file(follow_symlinks=False)

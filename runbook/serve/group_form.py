@@ -1,0 +1,319 @@
+"""What people change about a group, as changes to its file: settings, nodes, names. Everything else in it stays as it
+is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from runbook.load.document import Document, Keys, parse_document
+from runbook.load.edit import Text, Uneditable
+from runbook.load.inventory import examine_inventory
+from runbook.load.origins import Origins
+from runbook.load.ranges import expand, has_range
+from runbook.load.write import RANGED
+from runbook.serve.group_preview import PLACEHOLDERS
+
+ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")
+"""Of the keys at the top, where new ones are put."""
+
+NEW = """\
+# yaml-language-server: $schema=../schemas/inventory.schema.json
+name: {name}
+order: alphabet
+rendezvous: {{port: 29500}}
+nodes:
+  {{}}
+launch:
+  command: [python, train.py]
+"""
+
+_PLACES: Mapping[str, Keys] = {
+    "master": ("rendezvous", "master"),
+    "address": ("rendezvous", "address"),
+    "port": ("rendezvous", "port"),
+    "backend": ("rendezvous", "backend"),
+    "order": ("order",),
+    "interface": ("network", "interface"),
+    "ports": ("network", "ports"),
+    "gpus": ("defaults", "gpus"),
+    "processes": ("defaults", "processes"),
+    "launcher": ("launch", "launcher"),
+    "workdir": ("launch", "workdir"),
+    "retries": ("launch", "retries"),
+    "grace": ("launch", "grace"),
+    "detach": ("launch", "detach"),
+}
+"""Fields of the form that are one value of the file."""
+_NUMBERS = ("port", "processes", "retries")
+_ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
+_FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
+_REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
+_TRAVELS = frozenset((*_REACHED, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf"))
+"""Keys of a node that hold wherever it goes, whoever gave them; `env` and `vars` go with it where they are its own."""
+
+
+class WrongField(ValueError):
+    """A field of the form holds what cannot be; `field` is its name."""
+
+    def __init__(self, field: str, says: str) -> None:
+        super().__init__(says)
+        self.field = field
+
+
+def opened(name: str, text: str) -> Text:
+    """The file for changing. Raises Uneditable."""
+    return Text(text, f"{name}.yml", ORDER)
+
+
+def fields_of(text: Text) -> dict[str, str]:
+    """The form as the file says it; empty where the file says nothing."""
+    found = {field: _shown(text.get(*keys)) for field, keys in _PLACES.items()}
+    command = text.get("launch", "command")
+    found["command"] = shlex.join(map(str, command)) if isinstance(command, list) else ""
+    found["env"] = _env_text(text.get("env"))
+    found["launch_env"] = _env_text(text.get("launch", "env"))
+    for name, (entry, settings) in nodes_of(text).items():
+        for key in ("gpus", "processes"):
+            found[f"node.{name}.{key}"] = _shown(settings.get(key)) if entry else ""
+    return found
+
+
+def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
+    """Change what differs from what the file says, and name it: `port`, `env`. Raises WrongField, Uneditable."""
+    before = fields_of(text)
+    changed = [field for field, value in before.items() if field in fields and _clean(fields[field]) != _clean(value)]
+    for field in changed:
+        value = _clean(fields[field])
+        if field in ("env", "launch_env"):
+            _set_env(text, ("env",) if field == "env" else ("launch", "env"), value, field)
+        elif field == "command":
+            _set_command(text, value)
+        elif field.startswith("node."):
+            name, _, key = field.removeprefix("node.").rpartition(".")
+            _set_node(text, name, key, _typed(field, key, value))
+        else:
+            _put(text, _PLACES[field], _typed(field, field, value))
+    return changed
+
+
+def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every node by name, in the order of the file, with the key it stands under and what is said there."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    entries = text.get("nodes")
+    for key, settings in entries.items() if isinstance(entries, dict) else ():
+        try:
+            names = expand(str(key))
+        except ValueError:
+            continue
+        for name in names:
+            found.setdefault(name, (str(key), settings if isinstance(settings, dict) else {}))
+    return found
+
+
+def take_node(text: Text, name: str) -> None:
+    """Take a node out of the group, and out of what in the file names it alone. Raises Uneditable."""
+    if name not in nodes_of(text):
+        raise Uneditable(f"there is no node `{name}` in this group")
+    _alone(text, name)
+    text.remove(("nodes", name))
+    if text.get("rendezvous", "master") == name:
+        _put(text, ("rendezvous", "master"), None)
+    groups = text.get("groups")
+    for group, body in list(groups.items()) if isinstance(groups, dict) else ():
+        members = body.get("nodes") if isinstance(body, dict) else None
+        if members == name or members == [name]:
+            _put(text, ("groups", group), None)
+        elif isinstance(members, list) and name in members:
+            text.set(("groups", group, "nodes"), [member for member in members if member != name])
+
+
+def shift_node(text: Text, name: str, by: int) -> None:
+    """Put a node one place up (-1) or down (1) in the order of the file, which must be the order of ranks. Raises
+    Uneditable."""
+    if (text.get("order") or "inventory") != "inventory":
+        raise Uneditable("the nodes are ordered by their names: choose the order of the file first")
+    names = list(nodes_of(text))
+    if name not in names:
+        raise Uneditable(f"there is no node `{name}` in this group")
+    at = names.index(name) + by
+    if not 0 <= at < len(names):
+        return
+    for one in (name, names[at]):
+        _alone(text, one)
+    text.exchange(("nodes", name), names[at])
+
+
+def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
+    """Put a node at the end, without what the group's `defaults` say anyway. Raises Uneditable."""
+    if name in nodes_of(text):
+        raise Uneditable(f"the node `{name}` is in this group already")
+    defaults = text.get("defaults")
+    own = {
+        key: value for key, value in settings.items() if not isinstance(defaults, dict) or defaults.get(key) != value
+    }
+    text.set(("nodes", name), own)
+
+
+def settings_of_node(text: Text, name: str) -> dict[str, Any]:
+    """What a node takes with it into another group. Raises Uneditable."""
+    document = parse_document(text.text, "group.yml")
+    origins = _origins(document)
+    if origins is None:
+        entry, settings = nodes_of(text).get(name, ("", {}))
+        return _expanded(entry, settings).get(name, {})
+    found: dict[str, Any] = {}
+    for key in origins.keys(name):
+        winner = next((one for one in origins.candidates(name, key) if one.wins), None)
+        if winner is None or not (key[0] in _TRAVELS or winner.level == "node"):
+            continue
+        value = _one_of_range(winner.value, key, name, text)
+        if len(key) == 1:
+            found[str(key[0])] = value
+        else:
+            found.setdefault(str(key[0]), {})[key[1]] = value
+    return found
+
+
+def _origins(document: Document) -> Origins | None:
+    return examine_inventory(document, environ=PLACEHOLDERS).origins
+
+
+def _one_of_range(value: Any, key: Keys, name: str, text: Text) -> Any:
+    entry = nodes_of(text)[name][0]
+    if key not in RANGED or not isinstance(value, str) or not has_range(value):
+        return value
+    names = expand(entry)
+    values = expand(value)
+    if len(values) != len(names):
+        raise Uneditable(f"`{value}` has not as many addresses as `{entry}` has nodes")
+    return values[names.index(name)]
+
+
+def _alone(text: Text, name: str) -> None:
+    """Give a node that stands in a range an entry of its own."""
+    entry, settings = nodes_of(text)[name]
+    if entry != name:
+        text.replace_entry(("nodes", entry), _expanded(entry, settings))
+
+
+def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """An entry with a range, as one for each of its nodes."""
+    names = expand(entry)
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in settings.items():
+        inner = value if key == "ssh" and isinstance(value, dict) else {"": value}
+        for deep, one in inner.items():
+            ranged = ((key, deep) if deep else (key,)) in RANGED and isinstance(one, str) and has_range(one)
+            values = expand(one) if ranged else [one] * len(names)
+            if len(values) != len(names):
+                raise Uneditable(f"`{one}` has not as many addresses as `{entry}` has nodes")
+            for name, mine in zip(names, values, strict=True):
+                if deep:
+                    found[name].setdefault(key, {})[deep] = mine
+                else:
+                    found[name][key] = mine
+    return found
+
+
+def _set_node(text: Text, name: str, key: str, value: object) -> None:
+    if name not in nodes_of(text):
+        raise Uneditable(f"there is no node `{name}` in this group")
+    _alone(text, name)
+    if value is None:
+        text.remove(("nodes", name, key))
+    else:
+        text.set(("nodes", name, key), value)
+
+
+def _put(text: Text, keys: Keys, value: object) -> None:
+    """Set, or take away for None, with the mapping around it where nothing is left in that."""
+    if value is not None:
+        text.set(keys, value)
+        return
+    text.remove(keys)
+    if len(keys) > 1 and text.get(*keys[:-1]) == {}:
+        text.remove(keys[:-1])
+
+
+def _set_command(text: Text, value: str) -> None:
+    if not value:
+        raise WrongField("command", "a launch needs a command: the program and its arguments")
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise WrongField("command", f"a quote is not closed: {error}") from None
+    text.set(("launch", "command"), words)
+
+
+def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
+    wanted: dict[str, object] = {}
+    old = text.get(*keys)
+    known = old if isinstance(old, dict) else {}
+    for number, line in enumerate(value.splitlines(), 1):
+        if not line.strip():
+            continue
+        match = _ENV_LINE.fullmatch(line)
+        if match is None:
+            raise WrongField(field, f"line {number} is no variable: write NAME=value, one a line")
+        name, given = match[1], match[2].strip()
+        if name in wanted:
+            raise WrongField(field, f"{name} stands there twice")
+        secret = _FROM_ENV.fullmatch(given)
+        same = name in known and _env_value(known[name]) == given
+        wanted[name] = known[name] if same else {"env": secret[1]} if secret else given
+    if wanted:
+        text.set(keys, wanted)
+    elif known:
+        _put(text, keys, None)
+
+
+def _env_text(env: Any) -> str:
+    return "\n".join(f"{name}={_env_value(value)}" for name, value in env.items()) if isinstance(env, dict) else ""
+
+
+def _env_value(value: Any) -> str:
+    if isinstance(value, dict) and set(value) == {"env"}:
+        return f"{{env: {value['env']}}}"
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _clean(value: str) -> str:
+    return value.replace("\r\n", "\n").strip()
+
+
+def _typed(field: str, key: str, value: str) -> object:
+    """A field's text as the file holds it; None for nothing. Raises WrongField."""
+    if not value:
+        return None
+    if "\n" in value:
+        raise WrongField(field, "one line is enough here")
+    if key == "gpus":
+        return _devices(field, value)
+    if key == "detach":
+        if value not in ("true", "false"):
+            raise WrongField(field, "true or false")
+        return value == "true"
+    if key in _NUMBERS:
+        if not re.fullmatch("[0-9]{1,9}", value):
+            raise WrongField(field, f"`{value[:40]}` is not a number")
+        return int(value)
+    return value
+
+
+def _devices(field: str, value: str) -> object:
+    """`8` is how many, `0, 2` are which."""
+    parts = re.split(r"[,\s]+", value.strip("[] "))
+    if not all(re.fullmatch("[0-9]{1,4}", part) for part in parts):
+        raise WrongField(field, f"`{value[:40]}` is neither how many GPUs nor a list of them: 8, or 0, 1, 3")
+    return int(parts[0]) if len(parts) == 1 and "[" not in value else [int(part) for part in parts]

@@ -1,0 +1,283 @@
+"""What a group's text means, before and after it is saved: who is which rank, with which environment, and what lint
+says."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import secrets
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runbook.checks import CHECKS
+from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.scripts import node_files
+from runbook.launch.job import Job
+from runbook.launch.launchers import launch_spec
+from runbook.launch.ranks import RankLayout, layout
+from runbook.launch.script import LAUNCH
+from runbook.lint.engine import lint
+from runbook.load.document import parse_document
+from runbook.load.inventory import examine_inventory
+from runbook.load.launch import examine_launch, has_launch
+from runbook.load.origins import Origins
+from runbook.load.shells import with_shell
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory
+from runbook.model.playbook import Playbook
+from runbook.model.redact import GONE, Redactor
+from runbook.model.secret import Secret
+from runbook.model.secret_formats import holds_secret, names_secret
+
+SHELLS = ("sh", "bat", "ps1")
+DRAFT = ".lint-"
+"""How folders in DATA begin in which lint looks at a text; a server that was killed leaves one."""
+_NO_LAUNCH = Playbook("none", ())
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFinding:
+    """What lint says of one place: `severity` is error or warning."""
+
+    severity: str
+    rule: str
+    line: int
+    column: int
+    message: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One process. `worker` is its node's name and its number there, as in gn6-0; `device` is a GPU's index, None for a
+    CPU rank."""
+
+    worker: str
+    node: str
+    rank: int
+    local_rank: int
+    node_rank: int
+    device: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
+
+    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is
+    reached by one.
+    """
+
+    ranks: tuple[RankRow, ...] = ()
+    where: str = ""
+    backend: str = ""
+    environments: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    launcher: str = "direct"
+    nodes: tuple[str, ...] = ()
+    why: str = ""
+    by_agent: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """What lint says of a text, and the text as people may see it: `hidden` has the secrets of it by what stands for
+    them there.
+
+    `closed` says why none of it can be shown.
+    """
+
+    told: list[ShownFinding]
+    shown: str
+    hidden: Mapping[str, str]
+    closed: str = ""
+
+    @property
+    def errors(self) -> list[ShownFinding]:
+        return [one for one in self.told if one.severity == "error"]
+
+
+def linted(file: Path, text: str) -> Linted:
+    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text."""
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
+        path = Path(folder, file.name)
+        path.write_text(text, encoding="utf-8", newline="")
+        try:
+            found = lint([str(path)]).findings
+        except FilesWrong as wrong:
+            return Linted([_told("error", problem) for problem in wrong.problems], text, {})
+    told = [_told(one.rule.severity, one.problem) for one in found]
+    if any(one.rule == "secret.private-key" for one in told):
+        return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
+    lines = text.split("\n")  # what lint counts as lines is the same where YAML can be read
+    hidden: dict[str, str] = {}
+    spans = {one.span.line: one.span for one in found if one.rule.id.startswith("secret.")}
+    for number, span in spans.items():
+        line = lines[number - 1]
+        start, end = span.column - 1, span.column - 1 + span.length
+        stand_in = f"hidden-secret-{len(hidden) + 1}"
+        hidden[stand_in] = line[start:end]
+        lines[number - 1] = line[:start] + stand_in + line[end:]
+    shown = "\n".join(lines)
+    if any(secret in shown for secret in hidden.values()):
+        return Linted(
+            told, "", {}, "the file holds secrets in plain text in several places: put `{env: NAME}` there by hand"
+        )
+    return Linted(told, shown, hidden)
+
+
+def revealed(text: str, hidden: Mapping[str, str]) -> str:
+    """What somebody wrote over a text that was `shown`, with the secrets in it again."""
+    for stand_in in sorted(hidden, key=len, reverse=True):
+        text = text.replace(stand_in, hidden[stand_in])
+    return text
+
+
+def _told(severity: str, problem: Problem) -> ShownFinding:
+    line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
+    return ShownFinding(severity, problem.id, line, column, problem.message, problem.help or "")
+
+
+def meaning(path: Path, text: str) -> Meaning:
+    """Never raises for what is in a text."""
+    try:
+        plan, _ = _plan(path, text)
+        by_node = layout(plan.inventory)
+        return _meaning(plan, by_node)
+    except FilesWrong as wrong:
+        problem = wrong.problems[0]
+        place = f" (line {problem.span.line})" if problem.span else ""
+        return Meaning(why=f"{problem.message}{place}")
+
+
+def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
+    """Raises FilesWrong."""
+    document = parse_document(text, str(path))
+    examined = examine_inventory(document, environ=PLACEHOLDERS)
+    if examined.inventory is None or examined.origins is None:
+        raise FilesWrong(list(examined.problems))
+    return _plan_for(examined.inventory, examined.origins), examined.origins
+
+
+def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
+    if not has_launch(origins.document):
+        return Plan(_NO_LAUNCH, inventory, ())
+    launch = examine_launch(origins.document, checks=CHECKS, environ=PLACEHOLDERS)
+    if launch.playbook is None:
+        raise FilesWrong(list(launch.problems))
+    return make_plan(launch.playbook, inventory, Choice())
+
+
+def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
+    job = next((stage.work for stage in plan.stages if isinstance(stage.work, Job)), None)
+    redactor = Redactor(plan.secrets)
+    environments: dict[int, dict[str, str]] = {}
+    command: tuple[str, ...] = ()
+    for name, node_ranks in by_node.by_node.items():
+        spec = launch_spec(by_node, node_ranks, job, name=LAUNCH, made_from=plan.sources)
+        shared = {key: _starred(key, value, redactor) for key, value in spec.environment.items()}
+        of_processes = {process.local_rank: process.environment for process in spec.processes}
+        for rank in node_ranks.ranks:
+            own = of_processes.get(rank.local_rank) if job is None or job.starts_each else None
+            told = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
+            environments[rank.rank] = {**shared, **told}
+        if job is not None and not command:
+            command = tuple(redactor.text(word) for word in job.programs[name].command)
+    rows = tuple(
+        RankRow(f"{rank.node}-{rank.local_rank}", rank.node, rank.rank, rank.local_rank, rank.node_rank, rank.device)
+        for rank in by_node.ranks
+    )
+    rendezvous = plan.inventory.rendezvous
+    return Meaning(
+        ranks=rows,
+        where=f"{by_node.address}:{rendezvous.port}",
+        backend=rendezvous.backend,
+        environments=environments,
+        command=command,
+        launcher=job.launcher if job else "direct",
+        nodes=tuple(by_node.by_node),
+        by_agent=any(node.connection == "agent" for node in plan.inventory.nodes),
+    )
+
+
+def _starred(name: str, value: object, redactor: Redactor) -> str:
+    """Also what is a secret in plain text: nobody else's browser has to know it."""
+    if isinstance(value, Secret) or (names_secret(name) is not None and holds_secret(name, str(value))):
+        return GONE
+    return redactor.text(str(value))
+
+
+def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
+    """The launch script of every node, as `gn6/launch.sh`, with nothing secret. Raises FilesWrong.
+
+    Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
+    command line writes.
+    """
+    plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
+    if plain:
+        message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
+        raise FilesWrong([Problem(plain[0].rule, message, None, plain[0].help)])
+    plan, origins = _plan(path, text)
+    inventory = with_shell(plan.inventory, origins, shell)
+    found: dict[str, bytes] = {}
+    for one in node_files(_plan_for(inventory, origins), origins):
+        for name, file in one.files.items():
+            if not file.secret and not leaks(file.data) and name == one.launch:
+                found[f"{one.node.name}/{name}"] = file.data
+    return found
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """A ZIP archive of these files; scripts may be executed."""
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in files.items():
+                about = zipfile.ZipInfo(name)
+                about.external_attr = 0o700 << 16
+                archive.writestr(about, data, zipfile.ZIP_DEFLATED)
+        return out.getvalue()
+
+
+def difference(name: str, before: str, after: str) -> list[str]:
+    """Lines of a unified diff; none where nothing differs."""
+    found = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{name}.yml", f"{name}.yml (changed)", lineterm=""
+    )
+    return list(found)
+
+
+def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[ShownFinding]:
+    """Errors that a change brings: those of the same rule and words were there already."""
+    known = {(one.rule, one.message) for one in before}
+    return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]
+
+
+_WORD = secrets.token_hex(12)
+
+
+class _Placeholders(Mapping[str, str]):
+    """A text for every name, that stands in no file and can be found wherever it comes out again."""
+
+    def __getitem__(self, name: str) -> str:
+        return f"secret-{_WORD}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+PLACEHOLDERS: Mapping[str, str] = _Placeholders()
+
+
+def leaks(data: bytes) -> bool:
+    """Whether a value that stands for a secret is in it."""
+    return _WORD.encode() in data

@@ -1,0 +1,229 @@
+"""People, tokens, agents and the audit: for admins, as a page and as JSON; every change is a function that both
+call."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from runbook.serve.guards import RequestRefused
+from runbook.serve.page import Page, html
+from runbook.serve.people import Audit, People, role_named
+from runbook.serve.workspace import fleet_of
+
+AUDIT_PAGE = 100
+
+
+def _people(request: Request) -> People:
+    people: People = request.app.state.people
+    return people
+
+
+def _audit(request: Request) -> Audit:
+    audit: Audit = request.app.state.audit
+    return audit
+
+
+# The page.
+
+
+async def page(request: Request) -> Response:
+    return _shown(request)
+
+
+def _shown(request: Request, **made: str) -> Response:
+    """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
+    before = _number(request.query_params.get("before"))
+    people, audit = _people(request), _audit(request)
+    entries = audit.newest(AUDIT_PAGE + 1, before)
+    return html(
+        request,
+        "admin.html",
+        people=people.all(),
+        tokens=people.tokens(),
+        agents=fleet_of(request).nodes(),
+        entries=entries[:AUDIT_PAGE],
+        older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
+        made={"token": "", "link": "", "who": "", "string": "", **made},
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 16 else None
+
+
+async def add_person(request: Request) -> Response:
+    """With a link that logs the new person in once: nobody chooses another's password."""
+    form = request.state.form
+    name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
+    people = _people(request)
+    people.add(name, role)
+    return _shown(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
+
+
+async def change_person(request: Request) -> Response:
+    name = request.path_params["name"]
+    _people(request).change(name, role=role_named(str(request.state.form.get("role", ""))))
+    return _back()
+
+
+async def remove_person(request: Request) -> Response:
+    _people(request).remove(request.path_params["name"])
+    return _back()
+
+
+async def link_person(request: Request) -> Response:
+    name = request.path_params["name"]
+    return _shown(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
+
+
+async def add_token(request: Request) -> Response:
+    form = request.state.form
+    role, purpose = role_named(str(form.get("role", ""))), str(form.get("purpose", ""))
+    _, secret = _people(request).make_token(request.state.person.name, role, purpose)
+    return _shown(request, token=secret)
+
+
+async def revoke_token(request: Request) -> Response:
+    _people(request).revoke_token(request.path_params["id"])
+    return _back()
+
+
+async def enrol_agent(request: Request) -> Response:
+    """With an empty name the host takes its own."""
+    return _shown(request, string=await asyncio.to_thread(_enrolled, request, str(request.state.form.get("name", ""))))
+
+
+async def revoke_agent(request: Request) -> Response:
+    await asyncio.to_thread(_revoked, request)
+    return RedirectResponse("/admin#agents", 303)
+
+
+def _enrolled(request: Request, name: str) -> str:
+    try:
+        return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
+    except ValueError as wrong:
+        raise RequestRefused(422, str(wrong)) from None
+
+
+def _revoked(request: Request) -> None:
+    try:
+        fleet_of(request).revoke(request.path_params["name"])
+    except KeyError:
+        raise RequestRefused(404, "no agent has this name") from None
+
+
+def _back() -> Response:
+    return RedirectResponse("/admin", 303)
+
+
+# One's own account.
+
+
+async def account(request: Request) -> Response:
+    return html(request, "account.html")
+
+
+async def new_password(request: Request) -> Response:
+    """Ends every session of this person, this one too: whoever took one over is out."""
+    form, person = request.state.form, request.state.person
+    await asyncio.to_thread(_people(request).change, person.name, password=str(form.get("password", "")))
+    return RedirectResponse("/login", 303)
+
+
+# JSON.
+
+
+async def api_people(request: Request) -> Response:
+    return JSONResponse({"people": [{"name": one.name, "role": one.role} for one in _people(request).all()]})
+
+
+async def api_add_person(request: Request) -> Response:
+    asked = await fields(request, "name", "role")
+    _people(request).add(asked["name"], role_named(asked["role"]))
+    return JSONResponse({"name": asked["name"], "role": asked["role"]}, 201)
+
+
+async def api_remove_person(request: Request) -> Response:
+    _people(request).remove(request.path_params["name"])
+    return Response(status_code=204)
+
+
+async def api_me(request: Request) -> Response:
+    return JSONResponse({"name": request.state.person.name, "role": request.state.person.role})
+
+
+async def api_tokens(request: Request) -> Response:
+    return JSONResponse({"tokens": [dataclasses.asdict(token) for token in _people(request).tokens()]})
+
+
+async def api_add_token(request: Request) -> Response:
+    asked = await fields(request, "role", "purpose")
+    identity, secret = _people(request).make_token(
+        request.state.person.name, role_named(asked["role"]), asked["purpose"]
+    )
+    return JSONResponse({"id": identity, "token": secret}, 201)
+
+
+async def api_revoke_token(request: Request) -> Response:
+    _people(request).revoke_token(request.path_params["id"])
+    return Response(status_code=204)
+
+
+async def api_enrol_agent(request: Request) -> Response:
+    asked = await fields(request, "name")
+    return JSONResponse({"string": await asyncio.to_thread(_enrolled, request, asked["name"])}, 201)
+
+
+async def api_revoke_agent(request: Request) -> Response:
+    await asyncio.to_thread(_revoked, request)
+    return Response(status_code=204)
+
+
+async def api_audit(request: Request) -> Response:
+    """The newest first; `before=` an id pages on."""
+    entries = _audit(request).newest(AUDIT_PAGE, _number(request.query_params.get("before")))
+    return JSONResponse({"audit": [dataclasses.asdict(entry) for entry in entries]})
+
+
+async def fields(request: Request, *names: str) -> dict[str, str]:
+    """The texts of a JSON object that has exactly these keys. Raises Refused."""
+    try:
+        asked: Any = await request.json()
+    except (ValueError, RecursionError):
+        raise RequestRefused(400, "the body is not JSON") from None
+    if not isinstance(asked, dict) or set(asked) != set(names):
+        raise RequestRefused(422, f"the body must be an object with {', '.join(names)} and nothing else")
+    for name in names:
+        if not isinstance(asked[name], str):
+            raise RequestRefused(422, f"{name} must be text")
+    return asked
+
+
+PAGES = [
+    Page("/admin", ("GET",), page, "admin", says="People, tokens, agents and the audit", nav="Admin"),
+    Page("/admin/people", ("POST",), add_person, "admin", says="Add a person"),
+    Page("/admin/people/{name}/role", ("POST",), change_person, "admin", says="Change a person's role"),
+    Page("/admin/people/{name}/remove", ("POST",), remove_person, "admin", says="Remove a person"),
+    Page("/admin/people/{name}/link", ("POST",), link_person, "admin", says="Make a login link"),
+    Page("/admin/tokens", ("POST",), add_token, "admin", says="Make a token"),
+    Page("/admin/tokens/{id}/revoke", ("POST",), revoke_token, "admin", says="Revoke a token"),
+    Page("/admin/agents", ("POST",), enrol_agent, "admin", says="Make a string that enrols a node"),
+    Page("/admin/agents/{name}/revoke", ("POST",), revoke_agent, "admin", says="Revoke an agent"),
+    Page("/account", ("GET",), account, "viewer", says="One's own account"),
+    Page("/account/password", ("POST",), new_password, "viewer", says="Change the own password"),
+    Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="Who asks, and what that may"),
+    Page("/api/v1/people", ("GET",), api_people, "admin", kind="api", says="List the people"),
+    Page("/api/v1/people", ("POST",), api_add_person, "admin", kind="api", says="Add a person"),
+    Page("/api/v1/people/{name}", ("DELETE",), api_remove_person, "admin", kind="api", says="Remove a person"),
+    Page("/api/v1/tokens", ("GET",), api_tokens, "admin", kind="api", says="List the tokens"),
+    Page("/api/v1/tokens", ("POST",), api_add_token, "admin", kind="api", says="Make a token"),
+    Page("/api/v1/tokens/{id}", ("DELETE",), api_revoke_token, "admin", kind="api", says="Revoke a token"),
+    Page("/api/v1/agents", ("POST",), api_enrol_agent, "admin", "api", "Make a string that enrols a node"),
+    Page("/api/v1/agents/{name}", ("DELETE",), api_revoke_agent, "admin", "api", "Revoke an agent"),
+    Page("/api/v1/audit", ("GET",), api_audit, "admin", kind="api", says="Who changed what"),
+]

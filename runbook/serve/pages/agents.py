@@ -1,0 +1,156 @@
+"""Where agents call: enrolment, the control socket, and a socket for each stream. An agent's token opens these and
+nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket
+
+import runbook
+from runbook.agent.protocol import (
+    AgentHello,
+    ChannelRefused,
+    Denied,
+    FromServer,
+    Heard,
+    Heartbeat,
+    Leaving,
+    ProtocolError,
+    Welcome,
+    from_agent,
+    said,
+)
+from runbook.serve.agent_channel import GONE
+from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
+from runbook.serve.guards import address_of, header
+from runbook.serve.page import Page
+
+HELLO_S = 10.0
+SEND_S = 10.0
+MOST_A_SECOND = 20
+"""Messages of one control socket; more are read later."""
+
+BROKEN, GOING_AWAY = 1002, 1001
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    secret: str
+    name: str
+
+
+async def _enrol(request: Request) -> Response:
+    fleet: Fleet = request.app.state.fleet
+    try:
+        wanted = msgspec.json.decode(await request.body(), type=_Wanted)
+        name, token = await asyncio.to_thread(fleet.enrolled, wanted.secret, wanted.name)
+    except msgspec.MsgspecError:
+        return JSONResponse({"error": "a secret and a name are wanted"}, 422)
+    except NotEnrolled as refused:
+        return JSONResponse({"error": str(refused)}, refused.status)
+    return JSONResponse({"name": name, "token": token})
+
+
+async def _control(socket: WebSocket) -> None:
+    fleet: Fleet = socket.app.state.fleet
+    member = _member(fleet, socket)
+    if member is None:
+        await socket.close()  # before it is accepted: the agent sees HTTP 403
+        return
+    await socket.accept()
+    link = _link(socket)
+    try:
+        hello = await _greeting(socket)
+        link.incarnation, link.machine = hello.incarnation, hello.machine
+        denied = await asyncio.to_thread(fleet.greet, member, hello, address_of(socket.scope), link)
+        if denied is not None:
+            await link.close(denied)
+            return
+        await link.send(Welcome(member.name, runbook.__version__))
+        await _listen(fleet, member, link, socket)
+    except (ProtocolError, KeyError):  # KeyError: bytes, where text is wanted
+        await _closed(socket, BROKEN)
+    except GONE:
+        await _closed(socket, GOING_AWAY)
+    finally:
+        fleet.left(member, link)
+
+
+async def _greeting(socket: WebSocket) -> AgentHello:
+    hello = from_agent(await asyncio.wait_for(socket.receive_text(), HELLO_S))
+    if not isinstance(hello, AgentHello):
+        raise ProtocolError("no greeting")
+    return hello
+
+
+async def _listen(fleet: Fleet, member: EnrolledNode, link: ControlSocket, socket: WebSocket) -> None:
+    count, since = 0, time.monotonic()
+    while True:
+        message = from_agent(await socket.receive_text())
+        count += 1
+        if count >= MOST_A_SECOND:
+            await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
+            count, since = 0, time.monotonic()
+        if isinstance(message, ChannelRefused):
+            fleet.refused(member, message.channel, message.why)
+        if isinstance(message, Leaving | AgentHello) or not fleet.heard(
+            member, link, message if isinstance(message, Heartbeat) else None
+        ):
+            return
+        if isinstance(message, Heartbeat):
+            await link.send(Heard(message.number))
+
+
+async def _channel(socket: WebSocket) -> None:
+    fleet: Fleet = socket.app.state.fleet
+    member = _member(fleet, socket)
+    channel = None if member is None else fleet.channel(member, socket.path_params["id"])
+    if channel is None:
+        await socket.close()
+        return
+    await socket.accept()
+    try:
+        await channel.carry(socket)
+    finally:
+        fleet.forget(channel)
+
+
+def _member(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
+    kind, _, token = (header(socket.scope, "authorization") or "").partition(" ")
+    return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
+
+
+def _link(socket: WebSocket) -> ControlSocket:
+    turn = asyncio.Lock()
+
+    async def send(message: FromServer) -> None:
+        async with turn:
+            try:
+                await asyncio.wait_for(socket.send_text(said(message)), SEND_S)
+            except GONE as error:
+                raise ConnectionError(str(error)) from None
+
+    async def close(denied: Denied | None) -> None:
+        if denied is not None:
+            with contextlib.suppress(ConnectionError):
+                await send(denied)
+        await _closed(socket, GOING_AWAY if denied is None else denied.code)
+
+    return ControlSocket("", "", send, close)
+
+
+async def _closed(socket: WebSocket, code: int) -> None:
+    with contextlib.suppress(*GONE):
+        await asyncio.wait_for(socket.close(code), SEND_S)
+
+
+PAGES = [
+    Page("/agent/enrol", ("POST",), _enrol, "agent", says="Enrol a node", most_bytes=4096),
+    Page("/agent/control", (), _control, "agent", "socket", "Hear an agent"),
+    Page("/agent/channel/{id}", (), _channel, "agent", "socket", "Carry a stream to a node"),
+]

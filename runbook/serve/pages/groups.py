@@ -1,0 +1,499 @@
+"""The pages of groups, and the same as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from runbook.model.errors import FilesWrong
+from runbook.serve import group_actions as actions
+from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
+from runbook.serve.group_form import fields_of, nodes_of
+from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
+from runbook.serve.guards import RequestRefused, json_body
+from runbook.serve.page import Page, html
+from runbook.serve.pages.nodes import rows
+from runbook.serve.run_folders import NoRun, RunRow
+from runbook.serve.run_processes import Busy, NotRunning
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
+
+T = TypeVar("T")
+ORDERS = {
+    "": "as in the file (inventory)",
+    "alphabet": "letter by letter: gn39 before gn7 (alphabet)",
+    "name": "digits as numbers: gn7 before gn39 (name)",
+}
+
+
+@contextlib.contextmanager
+def _answers() -> Iterator[None]:
+    """What goes wrong with a group, as an answer to whoever asked."""
+    try:
+        yield
+    except NoGroup:
+        raise RequestRefused(404, "there is no such group, or its file cannot be read here") from None
+    except NameTaken as error:
+        raise RequestRefused(409, str(error)) from None
+    except ChangedMeanwhile as error:
+        raise RequestRefused(
+            412, str(error), "load the page again: it shows what it is now; what you wrote is not saved"
+        ) from None
+    except Busy as error:
+        raise RequestRefused(409, f"it runs already: {error}") from None
+    except (NotRunning, NoRun):
+        raise RequestRefused(409, "nothing of it runs that was started here") from None
+    except actions.Refused as error:
+        raise RequestRefused(422, str(error)) from None
+
+
+async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
+    with _answers():
+        return await run_in_threadpool(function, *args, **more)
+
+
+async def _act(request: Request, action: Callable[..., T], *args: Any, **more: Any) -> T:
+    """One of the actions, in the name of whoever asks."""
+    return await _done(action, workspace_of(request), *args, person=_person(request), **more)
+
+
+def _agents(request: Request) -> Mapping[str, AgentState]:
+    return {agent.name: agent for agent in fleet_of(request).nodes()}
+
+
+def _field(request: Request, name: str) -> str:
+    value = request.state.form.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _person(request: Request) -> str:
+    return str(request.state.person.name)
+
+
+def _to(name: str = "") -> Response:
+    return RedirectResponse(f"/groups/{quote(name)}" if name else "/groups", 303)
+
+
+# All groups.
+
+
+async def listed(request: Request) -> Response:
+    workspace = workspace_of(request)
+    found = await run_in_threadpool(_cards, workspace)
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
+    select = request.query_params.get("select", "")
+    chosen = {"all": lambda row: True, "idle": lambda row: not row.busy}.get(select, lambda row: False)
+    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard)
+
+
+def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
+    found = []
+    for look in workspace.all_groups():
+        latest = workspace.latest_run(look.file.name)
+        found.append((look, latest, latest is not None and workspace.processes.lives(latest.id)))
+    return found
+
+
+async def create(request: Request) -> Response:
+    name = _field(request, "name").strip()
+    await _act(request, actions.create, name)
+    return _to(name)
+
+
+async def move(request: Request) -> Response:
+    """Fields: `node`, many, each `GROUP/NODE` (`/NODE` for one of no group), and `target`, empty for none."""
+    target = _field(request, "target")
+    chosen = [tuple(str(one).split("/", 1)) for one in request.state.form.getlist("node") if "/" in str(one)]
+    if not chosen:
+        raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
+    if _field(request, "new").strip():
+        target = _field(request, "new").strip()
+        await _act(request, actions.create, target)
+    await _act(request, actions.move, chosen, target, agents=_agents(request))
+    back = _field(request, "back")
+    return _to(back if back in workspace_of(request).groups.names() else "")
+
+
+# One group.
+
+
+async def shown(request: Request) -> Response:
+    return await _page(request)
+
+
+async def _page(
+    request: Request, proposed: actions.Proposed | None = None, wrong: str = "", status: int = 200
+) -> Response:
+    workspace, name = workspace_of(request), request.path_params["name"]
+    look = await _done(workspace.view, name)
+    latest = await run_in_threadpool(workspace.latest_run, name)
+    lives = latest is not None and await run_in_threadpool(workspace.processes.lives, latest.id)
+    text = actions.editing(look.file, look.linted)
+    fields = fields_of(text) if text else {}
+    form = request.state.form if request.method == "POST" else {}
+    given = {key: str(value) for key, value in form.items() if key not in ("csrf", "seen")}
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
+    return html(
+        request,
+        "group.html",
+        status=status,
+        group=name,
+        look=look,
+        seen=given_hash(request) or look.file.hash,
+        fields={**fields, **given},
+        world_size=given.get("world_size", ""),
+        nodes=list(nodes_of(text)) if text else [],
+        text=given.get("text", look.linted.shown),
+        editing_text="text" in given,
+        proposed=proposed,
+        now=proposed.meaning if proposed else look.meaning,
+        told=(proposed.linted if proposed else look.linted).told,
+        before={rank.worker: rank.rank for rank in look.meaning.ranks},
+        wrong=wrong,
+        latest=latest,
+        lives=lives,
+        unheard=workspace.unheard,
+        versions=await run_in_threadpool(workspace.groups.history, name),
+        others=[other for other in workspace.groups.names() if other != name],
+        outside=[row for row in every if row.group != name],
+        members={row.name: row for row in every if row.group == name},
+        orders=ORDERS,
+        shells=SHELLS,
+    )
+
+
+def given_hash(request: Request) -> str:
+    """The hash of the file that the form was made from."""
+    return _field(request, "seen") if request.method == "POST" else ""
+
+
+def _fields(request: Request) -> dict[str, str]:
+    form = request.state.form
+    if "text" in form:
+        return {"text": _field(request, "text")}
+    return {name: str(form[name]) for name in form if name not in ("csrf", "seen")}
+
+
+async def preview(request: Request) -> Response:
+    """What the form would do: as a whole page, or for a script as the part that changes."""
+    workspace, name = workspace_of(request), request.path_params["name"]
+    file = (await _done(workspace.view, name)).file
+    alone = request.query_params.get("part") == "1"
+    try:
+        proposed = await run_in_threadpool(actions.propose, workspace, file, _fields(request))
+    except actions.Refused as refused:
+        if alone:
+            return html(request, "group_wrong.html", wrong=str(refused))
+        return await _page(request, wrong=str(refused), status=422)
+    if not alone:
+        return await _page(request, proposed)
+    look = await _done(workspace.view, name)
+    return html(
+        request,
+        "group_preview.html",
+        group=name,
+        proposed=proposed,
+        now=proposed.meaning,
+        told=proposed.linted.told,
+        before={rank.worker: rank.rank for rank in look.meaning.ranks},
+        shells=SHELLS,
+    )
+
+
+async def save(request: Request) -> Response:
+    workspace, name = workspace_of(request), request.path_params["name"]
+    try:
+        await run_in_threadpool(actions.save, workspace, name, _fields(request), given_hash(request), _person(request))
+    except actions.Refused as refused:
+        return await _page(request, wrong=str(refused), status=422)
+    except ChangedMeanwhile as error:
+        return await _page(request, wrong=f"{error}: what you wrote is below and not saved", status=412)
+    except NoGroup:
+        raise RequestRefused(404, "there is no such group any more") from None
+    return _to(name)
+
+
+async def shift(request: Request) -> Response:
+    """Field `shift`: up/NODE or down/NODE."""
+    name, (way, _, node) = request.path_params["name"], _field(request, "shift").partition("/")
+    if way not in ("up", "down"):
+        raise RequestRefused(422, "up or down?")
+    by = -1 if way == "up" else 1
+    await _act(request, actions.shift, name, node, by, given_hash(request))
+    return RedirectResponse(f"/groups/{quote(name)}#nodes-of", 303)
+
+
+async def rename(request: Request) -> Response:
+    name, new = request.path_params["name"], _field(request, "new").strip()
+    await _act(request, actions.rename, name, new, given_hash(request))
+    return _to(new)
+
+
+async def delete(request: Request) -> Response:
+    name = request.path_params["name"]
+    await _act(request, actions.delete, name, given_hash(request))
+    return _to()
+
+
+async def restore(request: Request) -> Response:
+    name, version = request.path_params["name"], _version(request)
+    await _act(request, actions.restore, name, version, given_hash(request))
+    return _to(name)
+
+
+def _version(request: Request) -> int:
+    text = str(request.path_params["version"])
+    if not text.isdecimal() or len(text) > 15:
+        raise RequestRefused(404, "there is no such version")
+    return int(text)
+
+
+async def version(request: Request) -> Response:
+    """One state of the file: what it was, and what it changed."""
+    name, number = request.path_params["name"], _version(request)
+    history = await run_in_threadpool(workspace_of(request).groups.history, name)
+    at = next((at for at, one in enumerate(history) if one.id == number), None)
+    if at is None:
+        raise RequestRefused(404, "there is no such version")
+    before = history[at + 1] if at + 1 < len(history) else None
+    lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
+    with contextlib.suppress(NoGroup):
+        now = workspace_of(request).groups.read(name)
+        return html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash)
+    return html(request, "group_version.html", group=name, one=history[at], lines=lines, now="")
+
+
+def _between(path: Path, before: Version | None, after: Version) -> list[str]:
+    old, new = linted(path, before.text) if before else Linted([], "", {}), linted(path, after.text)
+    if old.closed or new.closed:
+        return [old.closed or new.closed]
+    return difference(path.stem, old.shown, new.shown)
+
+
+async def start(request: Request) -> Response:
+    only = _field(request, "only") == "launch"
+    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
+    return RedirectResponse(f"/runs/{id}", 303)
+
+
+async def stop(request: Request) -> Response:
+    await _act(request, actions.end, request.path_params["name"])
+    return _to(request.path_params["name"])
+
+
+async def kill(request: Request) -> Response:
+    await _act(request, actions.end, request.path_params["name"], now=True)
+    return _to(request.path_params["name"])
+
+
+async def restart(request: Request) -> Response:
+    await _act(request, actions.restart, request.path_params["name"])
+    return _to(request.path_params["name"])
+
+
+async def download(request: Request) -> Response:
+    """The launch scripts of all nodes as a ZIP archive, or that of one node."""
+    name, shell, node = request.path_params["name"], request.path_params["shell"], request.path_params.get("node", "")
+    if shell not in SHELLS:
+        raise RequestRefused(404, "there are scripts for sh, bat and ps1")
+    file = (await _done(workspace_of(request).view, name)).file
+    try:
+        found = await run_in_threadpool(scripts, file.path, file.text, shell)
+    except FilesWrong as wrong:
+        raise RequestRefused(422, wrong.problems[0].message, wrong.problems[0].help or "") from None
+    if not node:
+        return _attachment(zipped(found), f"{name}-{shell}.zip", "application/zip")
+    if f"{node}/launch.{shell}" not in found:
+        raise RequestRefused(404, "there is no such node in this group")
+    return _attachment(found[f"{node}/launch.{shell}"], f"{node}-launch.{shell}", "application/octet-stream")
+
+
+def _attachment(data: bytes, name: str, kind: str) -> Response:
+    return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})
+
+
+# JSON.
+
+
+def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
+    """A group as the API tells it; `whole` with its text, ranks, environments and findings."""
+    means = look.meaning
+    told: dict[str, Any] = {
+        "name": look.file.name,
+        "hash": look.file.hash,
+        "nodes": list(means.nodes),
+        "world_size": means.world_size,
+        "rendezvous": means.where,
+        "backend": means.backend,
+        "errors": len(look.linted.errors),
+        "latest_run": latest.id if latest else None,
+    }
+    if whole:
+        told |= {"text": look.linted.shown, **meaning_json(means), "findings": findings_json(look.linted)}
+    return told
+
+
+def meaning_json(means: Meaning) -> dict[str, Any]:
+    ranks = [{name: getattr(rank, name) for name in rank.__dataclass_fields__} for rank in means.ranks]
+    for rank in ranks:
+        rank["environment"] = dict(means.environments.get(rank["rank"], {}))
+    return {
+        "ranks": ranks,
+        "launcher": means.launcher,
+        "command": list(means.command),
+        "why_no_ranks": means.why or None,
+    }
+
+
+def findings_json(seen: Linted) -> list[dict[str, Any]]:
+    return [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in seen.told]
+
+
+def _if_match(request: Request) -> str:
+    """The hash that a change is made for. Raises Refused where there is none: a change over an unseen state is a
+    loss."""
+    given = request.headers.get("if-match", "").strip().strip('"')
+    if not given:
+        raise RequestRefused(428, "say which state this change is made for", 'If-Match: "HASH", from the ETag of GET')
+    return given
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name, "")
+    if not isinstance(value, str):
+        raise RequestRefused(400, f"`{name}` is a text")
+    return value
+
+
+async def api_listed(request: Request) -> Response:
+    cards = await run_in_threadpool(_cards, workspace_of(request))
+    return JSONResponse({"groups": [as_json(look, latest) for look, latest, _ in cards]})
+
+
+async def api_create(request: Request) -> Response:
+    body = await json_body(request)
+    file = await _act(request, actions.create, _text(body, "name"))
+    return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
+
+
+async def api_shown(request: Request) -> Response:
+    workspace, name = workspace_of(request), request.path_params["name"]
+    look = await _done(workspace.view, name)
+    latest = await run_in_threadpool(workspace.latest_run, name)
+    return JSONResponse(as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
+
+
+def _asked_fields(body: Mapping[str, Any]) -> dict[str, str]:
+    if "text" in body:
+        return {"text": _text(body, "text")}
+    fields = body.get("fields")
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        raise RequestRefused(400, "either `text`, or `fields`: an object of texts")
+    return fields
+
+
+async def api_save(request: Request) -> Response:
+    workspace, name = workspace_of(request), request.path_params["name"]
+    fields, seen = _asked_fields(await json_body(request)), _if_match(request)
+    changed = await _done(actions.save, workspace, name, fields, seen, _person(request))
+    now = await _done(workspace.groups.read, name)
+    return JSONResponse({"changed": changed, "hash": now.hash}, headers={"etag": f'"{now.hash}"'})
+
+
+async def api_preview(request: Request) -> Response:
+    workspace, name = workspace_of(request), request.path_params["name"]
+    file = (await _done(workspace.view, name)).file
+    proposed = await _done(actions.propose, workspace, file, _asked_fields(await json_body(request)))
+    told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
+    return JSONResponse({**told, **meaning_json(proposed.meaning), "world_size": proposed.meaning.world_size})
+
+
+async def api_delete(request: Request) -> Response:
+    await _act(request, actions.delete, request.path_params["name"], _if_match(request))
+    return JSONResponse({})
+
+
+async def api_rename(request: Request) -> Response:
+    new = _text(await json_body(request), "name")
+    await _act(request, actions.rename, request.path_params["name"], new, _if_match(request))
+    return JSONResponse({"name": new})
+
+
+async def api_move(request: Request) -> Response:
+    """`{"nodes": [{"group": "a", "node": "gn1"}], "target": "b"}`; an empty group is none."""
+    body = await json_body(request)
+    nodes = body.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
+        raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
+    chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
+    changed = await _act(request, actions.move, chosen, _text(body, "target"), agents=_agents(request))
+    return JSONResponse({"changed": changed})
+
+
+async def api_start(request: Request) -> Response:
+    body = await json_body(request)
+    only = body.get("only") == "launch"
+    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
+    return JSONResponse({"run": id}, 201)
+
+
+async def api_stop(request: Request) -> Response:
+    body = await json_body(request)
+    says = await _act(request, actions.end, request.path_params["name"], now=body.get("now") is True)
+    return JSONResponse({"says": says})
+
+
+async def api_restart(request: Request) -> Response:
+    await _act(request, actions.restart, request.path_params["name"])
+    return JSONResponse({"says": "it is told to end, and is started again once it has"}, 202)
+
+
+async def api_history(request: Request) -> Response:
+    history = await run_in_threadpool(workspace_of(request).groups.history, request.path_params["name"])
+    told = [{"id": one.id, "at": one.at, "person": one.person, "what": one.what, "hash": one.hash} for one in history]
+    return JSONResponse({"versions": told})
+
+
+_ONE = "/groups/{name}"
+_API = "/api/v1/groups"
+_API_ONE = f"{_API}/{{name}}"
+_LARGE = 4 * MOST_BYTES  # a form's letters may take three bytes each
+
+PAGES = [
+    Page("/groups", ("GET",), listed, "viewer", says="Groups", nav="Groups"),
+    Page("/groups", ("POST",), create, "operator", says="Create a group"),
+    Page("/move", ("POST",), move, "operator", says="Move nodes between groups"),
+    Page(_ONE, ("GET",), shown, "viewer", says="A group"),
+    Page(_ONE, ("POST",), save, "operator", says="Change a group", most_bytes=_LARGE),
+    Page(f"{_ONE}/preview", ("POST",), preview, "operator", says="Preview a change of a group", most_bytes=_LARGE),
+    Page(f"{_ONE}/rename", ("POST",), rename, "operator", says="Rename a group"),
+    Page(f"{_ONE}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
+    Page(f"{_ONE}/delete", ("POST",), delete, "operator", says="Delete a group"),
+    Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group"),
+    Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a group"),
+    Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a group"),
+    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a group"),
+    Page(f"{_ONE}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
+    Page(f"{_ONE}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
+    Page(f"{_ONE}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),
+    Page(f"{_ONE}/scripts/{{shell}}/{{node}}", ("GET",), download, "viewer", says="The script of a node"),
+    Page(_API, ("GET",), api_listed, "viewer", "api", "Groups"),
+    Page(_API, ("POST",), api_create, "operator", "api", "Create a group"),
+    Page(_API_ONE, ("GET",), api_shown, "viewer", "api", "A group"),
+    Page(_API_ONE, ("PUT",), api_save, "operator", "api", "Change a group", most_bytes=_LARGE),
+    Page(_API_ONE, ("DELETE",), api_delete, "operator", "api", "Delete a group"),
+    Page(f"{_API_ONE}/preview", ("POST",), api_preview, "operator", "api", "Preview a change", most_bytes=_LARGE),
+    Page(f"{_API_ONE}/rename", ("POST",), api_rename, "operator", "api", "Rename a group"),
+    Page(f"{_API_ONE}/history", ("GET",), api_history, "viewer", "api", "The history of a group"),
+    Page(f"{_API_ONE}/start", ("POST",), api_start, "operator", "api", "Start a group"),
+    Page(f"{_API_ONE}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a group"),
+    Page(f"{_API_ONE}/restart", ("POST",), api_restart, "operator", "api", "Restart a group"),
+    Page("/api/v1/move", ("POST",), api_move, "operator", "api", "Move nodes between groups"),
+]

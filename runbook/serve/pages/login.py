@@ -1,0 +1,96 @@
+"""Logging in, by password or by a link that works once, and out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from runbook.serve.guards import RequestRefused, TokenBucket, address_of
+from runbook.serve.page import Page, html
+from runbook.serve.people import SESSION_S, People, Person
+
+
+async def ask(request: Request) -> Response:
+    return html(request, "login.html", next=_inside(request.query_params.get("next", "/")), wrong="")
+
+
+async def log_in(request: Request) -> Response:
+    form = request.state.form
+    name, password, onward = (str(form.get(field, "")) for field in ("name", "password", "next"))
+    _refuse_guessing(request, name)
+    people: People = request.app.state.people
+    person = await asyncio.to_thread(people.by_password, name, password)
+    if person is None:
+        return html(request, "login.html", status=403, next=_inside(onward), wrong="Name or password is wrong.")
+    return _welcome(request, person, onward)
+
+
+async def ask_link(request: Request) -> Response:
+    """A button and not at once a login: what fetches links to show what is behind them must not use this one up."""
+    return html(request, "login_link.html")
+
+
+async def log_in_by_link(request: Request) -> Response:
+    _refuse_guessing(request)
+    people: People = request.app.state.people
+    person = people.by_link(request.path_params["secret"])
+    if person is None:
+        raise RequestRefused(
+            403, "this link was used, or is older than five minutes", "`runbook serve user link NAME` makes a new one"
+        )
+    return _welcome(request, person, "/")
+
+
+async def log_out(request: Request) -> Response:
+    people: People = request.app.state.people
+    if request.state.person and request.state.person.session:
+        people.end_session(request.state.person.session)
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(_cookie(request), secure=_secure(request), httponly=True, samesite="lax")
+    return response
+
+
+def _welcome(request: Request, person: Person, onward: str) -> Response:
+    people: People = request.app.state.people
+    request.state.person = person  # for the audit
+    secret = people.begin_session(person, request.state.origin)
+    response = RedirectResponse(_inside(onward), 303)
+    response.set_cookie(
+        _cookie(request), secret, max_age=int(SESSION_S), secure=_secure(request), httponly=True, samesite="lax"
+    )
+    return response
+
+
+def _cookie(request: Request) -> str:
+    name: str = request.app.state.settings.cookie(request.state.origin)
+    return name
+
+
+def _secure(request: Request) -> bool:
+    return bool(request.state.origin.startswith("https:"))
+
+
+def _inside(path: str) -> str:
+    """A place on this server, whatever a link asked for."""
+    inside = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and len(path) < 2000
+    return path if inside else "/"
+
+
+def _refuse_guessing(request: Request, *names: str) -> None:
+    """By address, and by name: whoever has many addresses guesses no faster."""
+    guesses: TokenBucket = request.app.state.guesses
+    for who in (f"address {address_of(request.scope)}", *(f"name {name[:64]}" for name in names)):
+        wait = guesses.wait_s(who)
+        if wait:
+            raise RequestRefused(429, "too many logins: wait a minute", headers={"retry-after": str(int(wait) + 1)})
+
+
+PAGES = [
+    Page("/login", ("GET",), ask, "anyone", says="Log in"),
+    Page("/login", ("POST",), log_in, "anyone", says="Log in", most_bytes=8192),
+    Page("/login/{secret}", ("GET",), ask_link, "anyone", says="Log in by a link"),
+    Page("/login/{secret}", ("POST",), log_in_by_link, "anyone", says="Log in by a link", most_bytes=8192),
+    Page("/logout", ("POST",), log_out, "anyone", says="Log out", most_bytes=8192),
+]

@@ -1,0 +1,173 @@
+"""The files of a run as pages and as JSON: listed, read a window at a time, searched, fetched whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from runbook.serve import run_logs as logs
+from runbook.serve.guards import RequestRefused
+from runbook.serve.page import Page, html
+from runbook.serve.pages.runs import known_run
+from runbook.serve.run_folders import NoRun
+from runbook.serve.workspace import workspace_of
+
+SEARCH_S = 20.0
+_PIECE = 256 << 10
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 16 else None
+
+
+def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
+    workspace = workspace_of(request)
+    try:
+        folder = workspace.runs.path(id)
+        file = logs.find(folder, file_id)
+        return file, logs.opened(folder, file)
+    except NoRun:
+        raise RequestRefused(404, "there is no such run") from None
+    except logs.NoFile:
+        raise RequestRefused(404, "the run has no such file") from None
+
+
+def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
+    file, stream = _opened(request, id, file_id)
+    with stream:
+        window = logs.window(
+            stream, before=_number(request, "before"), after=_number(request, "after"), around=_number(request, "at")
+        )
+        text = request.query_params.get("q", "")[:1000]
+        if not text.strip():
+            return file, window, None
+        skip = _number(request, "skip") or 0
+        any_case = request.query_params.get("case", "") != "same"
+        return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
+
+
+def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
+    """What is searched for in all files, where that is asked."""
+    text = request.query_params.get("q", "")[:1000]
+    if not text.strip():
+        return None
+    any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_S
+    return logs.search_all(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
+
+
+async def log_page(request: Request) -> Response:
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, _, lives = await run_in_threadpool(known_run, workspace, id)
+    every = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    rank = _number(request, "rank")
+    files = [file for file in every if rank is None or file.of_rank(rank)]
+    chosen = request.query_params.get("file", "") or _first(files)
+    file = window = found = everywhere = None
+    whole = request.query_params.get("in", "") == "all"
+    if whole:
+        everywhere = await run_in_threadpool(_found_in_all, request, id, files)
+    elif chosen:
+        file, window, found = await run_in_threadpool(_looked, request, id, chosen)
+    at = _number(request, "at")
+
+    def link(**more: Any) -> str:
+        kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
+        told = {
+            "file": "" if whole else chosen,
+            **kept,
+            **{key: value for key, value in more.items() if value is not None},
+        }
+        return f"/runs/{quote(id)}/logs?{urlencode(told)}"
+
+    ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
+    return html(
+        request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
+        everywhere=everywhere, whole=whole,
+        ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
+        at=at, link=link, size=size_text, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
+    )  # fmt: skip
+
+
+def _first(files: list[logs.RunLog]) -> str:
+    """What somebody wants to see first: what a rank writes, one that has written something."""
+    written = [file for file in files if file.size]
+    best = [file for file in written if file.stream in ("log", "out")] or written or files
+    return best[0].id if best else ""
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+async def raw(request: Request) -> Response:
+    file, stream = await run_in_threadpool(_opened, request, request.path_params["id"], request.path_params["file"])
+
+    async def pieces() -> AsyncIterator[bytes]:
+        with stream:
+            left = file.size  # what is written meanwhile is for another time
+            while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
+                left -= len(piece)
+                yield piece
+
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in file.name)
+    headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(file.size)}
+    return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+
+async def api_logs(request: Request) -> Response:
+    """`q`: also how often it stands in each file, and the first lines with it."""
+    workspace, id = workspace_of(request), request.path_params["id"]
+    await run_in_threadpool(known_run, workspace, id)
+    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    told: dict[str, Any] = {"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]}
+    rank = _number(request, "rank")
+    found = await run_in_threadpool(
+        _found_in_all, request, id, [one for one in files if rank is None or one.of_rank(rank)]
+    )
+    if found is not None:
+        told["search"] = {
+            "count": found.count,
+            "exact": found.exact,
+            "files": [{"id": file.id, "count": count} for file, count in found.files],
+            "hits": [{"file": file.id, "at": line.at, "text": line.text} for file, line in found.hits],
+        }
+    return JSONResponse(told)
+
+
+async def api_log(request: Request) -> Response:
+    """`before`, `after` or `at`: a place in bytes; none: the end. `q`: also the matches in the whole file."""
+    file, window, found = await run_in_threadpool(
+        _looked, request, request.path_params["id"], request.path_params["file"]
+    )
+    told: dict[str, Any] = {
+        "name": file.name,
+        "size": window.size,
+        "begin": window.begin,
+        "end": window.end,
+        "lines": [{"at": line.at, "text": line.text, "cut": line.cut} for line in window.lines],
+    }
+    if found is not None:
+        hits = [{"at": line.at, "text": line.text} for line in found.hits]
+        told["search"] = {"count": found.count, "exact": found.exact, "hits": hits}
+    return JSONResponse(told)
+
+
+_ONE = "/runs/{id}/logs"
+_API = "/api/v1/runs/{id}/logs"
+PAGES = [
+    Page(_ONE, ("GET",), log_page, "viewer", says="The logs of a run"),
+    Page(f"{_ONE}/{{file}}/raw", ("GET",), raw, "viewer", says="A file of a run"),
+    Page(_API, ("GET",), api_logs, "viewer", "api", "The files of a run"),
+    Page(f"{_API}/{{file}}", ("GET",), api_log, "viewer", "api", "A part of a file, and what is found in it"),
+]

@@ -1,0 +1,237 @@
+"""Every node once, with its groups, its agent, its ranks and how they are: the fleet, and one node, as pages and as
+JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from runbook.load.inventory import natural
+from runbook.serve.agent_fleet import Fleet
+from runbook.serve.agent_states import AgentState
+from runbook.serve.guards import RequestRefused
+from runbook.serve.page import Page, html
+from runbook.serve.run_folders import NoRun, RunFilter, RunRow
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
+
+GLYPHS = {
+    "running": "▶",
+    "waiting": "·",
+    "ended": "✓",
+    "failed": "✗",
+    "unknown": "?",
+    "none": "–",
+}
+"""Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
+
+_WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
+"""Our words for an agent's."""
+
+NODE_GLYPHS = {
+    "ONLINE": "●",
+    "SUSPECT": "◐",
+    "LOST": "○",
+    "DRAINING": "◇",
+    "REVOKED": "⊘",
+    "TOO_OLD": "▲",
+    "no agent": "–",
+}
+"""Of nodes, by the state of their agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankCell:
+    """A rank on a node. `step_age_s` is how long ago it told of that step; `pid` of the process kept for it, and in
+    which attempt of its launch that is."""
+
+    rank: int
+    state: str
+    step: str | None = None
+    step_age_s: float | None = None
+    pid: int | None = None
+    attempt: int | None = None
+
+    @property
+    def glyph(self) -> str:
+        return GLYPHS.get(self.state, "?")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `run` is the group's latest."""
+
+    name: str
+    group: str
+    state: str
+    address: str = ""
+    beat_age_s: float | None = None
+    gpus: str = ""
+    load: float | None = None
+    version: str = ""
+    ranks: tuple[RankCell, ...] = ()
+    run: str = ""
+
+    @property
+    def glyph(self) -> str:
+        return NODE_GLYPHS.get(self.state, "?")
+
+    @property
+    def busy(self) -> bool:
+        return any(cell.state in ("running", "waiting") for cell in self.ranks)
+
+
+def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
+    """By group, and in each as its ranks go; then the agents of no group, by name. A node of two groups has two
+    rows."""
+    agents = {agent.name: agent for agent in fleet.nodes()}
+    found: list[NodeRow] = []
+    seen: set[str] = set()
+    for look in workspace.all_groups():
+        found += _of_group(workspace, look, agents)
+        seen.update(row.name for row in found)
+    for name in sorted(set(agents) - seen, key=natural):
+        found.append(_row(name, "", agents[name], (), ""))
+    return found
+
+
+def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
+    name = look.file.name
+    latest = workspace.latest_run(name)
+    states = rank_states(workspace, latest) if latest else {}
+    cells: dict[str, list[RankCell]] = {node: [] for node in look.meaning.nodes}
+    for rank in look.meaning.ranks:
+        cells[rank.node].append(RankCell(rank.rank, states.get(rank.node, "none")))
+    found = []
+    for node, own in cells.items():
+        agent = agents.get(node)
+        job = latest.job if latest else ""
+        found.append(_row(node, name, agent, _told(own, agent, job), latest.id if latest else ""))
+    return found
+
+
+def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
+    if agent is None:
+        return NodeRow(name, group, "no agent", ranks=ranks, run=run)
+    return NodeRow(
+        name,
+        group,
+        agent.state,
+        address=agent.address,
+        beat_age_s=agent.beat_age_s,
+        gpus=str(len(agent.gpus)),
+        load=agent.load,
+        version=agent.version,
+        ranks=ranks,
+        run=run,
+    )
+
+
+def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
+    """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
+    own = [one for one in (agent.jobs if agent else ()) if one.job == job]
+    told = {
+        one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
+        for one in sorted(own, key=lambda one: one.attempt)
+    }
+    return tuple(told.get(cell.rank, cell) for cell in cells)
+
+
+def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
+    """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
+    alive = workspace.processes.lives(run.id)
+    try:
+        document = workspace.runs.document(run.id)
+    except NoRun:
+        return {}
+    launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
+    if not launches:
+        return dict.fromkeys(run.nodes, "waiting" if alive else "none")
+    verdicts = {one["node"]: one["verdict"] for one in launches[-1].get("outcomes", ())}
+    words = {"pass": "ended", "fail": "failed", "unknown": "unknown", "skip": "none"}
+    return {node: words.get(verdicts.get(node, ""), "running" if alive else "unknown") for node in run.nodes}
+
+
+RUNS_OF_A_NODE = 50
+
+
+def _wanted(row: NodeRow, words: list[str]) -> bool:
+    told = f"{row.name} {row.group} {row.state} {' '.join(cell.state for cell in row.ranks)}".lower()
+    return all(word in told for word in words)
+
+
+async def fleet(request: Request) -> Response:
+    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
+    query = request.query_params.get("q", "")[:200]
+    found = [row for row in every if _wanted(row, query.lower().split())]
+    return html(
+        request,
+        "fleet.html",
+        rows=found,
+        total=len(every),
+        query=query,
+        states=Counter(row.state for row in every),
+        ranks=Counter(cell.state for row in every for cell in row.ranks),
+        width=max((len(row.ranks) for row in found), default=0),
+        glyphs=GLYPHS,
+        node_glyphs=NODE_GLYPHS,
+    )
+
+
+async def node(request: Request) -> Response:
+    """What is known of a node: where it is used, its agent, its runs and what they found."""
+    name, workspace = request.path_params["name"], workspace_of(request)
+    every = await run_in_threadpool(rows, workspace, fleet_of(request))
+    own = [row for row in every if row.name == name]
+    runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
+    if not own and not runs:
+        raise RequestRefused(404, "no group, no agent and no run has such a node")
+    found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
+    agent = fleet_of(request).node(name)
+    return html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
+
+
+def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
+    """What a run found on the node: stage, cause, and the sentence."""
+    found = []
+    for stage in workspace_of(request).runs.document(id)["stages"]:
+        for outcome in stage.get("outcomes", ()):
+            if outcome.get("node") == name and outcome.get("verdict") not in ("pass", "skip"):
+                for finding in outcome.get("findings", ()):
+                    found.append({"stage": stage["name"], "cause": finding["cause"], "says": finding["says"]})
+    return found
+
+
+async def drain(request: Request) -> Response:
+    fleet, name = fleet_of(request), request.path_params["name"]
+    if fleet.node(name) is None:
+        raise RequestRefused(404, "no agent has this name")
+    await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
+    workspace_of(request).changed("fleet")
+    back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"
+    return RedirectResponse(back, 303)
+
+
+async def api_fleet(request: Request) -> Response:
+    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
+    return JSONResponse({"nodes": [_as_json(row) for row in every]})
+
+
+def _as_json(row: NodeRow) -> dict[str, Any]:
+    told = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
+    ranks = [{name: getattr(cell, name) for name in cell.__dataclass_fields__} for cell in row.ranks]
+    return {**told, "group": row.group or None, "run": row.run or None, "ranks": ranks}
+
+
+PAGES = [
+    Page("/", ("GET",), fleet, "viewer", says="The fleet", nav="Fleet"),
+    Page("/nodes/{name}", ("GET",), node, "viewer", says="A node"),
+    Page("/nodes/{name}/drain", ("POST",), drain, "operator", says="Drain or undrain a node"),
+    Page("/api/v1/fleet", ("GET",), api_fleet, "viewer", "api", "The fleet"),
+]

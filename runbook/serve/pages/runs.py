@@ -1,0 +1,315 @@
+"""Runs, two of them side by side, and links over the runs: as pages and as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from runbook.model.errors import FilesWrong
+from runbook.model.units import significant
+from runbook.report.html.bandwidth import HEIGHT, Chart, Series
+from runbook.report.html.render import comparison_fragment, fragment
+from runbook.report.html.scales import Scale, Tick, around, decimal_ticks, percent, pixels
+from runbook.serve import group_actions as actions
+from runbook.serve import run_logs as logs
+from runbook.serve.group_files import NoGroup
+from runbook.serve.guards import RequestRefused, json_body
+from runbook.serve.page import Page, html
+from runbook.serve.run_folders import NoRun, RunFilter, RunRow, Runs, started
+from runbook.serve.run_processes import NotRunning
+from runbook.serve.workspace import Workspace, workspace_of
+
+A_PAGE = 50
+SEARCH_S = 20.0
+_DAY = 86400.0
+_PIECE = 256 << 10
+
+
+def _wanted(request: Request) -> RunFilter:
+    """What the query asks for. Raises Refused for a date that is none."""
+    ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
+    since, until = _day(ask.pop("since")), _day(ask.pop("until"))
+    return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
+
+
+def _day(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d"))
+    except (ValueError, OverflowError):
+        raise RequestRefused(422, "a date is written as 2026-11-23") from None
+
+
+def _page_number(request: Request) -> int:
+    text = request.query_params.get("page", "1")
+    return min(max(1, int(text)), 100_000) if text.isdecimal() and len(text) < 9 else 1
+
+
+async def listed(request: Request) -> Response:
+    workspace, wanted, page = workspace_of(request), _wanted(request), _page_number(request)
+    found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+    lives = {row.id: workspace.processes.lives(row.id) for row in found if not row.verdict}
+    unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
+    asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
+
+    def link(number: int) -> str:
+        return f"/runs?{urlencode({**asked, 'page': number})}"
+
+    pages = max(1, -(-count // A_PAGE))
+    return html(
+        request, "runs.html", found=found, count=count, page=page, pages=pages, link=link, asked=asked, lives=lives,
+        unheard=unheard,
+    )  # fmt: skip
+
+
+def known_run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
+    try:
+        row = workspace.runs.row(id)
+        return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
+    except NoRun:
+        raise RequestRefused(404, "there is no such run") from None
+
+
+async def shown(request: Request) -> Response:
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, document, lives = await run_in_threadpool(known_run, workspace, id)
+    files = await run_in_threadpool(logs.files, workspace.runs.path(id))
+    console = next((file for file in files if file.name == "console.txt"), None)
+    tail = await run_in_threadpool(_tail, workspace, id, console) if console and not document["stages"] else ()
+    report = await run_in_threadpool(_report, workspace.runs.path(id), lives)
+    return html(
+        request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
+        started_here=bool(started(workspace.runs.path(id))), unheard=workspace.unheard(row),
+    )  # fmt: skip
+
+
+def _report(folder: Path, lives: bool) -> Markup | None:
+    """The report of a run as far as it is written, None where there is nothing to report. Its text is escaped where it
+    is made."""
+    try:
+        return Markup(fragment(folder, lives=lives))
+    except FilesWrong:
+        return None
+
+
+def _tail(workspace: Workspace, id: str, file: logs.RunLog) -> tuple[logs.LogLine, ...]:
+    with logs.opened(workspace.runs.path(id), file) as stream:
+        return logs.window(stream).lines[-40:]
+
+
+async def stop(request: Request) -> Response:
+    return await _end(request, now=False)
+
+
+async def kill(request: Request) -> Response:
+    return await _end(request, now=True)
+
+
+async def _end(request: Request, *, now: bool) -> Response:
+    id = request.path_params["id"]
+    await run_in_threadpool(_ended, workspace_of(request), id, str(request.state.person.name), now)
+    return RedirectResponse(f"/runs/{quote(id)}", 303)
+
+
+def _ended(workspace: Workspace, id: str, person: str, now: bool) -> str:
+    try:
+        return workspace.processes.end(id, person, now=now)
+    except NoRun:
+        raise RequestRefused(404, "there is no such run") from None
+    except NotRunning:
+        raise RequestRefused(409, "nothing of it runs that was started here") from None
+
+
+async def restart(request: Request) -> Response:
+    workspace, id = workspace_of(request), request.path_params["id"]
+    row, _, _ = await run_in_threadpool(known_run, workspace, id)
+    try:
+        workspace.groups.read(row.group)
+    except NoGroup:
+        raise RequestRefused(409, "the group that it was started from is not there any more") from None
+    person = str(request.state.person.name)
+    await run_in_threadpool(
+        workspace.processes.restart, id, person, partial(actions.start, workspace, row.group, person)
+    )
+    return RedirectResponse(f"/groups/{quote(row.group)}", 303)
+
+
+# Two runs, and pairs of nodes over time.
+
+
+async def compare(request: Request) -> Response:
+    workspace = workspace_of(request)
+    ids = [request.query_params.get(side, "") for side in ("a", "b")]
+    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
+    told = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
+    return html(request, "compare.html", ids=ids, recent=recent, told=told)
+
+
+def _compared(workspace: Workspace, ids: list[str]) -> Markup:
+    try:
+        return Markup(comparison_fragment(*map(workspace.runs.path, ids)))
+    except NoRun:
+        raise RequestRefused(404, "there is no such run") from None
+
+
+async def links(request: Request) -> Response:
+    """What `check: links` measured, the pairs of nodes by run, the slowest first; `from` and `to`: one pair over
+    time."""
+    workspace = workspace_of(request)
+    node = request.query_params.get("pair", "")[:200]
+    one = (request.query_params.get("from", ""), request.query_params.get("to", ""))
+    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=200)
+    found = await run_in_threadpool(measured, workspace.runs, recent)
+    pairs = sorted(found, key=lambda pair: min(link.gbps for link in found[pair]))
+    chosen = [pair for pair in pairs if node in f"{pair[0]} {pair[1]}"][:200]
+    if all(one):
+        chosen = [pair for pair in (one, one[::-1]) if pair in found]
+    drawn = over_time(one, found) if all(one) else None
+    return html(
+        request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=node, drawn=drawn, one=one,
+    )  # fmt: skip
+
+
+# JSON.
+
+
+def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
+    told = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in workspace.unheard(row)]
+    lives = not row.verdict and workspace.processes.lives(row.id)
+    return {**told, "verdict": row.verdict or None, "running": lives, "unheard": unheard}
+
+
+async def api_listed(request: Request) -> Response:
+    workspace, page = workspace_of(request), _page_number(request)
+    found, count = await run_in_threadpool(
+        workspace.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE
+    )
+    runs = [_row_json(workspace, row) for row in found]
+    return JSONResponse({"count": count, "page": page, "per_page": A_PAGE, "runs": runs})
+
+
+async def api_shown(request: Request) -> Response:
+    workspace = workspace_of(request)
+    row, document, _ = await run_in_threadpool(known_run, workspace, request.path_params["id"])
+    return JSONResponse({**_row_json(workspace, row), "result": document})
+
+
+async def api_stop(request: Request) -> Response:
+    now = (await json_body(request)).get("now") is True
+    person = str(request.state.person.name)
+    told = await run_in_threadpool(_ended, workspace_of(request), request.path_params["id"], person, now)
+    return JSONResponse({"says": told})
+
+
+_ONE = "/runs/{id}"
+_API = "/api/v1/runs"
+PAGES = [
+    Page("/runs", ("GET",), listed, "viewer", says="Runs", nav="Runs"),
+    Page("/compare", ("GET",), compare, "viewer", says="Two runs side by side", nav="Compare"),
+    Page("/links", ("GET",), links, "viewer", says="Links over time", nav="Links"),
+    Page(_ONE, ("GET",), shown, "viewer", says="A run"),
+    Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a run"),
+    Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a run"),
+    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a run"),
+    Page(_API, ("GET",), api_listed, "viewer", "api", "Runs"),
+    Page(f"{_API}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
+    Page(f"{_API}/{{id}}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a run"),
+]
+
+
+Pair = tuple[str, str]
+"""From and to, by name."""
+MOST_TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasurement:
+    """Of one pair in one run: Gbit/s, and microseconds there and back where they were told."""
+
+    run: RunRow
+    gbps: float
+    us: float | None
+
+
+def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurement]]:
+    """By pair, in the order of these runs."""
+    found: dict[Pair, list[LinkMeasurement]] = {}
+    for row in rows:
+        for stage in runs.document(row.id)["stages"] if row.verdict else ():
+            for link in (stage.get("metrics") or {}).get("links", ()):
+                if isinstance(link, dict) and isinstance(link.get("gbps"), int | float):
+                    us = link.get("us")
+                    one = LinkMeasurement(row, float(link["gbps"]), float(us) if isinstance(us, int | float) else None)
+                    found.setdefault((str(link.get("from")), str(link.get("to"))), []).append(one)
+    return found
+
+
+def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | None:
+    """Both directions of a pair, the earliest run at the left; None where there is nothing to draw."""
+    lines = [
+        (f"{start} to {end}", kind, sorted(found.get((start, end), ()), key=lambda one: one.run.began))
+        for (start, end), kind in ((pair, ""), (pair[::-1], "second"))
+    ]
+    points = [one for _, _, line in lines for one in line if 0 < one.gbps < 1e9]
+    if not points:
+        return None
+    up = around([one.gbps for one in points])
+    times = sorted({one.run.began for one in points})
+    across = Scale(times[0], times[-1])
+
+    def place(one: LinkMeasurement) -> tuple[str, str]:
+        return percent(across.part(one.run.began)), pixels((1 - up.part(one.gbps)) * HEIGHT)
+
+    series = []
+    for name, kind, line in lines:
+        drawn = [
+            (*place(one), f"{_moment(one.run.began)}: {name} {significant(one.gbps)} Gbit/s")
+            for one in line
+            if one in points
+        ]
+        segments = tuple((x1, y1, x2, y2) for (x1, y1, _), (x2, y2, _) in itertools.pairwise(drawn))
+        if drawn:
+            series.append(Series(name, kind, segments, tuple(drawn)))
+    low, high = min(one.gbps for one in points), max(one.gbps for one in points)
+    return Chart(
+        f"{pair[0]} and {pair[1]}",
+        "Gbit/s",
+        f"Bandwidth between {pair[0]} and {pair[1]} in {len(times)} runs: "
+        f"{significant(low)} to {significant(high)} Gbit/s; the table has every number.",
+        _ticks(across, times),
+        tuple((pixels((1 - up.part(value)) * HEIGHT), significant(value, 1)) for value in decimal_ticks(up)),
+        tuple(series),
+    )
+
+
+def _ticks(across: Scale, times: Sequence[float]) -> tuple[Tick, ...]:
+    """Moments of runs, the first and the last among them."""
+    step = max(1, -(-(len(times) - 1) // (MOST_TICKS - 1)))
+    chosen = list(dict.fromkeys([*times[:-1:step], times[-1]]))
+    last = len(chosen) - 1
+    return tuple(
+        Tick(
+            percent(across.part(at)),
+            _moment(at),
+            "middle" if not last else "start" if number == 0 else "end" if number == last else "middle",
+            odd=0 < number < last,
+        )
+        for number, at in enumerate(chosen)
+    )
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.localtime(at))

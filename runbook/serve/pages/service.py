@@ -1,0 +1,102 @@
+"""What browsers and programs fetch beside the pages: the event stream of a tab, static files, health, counts, the API's
+description."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+import runbook
+from runbook.load.shipped import shipped
+from runbook.serve.changed import Changed, Subscriber, messages
+from runbook.serve.guards import RequestRefused
+from runbook.serve.page import Page, static_files
+
+PING_S = 15.0
+MOST_TOPICS = 20
+MOST = 2000
+
+
+async def events(request: Request) -> Response:
+    """`topic=` any number of times, none for all. A client that was cut off says `Last-Event-ID`, as browsers do."""
+    changed: Changed = request.app.state.changed
+    topics = request.query_params.getlist("topic")
+    if len(topics) > MOST_TOPICS:
+        raise RequestRefused(400, f"at most {MOST_TOPICS} topics")
+    if changed.closed or len(changed) >= MOST:
+        raise RequestRefused(503, "there is no room for one more event stream", headers={"retry-after": "10"})
+    return EventStream(request, topics)
+
+
+class EventStream(Response):
+    """Goes on until the client goes, the server stops, the login ends, or the same person opens too many others."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, request: Request, topics: list[str]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._request = request
+        self._topics = topics
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        state = self._request.state
+        changed: Changed = self._request.app.state.changed
+        last = self._request.headers.get("last-event-id", "")
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with changed.subscribed(self._topics, last, owner=state.person.name) as subscriber:
+            watch = asyncio.create_task(_close_when_gone(receive, subscriber))
+            try:
+                async for message in messages(changed, subscriber, PING_S):
+                    if state.still() != state.person:
+                        break
+                    await send({"type": "http.response.body", "body": message, "more_body": True})
+            finally:
+                watch.cancel()
+        if not subscriber.gone:
+            await send({"type": "http.response.body", "body": b""})
+
+
+async def _close_when_gone(receive: Receive, subscriber: Subscriber) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    subscriber.gone = True
+    subscriber.close()
+
+
+async def static(request: Request) -> Response:
+    known = static_files().get(request.path_params["name"])
+    if known is None:
+        raise HTTPException(404)
+    data, version, kind = known
+    asked = request.query_params.get("v") == version
+    kept = "public, max-age=31536000, immutable" if asked else "no-store"
+    return Response(data, headers={"content-type": f"{kind}; charset=utf-8", "cache-control": kept})
+
+
+async def healthz(request: Request) -> Response:
+    request.app.state.store.read("SELECT 1")
+    return JSONResponse({"status": "ok", "version": runbook.__version__})
+
+
+async def metrics(request: Request) -> Response:
+    text = request.app.state.metrics.text()
+    return Response(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def openapi(_request: Request) -> Response:
+    text = shipped("schemas", "api.openapi.json").read_bytes()
+    return Response(text, media_type="application/json")
+
+
+PAGES = [
+    Page("/events", ("GET",), events, "viewer", kind="events", says="What changes, as it does"),
+    Page("/static/{name}", ("GET",), static, "anyone", says="Style sheet, script and icon"),
+    Page("/healthz", ("GET",), healthz, "anyone", says="Whether the server lives"),
+    Page("/metrics", ("GET",), metrics, "viewer", says="Counts for Prometheus"),
+    Page("/api/v1/openapi.json", ("GET",), openapi, "viewer", kind="api", says="This description"),
+]

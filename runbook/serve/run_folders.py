@@ -1,0 +1,324 @@
+"""The run folders of a server: listed, searched, and each read as far as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.model.errors import FilesWrong
+from runbook.model.events import RunStarted
+from runbook.model.folder import open_below
+from runbook.report.jsonl import from_json, read
+from runbook.report.result import Result
+from runbook.serve.store import Store
+
+ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+MOST_BYTES = 64 << 20
+"""Of a result or of events that are read for a page."""
+STARTED = "started.json"
+"""Who started a run from a page, of which group, and as which process."""
+LOOK_AGAIN_S = 1.0
+
+
+class NoRun(LookupError):
+    """There is no such run, or its folder cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list. `verdict` is empty while it has none; `began` is seconds since the epoch. `job` is its id on the
+    nodes."""
+
+    id: str
+    began: float
+    seconds: float | None
+    playbook: str
+    inventory: str
+    verdict: str
+    stopped_at: str
+    causes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    person: str
+    job: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """What is searched for; empty is anything. `since` and `until` are seconds since the epoch, `until` is left out."""
+
+    host: str = ""
+    cause: str = ""
+    playbook: str = ""
+    person: str = ""
+    group: str = ""
+    verdict: str = ""
+    since: float | None = None
+    until: float | None = None
+
+
+class Runs:
+    """The runs below a folder, which is made where it is missing. May be used from several threads."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder = folder
+        self._store = store
+        self._lock = threading.Lock()
+        self._looked = float("-inf")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, id: str) -> Path:
+        """The folder of a run. Raises NoRun."""
+        path = self.folder / id
+        try:
+            if not ID.fullmatch(id) or not stat.S_ISDIR(path.lstat().st_mode):
+                raise NoRun(id)
+        except OSError:
+            raise NoRun(id) from None
+        return path
+
+    def row(self, id: str) -> RunRow:
+        """Raises NoRun."""
+        self.path(id)
+        self.refresh(id)
+        found = self._store.read(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", id)
+        if not found:
+            raise NoRun(id)
+        return _row(found[0])
+
+    def search(self, wanted: RunFilter, *, most: int, skip: int = 0) -> tuple[list[RunRow], int]:
+        """The latest first, at most so many after so many, and how many there are in all."""
+        self.refresh()
+        where, values = _where(wanted)
+        (count,) = self._store.read(f"SELECT count(*) FROM runs WHERE {where}", *values)[0]
+        rows = self._store.read(
+            f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?",
+            *values,
+            most,
+            skip,
+        )
+        return [_row(row) for row in rows], count
+
+    def without_end(self, group: str = "") -> list[str]:
+        """Ids of runs that were started here, of this group or of all, and have no verdict."""
+        self.refresh()
+        rows = self._store.read(
+            "SELECT id FROM runs WHERE run_group != '' AND (? = '' OR run_group = ?) AND verdict = ''", group, group
+        )
+        return [row["id"] for row in rows]
+
+    def document(self, id: str) -> dict[str, Any]:
+        """As `result.json`, of a run that is under way or was killed as far as its events tell. Raises NoRun."""
+        path = self.path(id)
+        whole = read_json(path / "result.json")
+        result = Result()
+        if _is_result(whole):
+            return result.document() | whole
+        with contextlib.suppress(OSError, ValueError, FilesWrong):
+            if (path / "events.jsonl").lstat().st_size <= MOST_BYTES:
+                for event in read(path / "events.jsonl"):
+                    result(event)
+        document = result.document()
+        document["exit_code"] = None
+        return document
+
+    def forget(self) -> None:
+        """Look again at the next question, however soon it comes."""
+        self._looked = float("-inf")
+
+    def refresh(self, only: str = "") -> None:
+        """Take in what has changed in the folders, at most once a second."""
+        with self._lock:
+            if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
+                return
+            known = {row["id"]: row["seen"] for row in self._store.read("SELECT id, seen FROM runs")}
+            ids = [only] if only else self._ids()
+            changed = []
+            for id in ids:
+                seen = _seen(self.folder / id)
+                if seen and known.get(id) != seen:
+                    changed.append((seen, self._made(id)))
+            gone = [] if only else [id for id in known if id not in set(ids)]
+            if changed or gone:
+                with self._store.write() as db:
+                    for seen, row in changed:
+                        db.execute(
+                            f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})",
+                            (seen, *row),
+                        )
+                    db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])
+            if not only:
+                self._looked = time.monotonic()
+
+    def _ids(self) -> list[str]:
+        with os.scandir(self.folder) as entries:
+            return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+
+    def _made(self, id: str) -> tuple[str | float | None, ...]:
+        path = self.folder / id
+        first = first_event(path)
+        told = read_json(path / "result.json")
+        by = started(path)
+        began = first.time if first else _number(by.get("at")) or path.lstat().st_mtime
+        nodes = first.nodes if first else ()
+        return (
+            id,
+            began,
+            _number(told.get("seconds")),
+            first.playbook if first else "",
+            first.inventory if first else "",
+            ""
+            if by and _is_result(told) and (begins_again(path, by) or left_running(told))
+            else _word(told.get("verdict")),
+            _word(told.get("stopped_at")),
+            _between_blanks(_words(told.get("causes"))),
+            _between_blanks(nodes),
+            _word(by.get("person")),
+            first.run_id if first else "",
+            _word(by.get("group")),
+        )
+
+
+_COLUMNS = "id, began, seconds, playbook, inventory, verdict, stopped_at, causes, nodes, person, job, run_group"
+
+
+def started(path: Path) -> Mapping[str, Any]:
+    """What the server wrote down when it started the run in this folder; nothing for other runs."""
+    return read_json(path / STARTED)
+
+
+def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
+    """Whether the result in this folder is one that does not count any more, since the run begins again."""
+    return by.get("begins_again") == result_mark(path) != 0
+
+
+def result_mark(path: Path) -> int:
+    """Tells the result that is in this folder now from any other there was or will be; 0 where there is none."""
+    try:
+        return (path / "result.json").lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def left_running(document: Mapping[str, Any]) -> bool:
+    """Whether the launch of this run was left to itself, or never told how it ended."""
+    stages = document["stages"]
+    if not stages or stages[-1].get("check") != "launch":
+        return False
+    outcomes = stages[-1]["outcomes"]
+    return not outcomes or any(isinstance(one.get("metrics"), dict) and "job" in one["metrics"] for one in outcomes)
+
+
+def first_event(path: Path) -> RunStarted | None:
+    """What began the run in this folder, None where that cannot be read."""
+    try:
+        with open_below(path, "events.jsonl") as file:
+            event = from_json(file.readline(1 << 22).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    return event if isinstance(event, RunStarted) else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds an object; empty where there is none, or what lies there is something else."""
+    try:
+        with open_below(path.parent, path.name) as file:
+            data = file.read(MOST_BYTES + 1)
+        found = json.loads(data) if len(data) <= MOST_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_result(found: dict[str, Any]) -> bool:
+    """Whether pages can be made of it: a file that somebody else wrote may hold anything."""
+    stages = found.get("stages")
+    return isinstance(found.get("nodes", {}), dict) and isinstance(stages, list) and all(map(_is_stage, stages))
+
+
+def _is_stage(stage: Any) -> bool:
+    if not isinstance(stage, dict) or not {"name", "verdict", "seconds"} <= stage.keys():
+        return False
+    outcomes = stage.get("outcomes")
+    return isinstance(stage["seconds"], int | float) and isinstance(outcomes, list) and all(map(_is_outcome, outcomes))
+
+
+def _is_outcome(outcome: Any) -> bool:
+    if not isinstance(outcome, dict) or not {"node", "verdict", "proof"} <= outcome.keys():
+        return False
+    findings = outcome.get("findings")
+    keys = {"cause", "says", "remedy", "evidence"}
+    return isinstance(findings, list) and all(isinstance(one, dict) and keys <= one.keys() for one in findings)
+
+
+def _seen(path: Path) -> str:
+    """Empty for a folder that is no run's."""
+    found = []
+    for name in ("events.jsonl", "result.json", STARTED):
+        try:
+            status = (path / name).lstat()
+        except OSError:
+            continue
+        # Of events only the first line is read: that they grow changes nothing.
+        found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
+    return " ".join(found)
+
+
+def _row(row: Any) -> RunRow:
+    values = list(row)
+    values[7], values[8] = tuple(values[7].split()), tuple(values[8].split())
+    return RunRow(*values)
+
+
+def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
+    parts, values = ["1"], list[str | float]()
+    for column, text in (("nodes", wanted.host), ("causes", wanted.cause)):
+        if text:
+            parts.append(f"{column} LIKE ? ESCAPE '\\'")
+            values.append(f"% {_literal(text)}%")
+    if wanted.playbook:
+        parts.append("(playbook LIKE ? ESCAPE '\\' OR inventory LIKE ? ESCAPE '\\')")
+        values += [f"%{_literal(wanted.playbook)}%"] * 2
+    for column, text in (("person", wanted.person), ("run_group", wanted.group)):
+        if text:
+            parts.append(f"{column} = ?")
+            values.append(text)
+    if wanted.verdict:
+        parts.append("verdict = ?")
+        values.append("" if wanted.verdict == "running" else wanted.verdict)
+    if wanted.since is not None:
+        parts.append("began >= ?")
+        values.append(wanted.since)
+    if wanted.until is not None:
+        parts.append("began < ?")
+        values.append(wanted.until)
+    return " AND ".join(parts), values
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
+
+def _between_blanks(words: tuple[str, ...]) -> str:
+    return "".join(f" {word}" for word in words if not re.search(r"\s", word)) + " "
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(str(one) for one in value) if isinstance(value, list) else ()
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,260 @@
+"""The files of a run: listed, read a window at a time from either end, and searched whole. They may be very large.
+
+A file goes by an id that is made from its name, never by a path: what is not in the list of the run's folder is not
+there. A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from runbook.model.visible import visible
+
+WINDOW = 128 << 10
+"""Bytes of a file that are shown at a time."""
+LONGEST_SHOWN = 4000
+"""Characters of one line."""
+MOST_FILES = 20_000
+MOST_HITS = 100
+"""Matches that are listed; all are counted."""
+_CHUNK = 256 << 10
+"""Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's
+cache."""
+_DEPTH = 4
+_RANKS = re.compile(r"ranks?-([0-9]{1,9})(?:-([0-9]{1,9}))?\.(.+?)(?:\.l[0-9]+|\.launcher)?\.(out|err|log|stack)")
+_FOLDERS = ("logs", "hang")
+_FILES = ("console.txt", "events.jsonl", "result.json", "crash.txt")
+
+
+class NoFile(LookupError):
+    """The run has no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """`name` is below the run's folder; `ranks` are the first and last that write to it, None where no rank does."""
+
+    id: str
+    name: str
+    size: int
+    ranks: tuple[int, int] | None
+    node: str
+    stream: str
+
+    def of_rank(self, rank: int) -> bool:
+        return self.ranks is not None and self.ranks[0] <= rank <= self.ranks[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`."""
+
+    at: int
+    text: str
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Lines of a file from `begin` to before `end`, which has `size` bytes."""
+
+    lines: tuple[LogLine, ...]
+    begin: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`count` matches in the first `looked` bytes, which are all but where the time was over; the first of them as
+    lines."""
+
+    count: int
+    hits: tuple[LogLine, ...]
+    looked: int
+    size: int
+
+    @property
+    def exact(self) -> bool:
+        return self.looked >= self.size
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInAll:
+    """`count` matches in all files together. `files` are those that hold any, with how many; `hits` the first lines of
+    them, each with its file. `unsearched` files, in part or whole, were not searched: the time was over."""
+
+    count: int
+    files: tuple[tuple[RunLog, int], ...]
+    hits: tuple[tuple[RunLog, LogLine], ...]
+    unsearched: int
+
+    @property
+    def exact(self) -> bool:
+        return not self.unsearched
+
+
+def files(folder: Path) -> list[RunLog]:
+    """Every file of a run's folder that people may read, those of ranks first, by rank."""
+    found = [*_below(folder, "", 0)]
+    return sorted(found, key=lambda one: (one.ranks is None, one.ranks or (0, 0), one.name))
+
+
+def _below(folder: Path, above: str, depth: int) -> Iterator[RunLog]:
+    try:
+        entries = sorted(os.scandir(folder / above), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries[:MOST_FILES]:
+        name = f"{above}/{entry.name}" if above else entry.name
+        if entry.is_dir(follow_symlinks=False) and depth < _DEPTH and (above or entry.name in _FOLDERS):
+            yield from _below(folder, name, depth + 1)
+        elif entry.is_file(follow_symlinks=False) and (above or entry.name in _FILES):
+            match = _RANKS.fullmatch(entry.name)
+            ranks = (int(match[1]), int(match[2] or match[1])) if match else None
+            size = entry.stat(follow_symlinks=False).st_size
+            yield RunLog(id_of(name), name, size, ranks, match[3] if match else "", match[4] if match else "")
+
+
+def id_of(name: str) -> str:
+    """The id of a file of this name, whatever run it is of."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def find(folder: Path, id: str) -> RunLog:
+    """Raises NoFile."""
+    for file in files(folder):
+        if file.id == id:
+            return file
+    raise NoFile(id)
+
+
+def opened(folder: Path, file: RunLog) -> BinaryIO:
+    """Raises NoFile where it is no plain file any more."""
+    try:
+        descriptor = os.open(folder / file.name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+    except OSError:
+        raise NoFile(file.id) from None
+    stream = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        stream.close()
+        raise NoFile(file.id)
+    return stream
+
+
+def window(
+    stream: BinaryIO, *, before: int | None = None, after: int | None = None, around: int | None = None
+) -> Window:
+    """Whole lines: the last ones before a place, the first after one, those around one, or the end of the file."""
+    size = stream.seek(0, os.SEEK_END)
+    if around is not None:
+        begin, end = max(0, min(around, size) - WINDOW // 4), min(size, around + WINDOW * 3 // 4)
+    elif after is not None:
+        begin, end = min(max(0, after), size), min(size, after + WINDOW)
+    else:
+        end = size if before is None else max(0, min(before, size))
+        begin = max(0, end - WINDOW)
+    begin_is_line = begin == 0 or after is not None
+    stream.seek(begin)
+    data = stream.read(end - begin)
+    if not begin_is_line:
+        first = data.find(b"\n") + 1  # a line that is longer than all of this stays in pieces
+        begin, data = begin + first, data[first:]
+    if begin + len(data) < size:
+        last = data.rfind(b"\n") + 1
+        data = data[:last] if last else data
+    return Window(tuple(_lines(data, begin)), begin, begin + len(data), size)
+
+
+def _lines(data: bytes, at: int) -> Iterator[LogLine]:
+    for raw in data.splitlines(keepends=True) if b"\r" not in data else data.split(b"\n"):
+        whole = raw if raw.endswith(b"\n") or b"\r" not in data else raw + b"\n"
+        if raw or whole != b"\n" or at < 0:
+            yield _line(raw, at)
+        at += len(whole)
+
+
+def _line(raw: bytes, at: int) -> LogLine:
+    raw = raw.rstrip(b"\n").rstrip(b"\r")
+    return LogLine(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
+
+
+def search(
+    stream: BinaryIO,
+    text: str,
+    *,
+    any_case: bool = False,
+    skip: int = 0,
+    until: float | None = None,
+    most: int = MOST_HITS,
+) -> SearchResult:
+    """How often `text` stands in the whole file, and at most so many lines with it after the first `skip` matches.
+
+    `until` is the moment of the monotonic clock at which to give up.
+    """
+    needle = text.encode()
+    if not needle or b"\n" in needle:
+        raise ValueError("a text of one line is searched for")
+    needle = needle.lower() if any_case else needle
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    count, hits, at, held = 0, list[LogLine](), 0, b""
+    while chunk := stream.read(_CHUNK):
+        data = held + chunk
+        last = data.rfind(b"\n") + 1
+        if not last:  # inside of a very long line: keep what a match could begin with
+            lower = data.lower() if any_case else data
+            ends = [match.end() for match in re.finditer(re.escape(needle), lower)]
+            last = max(0, len(data) - len(needle) + 1, *ends[-1:])
+        if at + len(data) >= size:
+            last = len(data)
+        searched = data.lower() if any_case else data
+        found = searched.count(needle, 0, last)
+        if found and count + found > skip and len(hits) < most:
+            hits += _hits(data[:last], searched[:last], needle, at, max(0, skip - count), most - len(hits))
+        count += found
+        held, at = data[last:], at + last
+        if until is not None and time.monotonic() > until:
+            return SearchResult(count, tuple(hits), at, size)
+    return SearchResult(count, tuple(hits), max(at, size), size)
+
+
+def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
+    """The same in each of these files of a run, one after the other."""
+    count, holding, hits, unsearched = 0, list[tuple[RunLog, int]](), list[tuple[RunLog, LogLine]](), 0
+    for file in among:
+        if time.monotonic() > until:
+            unsearched += 1
+            continue
+        try:
+            with opened(folder, file) as stream:
+                found = search(stream, text, any_case=any_case, until=until, most=MOST_HITS - len(hits))
+        except NoFile:
+            continue
+        unsearched += not found.exact
+        if found.count:
+            holding.append((file, found.count))
+            hits += [(file, line) for line in found.hits]
+            count += found.count
+    return FoundInAll(count, tuple(holding), tuple(hits), unsearched)
+
+
+def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
+    place, seen, shown, line = -len(needle), 0, 0, -1
+    while shown < most and (place := searched.find(needle, place + len(needle))) >= 0:
+        seen += 1
+        start = part.rfind(b"\n", 0, place) + 1
+        if seen <= skip or start == line:
+            continue
+        end = part.find(b"\n", place)
+        near = max(start, place - LONGEST_SHOWN // 4)  # of a long line the part with the match
+        yield _line(part[near : end if end >= 0 else len(part)], at + near)
+        line, shown = start, shown + 1

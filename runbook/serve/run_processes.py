@@ -1,0 +1,308 @@
+"""Runs that people start here: each a child process of its own session, which outlives this server and is found again.
+
+Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. What a run left
+running by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runbook.engine.runfolder import ENDING
+from runbook.model.events import RunStarted
+from runbook.model.folder import write_below
+from runbook.serve.run_folders import (
+    STARTED,
+    NoRun,
+    RunFilter,
+    Runs,
+    first_event,
+    left_running,
+    read_json,
+    result_mark,
+    started,
+)
+from runbook.transport.agent import SERVER_GONE
+
+log = logging.getLogger("runbook.serve")
+
+CONSOLE = "console.txt"
+GROUP = "group.yml"
+"""The group's file as it was when the run was started: its ranks are on those nodes, whatever is changed meanwhile."""
+FOLLOWER = "follower.json"
+"""The process that follows what the run left running."""
+AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+"""How long to wait before a follower that has ended too early is started again."""
+CUT_OFF_S = 600.0
+"""A run whose checks ended only because the server did begins again, where it was started no longer ago."""
+READY_S = 60.0
+"""How long it waits for the agents of its nodes."""
+MOST_BEGUN = 3
+RESTART_S = 300.0
+"""How long a restart waits for what ran before to end."""
+_POLL_S = 0.3
+
+
+class Busy(Exception):
+    """The group has a run already."""
+
+
+class NotRunning(Exception):
+    """There is nothing of this run to end."""
+
+
+class Processes:
+    """Children of this server, and of those before it: by the number and the start of a process, so that no other is
+    taken for one."""
+
+    def __init__(
+        self,
+        data: Path,
+        runs: Runs,
+        changed: Callable[[str], object],
+        ready: Callable[[Sequence[str]], bool] = lambda nodes: True,
+    ) -> None:
+        """`ready`: whether those of these nodes that have an agent can be reached."""
+        self._data = data
+        self._ready = ready
+        self._runs = runs
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._watched: set[str] = set()
+        self._closing = threading.Event()
+
+    def adopt(self) -> None:
+        """Take care of the runs of a server before this one that have not ended, or ended only because that server
+        did."""
+        recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
+        cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
+        for id in [*self._runs.without_end(), *cut_off]:
+            about = started(self._runs.folder / id)
+            if id in cut_off:  # said before anybody can ask
+                folder = self._runs.folder / id
+                write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
+            if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
+                self._watch(id, str(about.get("group")), str(about.get("person") or ""))
+
+    def close(self) -> None:
+        """Start nothing more. What runs goes on."""
+        self._closing.set()
+
+    def start(self, group: str, path: Path, person: str, more: Sequence[str] = ()) -> str:
+        """Run the group's checks and its launch; the id of the run. Raises Busy where it has a run that is not over."""
+        with self._lock:
+            for id in self.running(group):
+                raise Busy(id)
+            id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+            folder = self._runs.folder / id
+            folder.mkdir(mode=0o700)
+            write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
+            words = ["run", "-i", str(path), "--run-dir", str(folder), *more]
+            about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
+            self._watch(id, group, person, self._begin(folder, about))
+        return id
+
+    def _begin(self, folder: Path, about: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """The run's own process, written down in its folder."""
+        process = self._child(about["command"][1:], folder / CONSOLE, about["person"])
+        of_process = {"pid": process.pid, "began": process_start(process.pid), "begun": about.get("begun", 0) + 1}
+        write_below(folder, STARTED, data=json.dumps({**about, **of_process}))
+        return process
+
+    def _cut_off(self, id: str) -> bool:
+        """Whether a run ended before its launch, for want of a server, and is to begin again: not where somebody ended
+        it, or it would be a surprise by now."""
+        folder, document = self._runs.folder / id, self._runs.document(id)
+        about = started(folder)
+        return (
+            SERVER_GONE in document.get("causes", ())
+            and not left_running(document)
+            and isinstance(about.get("command"), list)
+            and about.get("begun", 1) < MOST_BEGUN
+            and time.time() - about.get("at", 0.0) < CUT_OFF_S
+            and not (folder / ENDING).exists()
+        )
+
+    def _begin_again(self, id: str) -> subprocess.Popen[bytes]:
+        """In the same folder, by the group's file as it was; what was written before is put aside there."""
+        folder = self._runs.folder / id
+        about = dict(started(folder))
+        about["begins_again"] = result_mark(folder)
+        write_below(folder, STARTED, data=json.dumps(about))
+        self._tell(id, str(about.get("group")))
+        first = first_event(folder)
+        deadline = time.monotonic() + READY_S
+        while first and not self._ready(first.nodes) and time.monotonic() < deadline:
+            self._closing.wait(_POLL_S)
+        words = list(about["command"])
+        words[words.index("-i") + 1] = str(folder / GROUP)
+        return self._begin(folder, {**about, "command": words})
+
+    def running(self, group: str = "") -> list[str]:
+        """Ids of runs started here, of this group or of all, that have not ended."""
+        return [id for id in self._runs.without_end(group) if self.lives(id)]
+
+    def lives(self, id: str) -> bool:
+        """Whether a run that was started here goes on: its own process, or what that left running."""
+        return id in self._watched or self._is_there(id)
+
+    def _is_there(self, id: str) -> bool:
+        return _lives(started(self._runs.folder / id))
+
+    def end(self, id: str, person: str, *, now: bool = False) -> str:
+        """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
+
+        While its own process lives that is told: it ends the ranks with their grace, and at a second signal without. A
+        launch that was left running is ended by `runbook stop`.
+        """
+        folder = self._runs.path(id)
+        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
+        if self._is_there(id):
+            os.kill(started(folder)["pid"], signal.SIGTERM)
+            if now:
+                time.sleep(_POLL_S)
+                with contextlib.suppress(ProcessLookupError):
+                    if self._is_there(id):
+                        os.kill(started(folder)["pid"], signal.SIGTERM)
+            return "it is told to end its ranks at once" if now else "it is told to end, with the grace of its ranks"
+        first, group = first_event(folder), started(folder).get("group")
+        if first is None or not isinstance(group, str):
+            raise NotRunning(id)
+        words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
+        process = self._child(words, folder / CONSOLE, person)
+        threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
+        return f"runbook {' '.join(words[:2])} was started; what it says is in {CONSOLE}"
+
+    def restart(self, id: str, person: str, start: Callable[[], object]) -> None:
+        """End a run and `start` its group again once that is over, in the background."""
+        group = str(started(self._runs.path(id)).get("group"))
+        with contextlib.suppress(NotRunning):
+            self.end(id, person)
+
+        def again() -> None:
+            deadline = time.monotonic() + RESTART_S
+            while self.lives(id) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            try:
+                start()
+            except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
+                log.warning("%s is not started again: %s", group, error)
+            self._tell(id, group)
+
+        threading.Thread(target=again, name=f"restart {id}", daemon=True).start()
+
+    def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(console, flags, 0o600), "wb") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "runbook", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # nothing that ends this server ends a run
+                cwd=self._data,
+                env={**os.environ, "RUNBOOK_DATA": str(self._data), "RUNBOOK_PERSON": person},
+            )
+
+    def _watch(self, id: str, group: str, person: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Say so when a run has written something, follow what it leaves running, and say so when that is over."""
+        folder, written = self._runs.folder / id, -1
+
+        def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
+            nonlocal written
+            while process.poll() is None if process else _lives(about()):
+                self._closing.wait(_POLL_S)
+                with contextlib.suppress(OSError):
+                    size = _size(folder)
+                    if size != written:
+                        written = size
+                        self._changed(f"runs/{id}")
+                if self._closing.is_set():
+                    return
+
+        def watch() -> None:
+            look(process, lambda: started(folder))
+            while not self._closing.is_set() and self._cut_off(id):
+                look(self._begin_again(id), lambda: started(folder))
+            tries = 0
+            while not self._closing.is_set() and left_running(self._runs.document(id)):
+                self._tell(id, group)
+                look(
+                    None if _lives(read_json(folder / FOLLOWER)) else self._follower(id, person),
+                    lambda: read_json(folder / FOLLOWER),
+                )
+                if left_running(self._runs.document(id)):
+                    self._closing.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+                    tries += 1
+
+        def whole() -> None:
+            try:
+                watch()
+            except (NoRun, OSError) as error:
+                log.warning("run %s is not followed any more: %s", id, error)
+            finally:
+                self._watched.discard(id)
+                self._tell(id, group)
+
+        self._watched.add(id)
+        self._tell(id, group)
+        threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
+
+    def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
+        """Follow what a run left running; None where its folder does not tell what that is."""
+        folder = self._runs.path(id)
+        first = first_event(folder)
+        if first is None:
+            return None
+        words = ["attach", first.run_id, "-i", _group_of(folder, first), "--run-dir", str(folder)]
+        process = self._child(words, folder / CONSOLE, person)
+        write_below(folder, FOLLOWER, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
+        return process
+
+    def _tell(self, id: str, group: str) -> None:
+        if self._closing.is_set():
+            return
+        self._runs.forget()
+        for topic in (f"runs/{id}", "runs", f"groups/{group}", "fleet"):
+            self._changed(topic)
+
+
+def _lives(about: Mapping[str, Any]) -> bool:
+    """Whether the process that was written down is there, and no other that has its number now."""
+    pid, began = about.get("pid"), about.get("began")
+    return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
+
+
+def _group_of(folder: Path, first: RunStarted) -> str:
+    """The inventory by which a run's job is reached."""
+    frozen = folder / GROUP
+    return str(frozen) if frozen.is_file() else first.inventory
+
+
+def _size(folder: Path) -> int:
+    """Of what a page shows of a run that goes on."""
+    logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
+    return logs + (folder / "events.jsonl").stat().st_size
+
+
+def process_start(pid: int) -> str:
+    """When the process of this number began, in the kernel's ticks since boot; empty where there is none, or it is a
+    zombie."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    fields = told[told.rindex(b")") + 2 :].split()
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

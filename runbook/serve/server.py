@@ -1,0 +1,245 @@
+"""The server: the application with what its pages share, and the HTTP server (uvicorn) that it runs in.
+
+The HTTP server has bounds for clients that never finish what they begin, and stops within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from types import FrameType
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from uvicorn import Config, Server
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runbook.agent.protocol import LONGEST_PIECE
+from runbook.serve.agent_fleet import Fleet
+from runbook.serve.agent_socket import StreamSocket
+from runbook.serve.changed import Changed
+from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
+from runbook.serve.page import Page, allows
+from runbook.serve.pages import all_pages
+from runbook.serve.people import Audit, People, Person
+from runbook.serve.settings import ServeSettings
+from runbook.serve.store import Store
+from runbook.serve.workspace import Workspace
+
+DATABASE = "serve.db"
+GUESSES = 10
+GUESS_EVERY_S = 6.0
+"""Logins that may be tried at once, by an address or for a name, and how soon one more."""
+CHANGES = 120
+CHANGE_EVERY_S = 0.25
+"""The same of changes and previews of one person, and of one address where nobody is logged in."""
+
+
+def create_app(settings: ServeSettings) -> Starlette:
+    """The application; `settings.data` must be a folder. Its `state` has what handlers share: `settings`, `store`,
+    `people`, `audit`, `changed` and `pages`. It is closed by its lifespan."""
+    pages = all_pages()
+    store = Store(settings.data / DATABASE)
+    changed, people, audit = Changed(), People(store), Audit(store)
+    metrics, fleet = Metrics(changed), Fleet(store, settings, changed)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        changed.start()
+        try:
+            async with fleet.running(), StreamSocket(fleet, settings.data).open():
+                await asyncio.to_thread(app.state.workspace.processes.adopt)
+                yield
+        finally:
+            app.state.workspace.processes.close()
+            changed.close()
+            store.close()
+
+    async def wrong(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(request, error, _NOWHERE)
+
+    routes = [_route(page, Guarded(page, settings, people, audit, metrics)) for page in pages]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(OuterGuard, settings=settings)],
+        exception_handlers={HTTPException: wrong},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.settings, app.state.store, app.state.people = settings, store, people
+    app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
+    app.state.fleet = fleet
+    app.state.metrics, app.state.nav = metrics, _navigation(pages)
+    app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
+    app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
+    app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
+    return app
+
+
+def _route(page: Page, guarded: Guarded) -> BaseRoute:
+    if page.kind == "socket":
+        return WebSocketRoute(page.path, guarded)
+    route = Route(page.path, guarded, methods=list(page.methods))
+    if page.kind == "events" and route.methods:
+        route.methods.discard("HEAD")  # which would wait for a stream's end
+    return route
+
+
+def _navigation(pages: list[Page]) -> Callable[[Person | None], list[tuple[str, str]]]:
+    named = [page for page in pages if page.nav]
+
+    def of(person: Person | None) -> list[tuple[str, str]]:
+        """Path and word of what this person may open."""
+        return [(page.path, page.nav) for page in named if person is not None and allows(person.role, page.role)]
+
+    return of
+
+
+async def _nowhere(_request: Request) -> Response:
+    raise HTTPException(404)
+
+
+_NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
+"""Stands for a path that there is not."""
+
+
+HEAD_S = 15.0
+"""From the first byte, or the connection, to the end of a request's headers."""
+HEAD_BYTES = 64 * 1024
+KEEP_ALIVE_S = 30
+TAKE_S = 60.0
+"""For a client to take what was written to it (at most 64 KiB): one that does not is gone."""
+STOP_S = 5
+MOST_CONNECTIONS = 8000
+OPEN_FILES = 16384
+log = logging.getLogger("runbook.serve")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection: the head of every request comes within its time and its size, and answers are taken; or it
+    ends."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            log.warning("more than %d connections: one is refused", MOST_CONNECTIONS)
+            transport.abort()
+        self._deadline = self.loop.call_later(HEAD_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._no_deadline()
+        if self._untaken is not None:
+            self._untaken.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data) if self._in_head else 0
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes after a body in pieces may be without end, and nobody reads it
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._no_deadline()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(TAKE_S, self._drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+
+    def _drop(self) -> None:
+        """With what the kernel still holds for it: it would try to deliver that for as long as the client lets it."""
+        with contextlib.suppress(OSError):
+            own = self.transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def _no_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class GracefulServer(Server):
+    """Ends its event streams when it is told to stop, and then waits for what is being answered."""
+
+    def __init__(self, config: Config, app: Starlette) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.force_exit = self.should_exit  # the second signal
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.changed.close()
+        await super().shutdown(sockets)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there, `::` for IPv4 as well. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+
+
+def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
+    """Run it with `.run(sockets=[listening(…)])`; SIGINT and SIGTERM end it, and so does `should_exit = True`."""
+    tls: dict[str, Any] = {}
+    if settings.tls is not None:
+        tls = {"ssl_certfile": settings.tls.certificate, "ssl_keyfile": settings.tls.key}
+    config = Config(
+        app,
+        http=BoundedProtocol,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_max_size=LONGEST_PIECE,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        **tls,
+    )
+    return GracefulServer(config, app)
+
+
+def raise_open_files() -> None:
+    """As many connections as the machine allows: a shell's usual limit of 1024 is soon too few."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, OPEN_FILES) if most > 0 else OPEN_FILES, most))
