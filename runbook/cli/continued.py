@@ -35,10 +35,9 @@ from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
-from runbook.report.jsonl import Jsonl, read, to_json
 from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record
-from runbook.report.result import Result
+from runbook.report.run_json import Jsonl, Result, read, to_json
 
 LEFT = 130
 

@@ -70,11 +70,12 @@ def only_one_here() -> Path:
 
 
 def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> str:
-    from runbook.report.inventory import explained, graph, listing
+    from runbook.report.inventory_listing import graph_text, list_json, list_text
+    from runbook.report.inventory_values import explain_text
 
     if arguments.action == "graph":
-        return graph.text(found)
+        return graph_text(found)
     if arguments.action == "explain":
-        return explained.text(found, origins, arguments.node, arguments.key)
+        return explain_text(found, origins, arguments.node, arguments.key)
     nodes = select(arguments.limit, found) if arguments.limit is not None else found.nodes
-    return listing.as_json(found, nodes) if arguments.output == "json" else listing.text(found, nodes)
+    return list_json(found, nodes) if arguments.output == "json" else list_text(found, nodes)

@@ -42,10 +42,9 @@ from runbook.model.redact import Redactor, long_enough
 from runbook.model.surroundings import lack_behind
 from runbook.model.visible import visible
 from runbook.report.console import Console
-from runbook.report.jsonl import Jsonl
 from runbook.report.junit import Junit
 from runbook.report.output import stderr, stdout
-from runbook.report.result import Result
+from runbook.report.run_json import Jsonl, Result
 
 
 def run(arguments: argparse.Namespace) -> int:

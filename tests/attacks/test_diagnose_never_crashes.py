@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from profiles import examples
 
-from runbook.checks.ranks.sequence import compare_all
+from runbook.checks.ranks.calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.catalogue import SIGNS
 from runbook.diagnose.paste import read_paste

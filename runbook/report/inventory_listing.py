@@ -1,9 +1,10 @@
-"""`inventory list`: a line a node, or a line for all neighbours that are alike where there are many; or all as JSON."""
+"""`inventory list` and `inventory graph`: a line a node, or one for all neighbours that are alike; groups as a tree; or
+all as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 
@@ -11,14 +12,14 @@ from runbook.launch.ranks import NodeRanks, dialled_address, layout
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.visible import visible
-from runbook.report.values import plain
+from runbook.report.run_json import plain
 
 FOLDED_FROM = 41  # nodes; as many lines still fit on a screen
 WIDEST = 40  # columns of folded addresses
 HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
-def text(inventory: Inventory, nodes: Sequence[Node]) -> str:
+def list_text(inventory: Inventory, nodes: Sequence[Node]) -> str:
     by_node = layout(inventory).by_node
     chosen = [by_node[node.name] for node in nodes]
     groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
@@ -87,7 +88,7 @@ def _container(node: Node) -> str:
     return node.inside[0] if node.inside else ""
 
 
-def as_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
+def list_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
     """One document with everything resolved; secrets are `***`."""
     by_node = layout(inventory).by_node
     document = {
@@ -198,3 +199,28 @@ def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def graph_text(inventory: Inventory) -> str:
+    by_name = {node.name: node for node in inventory.nodes}
+    lines = [headline(inventory), "", "@all:"]
+    for group, members in inventory.groups.items():
+        lines.append(f"  |--@{group}:  {_count(len(members), 'node')}")
+        lines += [f"  |  |--{line}" for line in _leaves(by_name[name] for name in members)]
+    alone = [node for node in inventory.nodes if not node.groups]
+    if alone and inventory.groups:
+        lines.append(f"  |--@ungrouped:  {_count(len(alone), 'node')}")
+        lines += [f"  |  |--{line}" for line in _leaves(alone)]
+    else:
+        lines += [f"  |--{line}" for line in _leaves(alone)]
+    return "\n".join(map(visible, lines)) + "\n"
+
+
+def _leaves(nodes: Iterable[Node]) -> Iterator[str]:
+    """Neighbours with the same GPUs in one line: `gn[01-16]  8 GPUs each`."""
+    for gpu, group in groupby(nodes, key=gpus):
+        same = list(group)
+        what = (
+            f"{gpu} GPU" + ("" if gpu == "1" else "s") if gpu[0].isdigit() else f"GPUs {gpu}" if gpu[0] == "[" else gpu
+        )
+        yield f"{fold(node.name for node in same)}  {what}" + (" each" if len(same) > 1 else "")

@@ -1,4 +1,4 @@
-"""Pictures out of characters: bandwidth by size after an AllReduce, a map of the links after `links`. Pure."""
+"""What stages measured, in characters: the bandwidth table, a line of bars, the map of links."""
 
 from __future__ import annotations
 
@@ -7,9 +7,51 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.fold import fold
-from runbook.model.units import bytes_text, link_text
+from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
 from runbook.report.text import cells, one_line, pad
+
+# title, unit, key of the row, width, significant digits (0: write it as it is)
+COLUMNS = (
+    ("size", "(B)", "size", 12, 0),
+    ("count", "(elements)", "count", 13, 0),
+    ("type", "", "type", 8, 0),
+    ("redop", "", "redop", 7, 0),
+    ("time", "(us)", "time_us", 10, 4),
+    ("algbw", "(GB/s)", "algbw", 10, 3),
+    ("busbw", "(GB/s)", "busbw", 10, 3),
+    ("#wrong", "", "wrong", 8, 0),
+    ("p50", "(us)", "p50_us", 10, 4),
+    ("p99", "(us)", "p99_us", 10, 4),
+)
+KNOWN = COLUMNS[:8]
+
+
+def table_header(width: int | None) -> list[str]:
+    """Two lines that nccl-tests' own readers take for a comment."""
+    columns = _columns(width)
+    titles = "".join(title.rjust(cells) for title, _, _, cells, _ in columns)
+    units = "".join(unit.rjust(cells) for _, unit, _, cells, _ in columns)
+    return ["#" + titles[1:], "#" + units[1:].rstrip()]
+
+
+def table_row(values: Mapping[str, object], width: int | None) -> str:
+    """One size; a value that is missing reads `-`, and small bandwidths keep three digits."""
+    return "".join(_cell(values.get(key), digits).rjust(cells) for _, _, key, cells, digits in _columns(width))
+
+
+def _columns(width: int | None) -> tuple[tuple[str, str, str, int, int], ...]:
+    whole = sum(cells for _, _, _, cells, _ in COLUMNS)
+    return COLUMNS if width is None or width >= whole else KNOWN
+
+
+def _cell(value: object, digits: int) -> str:
+    if value is None:
+        return " -"
+    if digits and isinstance(value, int | float):
+        return " " + significant(value, digits)
+    return " " + one_line(str(value))
+
 
 BARS = "▁▂▃▄▅▆▇█"
 SHADES = "░▒▓█"
@@ -25,7 +67,8 @@ NAME_WIDTH = 16
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One bar a value, by its logarithm: bandwidths of small and large messages are far apart. Empty where nothing is above 0."""
+    """One bar a value, by its logarithm: bandwidths of small and large messages are far apart. Empty where nothing is
+    above 0."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known:
         return ""
@@ -56,7 +99,8 @@ def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was measured."""
+    """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
+    measured."""
     best = _links(outcomes)
     named = {name for pair in best for name in pair}
     names = [outcome.node for outcome in outcomes if outcome.node in named]
