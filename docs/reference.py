@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runbook.causes.catalogue import CAUSES
-from runbook.causes.page import PARTS, parse_pages
+from runbook.causes.catalogue import CausePage, family_texts, parse_pages
+from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page
 from runbook.cli.variablepages import variable_page
@@ -142,7 +142,7 @@ def with_links(text: str, here: str) -> str:
 def places() -> Mapping[str, str]:
     """Where the reference tells of an id: `reference/causes/names.md#name-unresolvable`."""
     found = {name: f"reference/checks/{name}.md" for name in PAGES}
-    for family, text in folder_of("runbook.causes"):
+    for family, text in family_texts().items():
         found |= {cause: f"reference/causes/{family}.md#{cause}" for cause in parse_pages(text)}
     for page, text in rule_pages().items():
         found |= {rule.id: f"reference/rules/{page}.md#{slug(rule.id)}" for rule in read_page(text)}
@@ -163,7 +163,7 @@ def pages() -> Mapping[str, str]:
     """Every page of the reference by its path in the site, as Markdown."""
     made = {"reference/commands.md": commands(), "reference/api.md": api()}
     made |= {f"reference/checks/{name}.md": check(name) for name in PAGES}
-    made |= {f"reference/causes/{family}.md": causes(text) for family, text in folder_of("runbook.causes")}
+    made |= {f"reference/causes/{family}.md": causes(text) for family, text in family_texts().items()}
     made |= {f"reference/rules/{page}.md": text for page, text in rule_pages().items()}
     made |= {f"reference/files/{kind}.md": keys(kind) for kind in ("inventory", "playbook", "serve")}
     return made | variables()
@@ -183,29 +183,24 @@ def check(name: str) -> str:
 
 
 def _cause_link(found: re.Match[str], before: str) -> str:
-    where = places().get(found[1]) if found[1] in CAUSES else None
+    where = places().get(found[1]) if found[1] in known_causes() else None
     return f"{before}[`{found[1]}`](../{where.removeprefix('reference/')})" if where else found[0]
 
 
 def causes(family: str) -> str:
     """One family's causes as `explain` tells them."""
     title = family.partition("\n")[0]
-    sections = [_cause(name, page) for name, page in parse_pages(family).items()]
+    sections = [_cause(page) for page in parse_pages(family).values()]
     return "\n".join([title, "", *sections])
 
 
-def _cause(name: str, page: Any) -> str:
-    said = "\n".join(f"- **{part}**: {getattr(page, part)}" for part in PARTS)
-    told = [check for check in PAGES if f"- `{name}`: " in _check_page(check)]
-    by = ", ".join(f"[`{check}`](../checks/{check}.md)" for check in told)
-    return f"## {name}\n\n{CAUSES[name][0].upper()}{CAUSES[name][1:]}.\n\n{said}\n" + (
+def _cause(page: CausePage) -> str:
+    told = {part: getattr(page, part) for part in ("symptom", "why", "confirm", "remedy")}
+    said = "\n".join(f"- **{part}**: {text}" for part, text in told.items())
+    by = ", ".join(f"[`{check}`](../checks/{check}.md)" for check in PAGES if check in page.told)
+    return f"## {page.id}\n\n{page.summary[0].upper()}{page.summary[1:]}.\n\n{said}\n" + (
         f"- **told by**: {by}\n" if by else ""
     )
-
-
-@functools.cache
-def _check_page(name: str) -> str:
-    return stage_page(name)
 
 
 def variables() -> dict[str, str]:

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 import runbook
-from runbook.causes.catalogue import CAUSES, CONSEQUENCES
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import KINDS, causes
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.shell import Shell
@@ -115,10 +114,10 @@ def causes_on(page: str) -> list[str]:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_cause_on_a_page_is_in_the_catalogue_and_stands_there_once(name: str) -> None:
-    causes = causes_on(page_of(name))
-    assert causes
-    assert set(causes) <= CAUSES.keys()
-    assert len(set(causes)) == len(causes)
+    listed = causes_on(page_of(name))
+    assert listed
+    assert set(listed) <= causes().keys()
+    assert len(set(listed)) == len(listed)
 
 
 def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None:
@@ -132,32 +131,30 @@ def test_the_page_of_a_launch_has_its_parts_every_key_and_known_causes() -> None
     listed = dict(re.findall(r"^- `(\w+)` \(default (\w+)\):", keys, re.MULTILINE))
     defaults = {name: re.search(r"Default: (\w+)\.$", key["description"]) for name, key in launch.items()}
     assert listed == {name: found[1] for name, found in defaults.items() if found}
-    assert set(causes_on(page)) <= CAUSES.keys()
+    assert set(causes_on(page)) <= causes().keys()
 
 
 # Causes.
 
 
-def test_every_cause_has_a_page_and_no_page_is_without_a_cause() -> None:
-    assert cause_pages().keys() == CAUSES.keys()
-
-
-def test_every_page_of_a_cause_has_its_parts_in_lines_of_bearable_width() -> None:
-    for page in cause_pages().values():
+def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is() -> None:
+    for page in causes().values():
         for part in (page.symptom, page.why, page.confirm, page.remedy):
             assert 10 < len(part) <= 240
             assert part.endswith((".", "`", "?"))
+        assert set(page.kinds) <= KINDS.keys()
+        assert set(page.follows) <= causes().keys()
+        assert set(page.told) <= {*CHECKS, "launch"}
 
 
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
-    assert {rule.cause for rule in RULES} <= CAUSES.keys()
+    assert {rule.cause for rule in RULES} <= causes().keys()
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
     derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
-        assert set(rule.follows) <= CAUSES.keys()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,14 +209,14 @@ def test_the_search_finds_them() -> None:
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
-    assert [use for use in all_uses() if use.cause not in CAUSES] == []
+    assert [use for use in all_uses() if use.cause not in causes()] == []
 
 
 def causes_in(file: Path) -> set[str]:
     """Every text in a source that is a cause of the catalogue, however it comes into a finding."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return texts & CAUSES.keys()
+    return texts & causes().keys()
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -242,10 +239,6 @@ def test_what_logging_in_may_give_is_on_the_page_of_reach() -> None:
     assert shared - set(causes_on(page_of("reach"))) == set()
 
 
-def test_consequences_are_causes() -> None:
-    assert CAUSES.keys() >= CONSEQUENCES
-
-
 @pytest.mark.parametrize("name", [*CHECKS, "launch"])
 def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(name) == 0
@@ -253,10 +246,10 @@ def test_explain_shows_the_page(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_explain_knows_every_cause_and_where_it_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    for cause, what in CAUSES.items():
+    for cause, page in causes().items():
         assert explain(cause) == 0
         said = capsys.readouterr().out
-        assert said.startswith(f"{cause}: {what}\n")
+        assert said.startswith(f"{cause}: {page.summary}\n")
         assert "symptom: " in said
         assert "remedy:  " in said
     assert "checked by ping: `mtu-blackhole`: " in where_found("mtu-blackhole")
@@ -299,11 +292,11 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
             modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            modules.add((node.module or "").partition(".")[0])
-    beside = {"rank": {"lanes"}, "job": {"journal", "owned", "steps"}, "keeper": {"owned"}, "mesh": {"turns"}}
-    beside |= {"ping": {"turns", "echo"}, "echo": {"turns"}, "counters": {"gpus", "link"}, "standing": {"halt"}}
-    allowed = {"owned"} if file.stem == "agent" else {"torch", "tool", *beside.get(file.stem, ())}
-    assert modules - sys.stdlib_module_names <= allowed
+            modules.add(str(node.module))
+    for_types = {"runbook.transport.answers"}
+    assert {name for name in modules if name.startswith("runbook") and not name.startswith("runbook.node")} <= for_types
+    others = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+    assert others - {"runbook"} <= ({"torch", "lanes"} if file.stem == "rank" else set())
 
 
 def old_python() -> str | None:
@@ -356,7 +349,7 @@ def problem_ids() -> tuple[set[str], set[str]]:
     ids: set[str] = set()
     words: set[str] = set()
     for file in SOURCES:
-        if file.relative_to(PACKAGE).parts[0] not in ("load", "lint", "engine", "checks", "launch"):
+        if file.relative_to(PACKAGE).parts[0] not in ("load", "lint", "engine", "checks", "launch", "jobs"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

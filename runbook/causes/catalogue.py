@@ -1,230 +1,227 @@
-"""Every cause by its id, and what has to be fixed. One id a cause, whoever finds it; ids are never renamed."""
+"""Every cause by its id, read from the pages: one id a cause, whoever finds it; ids are never renamed.
+
+A page is a section of `pages/FAMILY.md`, and the only place where its cause is told. Under `## the-id` stands one line a part:
+
+    - summary: what has to be fixed, in one line
+    - kinds: those of KINDS that it is of
+    - follows: causes that explain this one where both are found
+    - symptom: what is seen; left out where the summary says it
+    - why: …
+    - confirm: how to make sure by hand
+    - remedy: what mends it
+    - remedy WAY: what mends it in a certain case
+    - told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
+
+A remedy is a template. `{name}` is filled in by whoever finds the cause (`findings.py`), and reads NAME where nobody has.
+`on {node}: ` says where a step is done, `here: ` that it is done where `runbook` runs, and `; on {other}: ` begins another
+step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a sentence.
+
+Nothing is read before the first question: a healthy run asks none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
+
+from runbook.model.remedy import Remedy, Step
 
 Confidence = Literal["high", "medium", "low"]
 """How sure it is that what was read shows a cause."""
 
-CAUSES: Mapping[str, str] = {
-    # reaching the node
-    "ssh-name-unresolvable": "the SSH host name does not resolve",
-    "ssh-unreachable": "no TCP answer from the SSH port: off, dropped, no route",
-    "ssh-refused": "the host answers, no sshd on that port",
-    "ssh-timeout": "TCP opens, the SSH server says nothing in time",
-    "ssh-handshake-failed": "TCP opens, the protocol fails: algorithms, MaxStartups, fail2ban",
-    "ssh-auth-failed": "key or user refused; key file unreadable or unprotected",
-    "ssh-host-key-unknown": "no known host key, and strict",
-    "ssh-host-key-changed": "another key than the known one",
-    "ssh-jump-failed": "the jump host is the one that fails",
-    "controller-paused": "the machine that runs us slept or had no CPU for so long that nodes took it for gone",
-    "sudo-password-required": "sudo would ask",
-    "login-shell-failed": "the account's login shell runs no command",
-    # reaching the node over Slurm
-    "slurm-tool-missing": "srun or scontrol is not on the controller's PATH",
-    "slurm-no-allocation": "there is no job to run in: none was named, or it has not started",
-    "slurm-job-unknown": "Slurm knows no such job, or it is somebody else's",
-    "slurm-job-ended": "the job is over: cancelled, out of time, requeued, a node failed",
-    "slurm-node-not-in-job": "the node is not one of the job's",
-    "slurm-node-drained": "Slurm holds something against the node: drained, down, failing",
-    "slurm-auth-failed": "munge: no credential, or one that is not believed (key, clock)",
-    "slurm-unreachable": "slurmctld, or a node's slurmd, does not answer",
-    "slurm-step-failed": "the job runs, and a step of it does not start or stay on the node",
-    # reaching the node's pod over Kubernetes
-    "kubernetes-tool-missing": "kubectl is not on the controller's PATH",
-    "kubernetes-config-wrong": "no such kubeconfig or context, or none at all",
-    "kubernetes-auth-failed": "the cluster takes no credential of ours, or shows a certificate that is not believed",
-    "kubernetes-forbidden": "RBAC does not let us look at pods, or run anything in them",
-    "kubernetes-unreachable": "the API server, or the pod's kubelet, does not answer",
-    "kubernetes-pod-unknown": "there is no such pod there, or the labels select several",
-    "pod-not-running": "the pod waits for a machine or an image, crashes, has ended, or was deleted",
-    "kubernetes-pod-evicted": "the kubelet ended the pod: its machine was short of memory or disk, or a limit was passed",
-    "kubernetes-pod-restarted": "the pod's container was started again, or the pod replaced, in the middle of the run",
-    "kubernetes-oom-killed": "the container used more memory than its limit (OOMKilled)",
-    "kubernetes-container-unknown": "the pod has no container of that name",
-    "kubernetes-exec-failed": "the pod runs, and our session in it does not start or stay",
-    # reaching the node over its agent
-    "agent-lost": "the node's agent is not heard, not let in, or takes no new runs",
-    "server-gone": "the `runbook serve` that carries the streams to agents does not answer, or ended meanwhile",
-    # reaching the node's container
-    "container-runtime-missing": "the container runtime is not on the PATH of the login",
-    "container-runtime-denied": "the login may not use the container runtime",
-    "container-runtime-down": "the container runtime's daemon does not answer",
-    "container-unknown": "the runtime knows no container of that name, as this user",
-    "container-not-running": "the container is stopped or paused, or ended in the middle of the run",
-    "container-unreachable": "the way into the container does not open, or broke, and its runtime does not say why",
-    # the node itself
-    "python-missing": "the interpreter named does not exist, or none on PATH",
-    "python-too-old": "below what the node programs need",
-    "torch-missing": "no torch in that Python",
-    "activation-failed": "the activate line fails",
-    "environment-not-activated": "command or module not found only in the remote or sudo shell",
-    "torch-version-mismatch": "nodes run different torch versions",
-    "torch-distributed-not-built": "torch without distributed",
-    "nccl-not-built-in": "backend nccl on Windows, macOS or a CPU wheel",
-    "libuv-not-built": "TCPStore asks for libuv that this build lacks (Windows)",
-    "gloo-windows-device": "gloo cannot make its transport on Windows",
-    "workdir-not-writable": "missing rights, read-only, noexec",
-    "workdir-not-safe": "another user could change what we put there and run",
-    "disk-full": "no room where we or the job write",
-    "clock-skew": "clocks differ: warn from 2 s, fail from 10 s",
-    "memlock-limit": "RLIMIT_MEMLOCK too low for RDMA",
-    "shm-too-small": "/dev/shm",
-    "open-files-limit": "errno 24",
-    "node-too-busy": "a node had no CPU for being measured; nothing is known of it",
-    "neighbour-table-full": "the kernel keeps no more neighbours: net.ipv4.neigh.default.gc_thresh3",
-    "process-limit": "the login may start no more processes or threads: ulimit -u, pids.max",
-    "launcher-tool-missing": "pdsh, orted, etcd and the like",
-    # names and addresses
-    "name-unresolvable": "the master's name does not resolve on a node",
-    "name-resolves-to-loopback": "the master's or a node's own name maps to 127.x (Debian's 127.0.1.1)",
-    "name-wrong-address": "it resolves to another machine's address",
-    "gloo-loopback-advertised": "a rank told its peers 127.x",
-    "master-addr-loopback": "localhost given to a many-node job",
-    "master-addr-wrong-host": "well-formed, but nobody's or the wrong machine's",
-    "master-address-not-local": "the rendezvous address is on no interface of the master",
-    "endpoint-malformed": "the text of address or port is wrong",
-    "duplicate-address": "two nodes with one address",
-    "ipv6-ipv4-mixing": "the ends use different address families",
-    "windows-10049-loopback-stall": "Windows error 10049 for the machine's own name, and no other exception",
-    "interface-missing": "the interface named (*_SOCKET_IFNAME) does not exist there, has no address, or the filter leaves none",
-    "interface-wrong": "the interface chosen exists, but peers cannot reach it (lo, docker0, link-local)",
-    "container-bridge-network": "a bridged container's private address or unpublished ports",
-    # path, ports, firewall
-    "host-unreachable": "no answer to anything",
-    "no-route": "the kernel has no route",
-    "no-route-or-reject": "errno 113/101: no route, or a firewall that rejects",
-    "packet-loss": "ICMP or TCP loses packets",
-    "link-lossy": "a link, or all links of one node in one direction, lose packets that others do not",
-    "link-slow": "of many links, this one (with its direction) is the slow one, or all are, and no node",
-    "node-slow": "of many nodes, this one sends or receives slowly, whoever the other is",
-    "leaf-slow": "of many switches, this one, or the way between two of them, is the slow one",
-    "mtu-blackhole": "small packets pass, full-size ones vanish",
-    "port-in-use": "another process holds it (named when live)",
-    "ephemeral-ports-exhausted": "no local port left to dial from: a tiny ip_local_port_range, or all in use (errno 99)",
-    "port-privileged-or-reserved": "below 1024, or a Windows excluded range",
-    "master-not-listening": "name and route fine, nothing accepts",
-    "firewall-drop": "packets vanish; live: the rule and its node",
-    "firewall-reject": "refused by a rule (RST or ICMP)",
-    "kubernetes-network-policy": "a NetworkPolicy selects one of two pods, and allows no such connection",
-    "data-ports-blocked": "the rendezvous port works, the ephemeral ones between ranks do not",
-    "tcp-connection-lost-midrun": "established, then reset or silent, with no dead rank",
-    # rendezvous and world
-    "ranks-missing": "some ranks never came",
-    "world-size-mismatch": "the machines were told different sizes",
-    "duplicate-rank": "two processes claim one rank",
-    "rdzv-id-mismatch": "ids differ",
-    "rdzv-host-not-matched": "no agent sees the endpoint as itself",
-    "rdzv-flags-wrong": "contradicting flags",
-    "rdzv-closed": "closed by a leaver or an old run",
-    "store-host-exited": "the process that hosts the store is gone: look there",
-    "stale-store": "left over from an earlier run",
-    "not-launched-with-launcher": "RANK, LOCAL_RANK … absent",
-    "local-rank-arg-mismatch": "--local-rank against --local_rank",
-    "solo-world": "each node ran alone",
-    # ranks
-    "program-error": "an ordinary error of the program: import, argument, file",
-    "program-differs": "the nodes have different files of one program",
-    "distributed-api-misuse": "no main guard, group made twice, un-waited operation",
-    "rank-killed": "SIGKILL, most often for memory",
-    "rank-crashed": "a signal of its own: 11, 6, 7",
-    "rank-stopped": "stopped (SIGSTOP, debugger), or in uninterruptible sleep",
-    "rank-behind": "alive, joined, later than the others",
-    "peer-died": "a survivor's view: fetch the other log",
-    "terminated-from-outside": "SIGTERM of a scheduler",
-    "terminal-closed": "SIGHUP of a terminal",
-    "device-ordinal-invalid": "more ranks than visible GPUs",
-    "duplicate-gpu": "two ranks on one GPU",
-    # collectives
-    "allreduce-wrong-data": "the reduced values are wrong; which rank, which element",
-    "allreduce-slow": "below the gate",
-    "mismatched-collectives": "ranks called different operations, sizes or orders",
-    "training-stalled": "no rank makes steps any more, and none stands out",
-    "training-slowed": "a training lost a fifth of its speed, or all ranks wait for one node (a warning)",
-    "counters-rising": "errors of an interface, a port or a GPU are counted while the job runs (a warning)",
-    "collective-stall-uniform": "all ranks in the same call: transport or GPU, not code",
-    # InfiniBand, RoCE
-    "ib-no-device": "there is no InfiniBand adapter",
-    "ib-hca-missing": "the HCA that the inventory names is not there",
-    "ib-port-not-active": "Down, Polling, Disabled, link errors",
-    "ib-port-initializing": "no subnet manager",
-    "ib-rate-low": "slower than promised",
-    "ib-not-used-socket-fallback": "RDMA is there, NCCL runs over TCP",
-    "roce-wrong-gid-index": "RoCE picks a GID of the wrong version or an unusable address",
-    "rdma-peer-unreachable": "the peer cannot be reached over RDMA",
-    "rdma-mtu-mismatch": "the RDMA ends use different MTUs",
-    "rail-isolated-nics": "NICs of different rails cannot reach each other",
-    "wrong-hca-selected": "NCCL uses another HCA than it should",
-    "gdr-disabled": "GPUDirect RDMA is off",
-    "acs-breaks-gdr": "PCIe ACS sends GPUDirect traffic through the root complex",
-    # GPU, driver, NCCL
-    "gpu-count-mismatch": "fewer (or other) GPUs than the inventory says",
-    "gpu-busy": "other processes hold the memory the test needs",
-    "gpu-tool-hung": "nvidia-smi does not return",
-    "no-gpu-visible": "CUDA build, zero devices",
-    "driver-too-old": "the NVIDIA driver is older than this CUDA needs",
-    "driver-library-mismatch": "the NVIDIA kernel module and its libraries differ",
-    "gpu-arch-unsupported": "this build has no code for the GPU",
-    "fabricmanager-down": "the NVSwitch fabric manager does not run",
-    "gpu-out-of-memory": "the GPU has no memory left",
-    "gpu-fell-off-bus": "a GPU is lost (Xid 79)",
-    "gpu-ecc-uncorrectable": "uncorrectable memory errors on a GPU",
-    "nvlink-error": "NVLink errors",
-    "gpu-reset-required": "a GPU waits for a reset",
-    "gpu-illegal-access": "a kernel read or wrote where it must not (Xid 13, 31)",
-    "nccl-library-missing-or-conflict": "NCCL is missing, or two of them are loaded",
-    "nccl-version-mismatch": "the nodes load different NCCL versions",
-    "nccl-version-bug": "a known bug of this NCCL version",
-    "p2p-hang-acs-iommu": "GPU peer-to-peer hangs because of ACS or the IOMMU",
-    "p2p-not-supported": "these GPUs have no peer-to-peer",
-    "nvls-multicast-failure": "NVLink SHARP multicast fails",
-    "imex-channel-missing": "the IMEX channel of a multi-node NVLink domain is missing",
-    "topology-detection-failed": "NCCL cannot read the topology",
-    "sharp-unavailable": "SHARP is asked for and not there",
-    "ofi-no-provider": "libfabric finds no provider",
-    "gcp-tcpx-daemon-down": "Google's TCPX daemon does not run",
-    # no verdict
-    "tool-missing": "a tool the check needs is not on the node (unknown, not failed)",
-    "tool-output-unknown": "it printed what no parser knows (unknown)",
-    "insufficient-evidence": "only a wrapper's line; say what to switch on",
+Kind = Literal["consequence", "vague", "of the node", "lasting", "transient", "once"]
+
+KINDS: Mapping[Kind, str] = {
+    "consequence": "what the other nodes report when one has failed: never the root while another cause is known",
+    "vague": "says that something is wrong, and not what",
+    "of the node": "stays with the machine when the job goes, so that the next job meets it too; none that a wrong "
+    "inventory, the program or the user's own account could bring about",
+    "lasting": "no step that comes later makes it good",
+    "transient": "may be gone by the next attempt: others were meanwhile on the port, in the memory or on the network",
+    "once": "may be chance the first time; the same again is none",
 }
 
-CONSEQUENCES = frozenset({"peer-died", "ranks-missing"})
-"""What the other nodes report when one node has failed: never the root while another cause is known."""
+FAMILIES = (
+    "reaching", "slurm", "kubernetes", "agents", "containers", "environment", "names", "network", "rendezvous", "ranks", "rdma", "gpu",
+)  # fmt: skip
+"""In this order they are listed, and others after them."""
 
-VAGUE = frozenset({"program-error", "insufficient-evidence"})
-"""These say that something is wrong, and not what."""
+NEEDED = ("summary", "why", "confirm", "remedy")
+_PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
+_FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|here): ")
+_CODE = re.compile(r"`([^`]*)`")
 
-OF_THE_NODE = frozenset(
-    {
-        "clock-skew",
-        "memlock-limit",
-        "shm-too-small",
-        "host-unreachable",
-        "no-route",
-        "packet-loss",
-        "node-slow",
-        "mtu-blackhole",
-        "duplicate-address",
-        "firewall-drop",
-        "firewall-reject",
-        "data-ports-blocked",
-        "allreduce-wrong-data",
-        "ib-no-device",
-        "ib-port-not-active",
-        "ib-rate-low",
-        "roce-wrong-gid-index",
-        "rdma-peer-unreachable",
-        "gpu-tool-hung",
-        "driver-library-mismatch",
-        "fabricmanager-down",
-        "gpu-fell-off-bus",
-        "gpu-ecc-uncorrectable",
-        "nvlink-error",
-        "gpu-reset-required",
+
+@dataclass(frozen=True, slots=True)
+class CausePage:
+    """`remedies`: templates by the case they are for, the general one under ``; `told`: by check, what it means there."""
+
+    id: str
+    summary: str
+    kinds: tuple[str, ...]
+    follows: tuple[str, ...]
+    symptom: str
+    why: str
+    confirm: str
+    remedies: Mapping[str, str]
+    told: Mapping[str, str]
+
+    @property
+    def remedy(self) -> str:
+        """The general one, for a reader who found the cause by hand."""
+        return filled(self.remedies[""], str.upper)
+
+    def text(self) -> str:
+        """As `explain` prints it."""
+        return (
+            f"{self.id}: {self.summary}\n\nsymptom: {self.symptom}\nwhy:     {self.why}\nconfirm: {self.confirm}\n"
+            f"remedy:  {self.remedy}\n"
+        )
+
+    def line(self, check: str) -> str:
+        """As the page of a check has it: what it means there; how to confirm; what mends it."""
+        means = self.told[check]
+        return f"- `{self.id}`: {means if '; ' in means else f'{means}; {_bare(self.confirm)}; {_bare(self.remedy)}'}"
+
+
+@functools.cache
+def causes() -> Mapping[str, CausePage]:
+    """Every cause's page by its id, family by family."""
+    found: dict[str, CausePage] = {}
+    for text in family_texts().values():
+        pages = parse_pages(text)
+        if twice := found.keys() & pages.keys():
+            raise ValueError(f"told by two families: {', '.join(sorted(twice))}")
+        found |= pages
+    return found
+
+
+@functools.cache
+def family_texts() -> Mapping[str, str]:
+    """The pages as they are shipped, a text a family."""
+    from importlib import resources  # nothing that passes needs it
+
+    shipped = {
+        file.name.removesuffix(".md"): file.read_text(encoding="utf-8")
+        for file in resources.files("runbook.causes").joinpath("pages").iterdir()
+        if file.name.endswith(".md")
     }
-)
-"""What stays with the machine when the job goes, so that the next job meets it too. None that a wrong inventory, the
-program or the user's own account could bring about."""
+    names = (*(name for name in FAMILIES if name in shipped), *sorted(shipped.keys() - set(FAMILIES)))
+    return {name: shipped[name] for name in names}
+
+
+def parse_pages(family: str) -> Mapping[str, CausePage]:
+    """The pages in one family's text; ValueError where one lacks a part, or has one twice or one that is not known."""
+    pages: dict[str, CausePage] = {}
+    for section in family.split("\n## ")[1:]:
+        id, _, body = section.partition("\n")
+        parts: dict[tuple[str, str], str] = {}
+        for line in filter(None, body.split("\n")):
+            part = _PART.match(line)
+            if part is None or (part[1], part[2] or "") in parts:
+                raise ValueError(f"the page of {id}: this is no part of it, or stands there twice: {line}")
+            parts[part[1], part[2] or ""] = part[3]
+        if id in pages or any((part, "") not in parts for part in NEEDED):
+            raise ValueError(f"the page of {id} needs {', '.join(NEEDED)}, each once")
+        pages[id] = _page(id, parts)
+    return pages
+
+
+def _page(id: str, parts: Mapping[tuple[str, str], str]) -> CausePage:
+    summary = parts["summary", ""]
+    return CausePage(
+        id=id,
+        summary=summary,
+        kinds=_listed(parts, "kinds"),
+        follows=_listed(parts, "follows"),
+        symptom=parts.get(("symptom", ""), f"{summary}."),
+        why=parts["why", ""],
+        confirm=parts["confirm", ""],
+        remedies={way: text for (part, way), text in parts.items() if part == "remedy"},
+        told={check: text for (part, check), text in parts.items() if part == "told by"},
+    )
+
+
+def _listed(parts: Mapping[tuple[str, str], str], part: str) -> tuple[str, ...]:
+    text = parts.get((part, ""))
+    return tuple(text.split(", ")) if text else ()
+
+
+def told_by(check: str) -> list[str]:
+    """The causes that a check finds, a line each, as its page has them."""
+    return [page.line(check) for page in causes().values() if check in page.told]
+
+
+@functools.cache
+def of_kind(kind: Kind) -> frozenset[str]:
+    return frozenset(page.id for page in causes().values() if kind in page.kinds)
+
+
+# Which one explains which.
+
+
+def in_order(found: Iterable[str]) -> list[str]:
+    """Each cause once: what follows from another one that is there comes after it, mere consequences last; causes that
+    have nothing to do with each other stay as they are."""
+    left = list(dict.fromkeys(found))
+    ordered: list[str] = []
+    while left:
+        free = [cause for cause in left if root_of(cause, left) is None]
+        ordered.append((free or left)[0])  # two that name each other follow from neither
+        left.remove(ordered[-1])
+    return ordered
+
+
+def root_of(cause: str, among: Collection[str]) -> str | None:
+    """The first of the causes that are there from which this one follows; None if it stands by itself, or if two could
+    each be the other's root."""
+    others = [other for other in among if other != cause and other not in of_kind("consequence")]
+    if cause in of_kind("consequence"):
+        return others[0] if others else None
+    return next((other for other in others if other in origins(cause) and cause not in origins(other)), None)
+
+
+def origins(cause: str) -> tuple[str, ...]:
+    """The causes that explain this one where both are found."""
+    page = causes().get(cause)
+    return page.follows if page else ()
+
+
+# Remedies.
+
+
+def fields_of(template: str) -> set[str]:
+    return set(_FIELD.findall(template))
+
+
+def filled(template: str, value_of: Callable[[str], str]) -> str:
+    return _FIELD.sub(lambda field: value_of(field[1]), template)
+
+
+def mend(cause: str, way: str = "", /, **fields: str) -> Remedy:
+    """The remedy of a cause, from its page; KeyError where the page has none of that name, or it wants another field."""
+    template = causes()[cause].remedies[way]
+    return Remedy(*(_step(where, what, fields) for where, what in _steps(template)))
+
+
+def _steps(template: str) -> Iterator[tuple[str, str]]:
+    first, *parts = _STEP.split(template)
+    if first:
+        yield "", template
+    else:
+        yield from zip(parts[::2], parts[1::2], strict=True)
+
+
+def _step(where: str, what: str, fields: Mapping[str, str]) -> Step:
+    code = _CODE.fullmatch(what)
+    node = None if not where and code else filled(where.removeprefix("here").removeprefix("on "), fields.__getitem__)
+    told = filled(code[1] if code else what, fields.__getitem__)
+    return Step(node, (told,)) if code else Step(node, (), told)
+
+
+def _bare(sentence: str) -> str:
+    return sentence.removesuffix(".")

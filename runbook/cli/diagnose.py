@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.catalogue import scanner
 from runbook.diagnose.judge import Cause, judge
 from runbook.diagnose.paste import Paste, read_paste
@@ -61,7 +61,7 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
         coverage.miss(str(run.path / RESULT), run.unread)
     if coverage.unread and (not causes or (causes[0].cause == "insufficient-evidence" and not causes[0].evidence)):
         causes = [_not_looked(coverage)]
-    pages = cause_pages()
+    pages = known_causes()
     if output == "json":
         stdout.document(as_json(causes, pages, coverage))
     else:

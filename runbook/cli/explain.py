@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from importlib import resources
 
-from runbook.causes.catalogue import CAUSES
-from runbook.causes.shipped import page_text
+from runbook.causes.catalogue import causes, told_by
 from runbook.checks import CHECKS, page
 from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import known
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
 
 PAGES = (*CHECKS, Launch.id)
 """What has a page of its own: every check, and the stage that starts the real job."""
+
+CAUSES_BEGIN = "\n## Causes\n"
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
@@ -26,15 +27,15 @@ def explain(id: str | None) -> int:
         stdout.tell(everything())
     elif id in PAGES:
         stdout.tell(stage_page(id))
-    elif id in CAUSES:
-        stdout.tell(f"{id}: {CAUSES[id]}\n" + page_text(id) + where_found(id))
+    elif id in causes():
+        stdout.tell(causes()[id].text() + where_found(id))
     elif id in rules():
         stdout.tell(rule_page(rules()[id]))
     elif (variable := known().get(id) or known().get(id.upper())) is not None:
         stdout.tell(variable_page(variable))
     else:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
-        near = nearest(id, [*PAGES, *CAUSES, *rules(), *variables])
+        near = nearest(id, [*PAGES, *causes(), *rules(), *variables])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
         message = f"there is no check, cause or lint rule {id!r}, and no variable of that name is known"
         raise FilesWrong([Problem("arguments.unknown-id", message, help=help)])
@@ -44,7 +45,7 @@ def explain(id: str | None) -> int:
 def everything() -> str:
     """Every id with its one line: checks, causes, then the rules of lint, family by family."""
     lines = ["checks:", *(f"  {name}" for name in CHECKS), "", "stages:", f"  {Launch.id}", "", "causes:"]
-    lines += [f"  {name:<34} {what}" for name, what in CAUSES.items()]
+    lines += [f"  {name:<34} {cause.summary}" for name, cause in causes().items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
     lines += ["", f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
@@ -52,10 +53,10 @@ def everything() -> str:
 
 
 def stage_page(name: str) -> str:
-    """The page lies beside the code of what it tells of."""
-    if name == Launch.id:
-        return resources.files("runbook.jobs").joinpath(f"{name}.md").read_text(encoding="utf-8")
-    return page(name)
+    """The page lies beside the code of what it tells of; its causes are told by theirs."""
+    launch = resources.files("runbook.jobs").joinpath(f"{Launch.id}.md")
+    text = launch.read_text(encoding="utf-8") if name == Launch.id else page(name)
+    return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(told_by(name)) + "\n")
 
 
 def rule_page(rule: LintRule) -> str:
@@ -65,9 +66,6 @@ def rule_page(rule: LintRule) -> str:
 
 
 def where_found(cause: str) -> str:
-    """The sections of the checks' pages that speak of this cause."""
-    found: list[str] = []
-    for name in PAGES:
-        lines = stage_page(name).splitlines()
-        found += [f"\nchecked by {name}: {line[2:]}\n" for line in lines if line.startswith(f"- `{cause}`")]
-    return "".join(found)
+    """What the checks say of this cause."""
+    told = causes()[cause]
+    return "".join(f"\nchecked by {name}: {told.line(name)[2:]}\n" for name in PAGES if name in told.told)

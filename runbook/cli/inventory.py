@@ -10,10 +10,10 @@ from runbook.cli.source import inventory_source
 from runbook.lint.files import leads_out
 from runbook.lint.redaction import secrets_in
 from runbook.load.env import Environment
-from runbook.load.extra import parse_extra
+from runbook.load.extra_vars import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.node_sets import select
 from runbook.load.origins import Origins
-from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
@@ -70,11 +70,12 @@ def only_one_here() -> Path:
 
 
 def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> str:
-    from runbook.report.inventory import explained, graph, listing
+    from runbook.report.inventory_listing import graph_text, list_json, list_text
+    from runbook.report.inventory_values import explain_text
 
     if arguments.action == "graph":
-        return graph.text(found)
+        return graph_text(found)
     if arguments.action == "explain":
-        return explained.text(found, origins, arguments.node, arguments.key)
+        return explain_text(found, origins, arguments.node, arguments.key)
     nodes = select(arguments.limit, found) if arguments.limit is not None else found.nodes
-    return listing.as_json(found, nodes) if arguments.output == "json" else listing.text(found, nodes)
+    return list_json(found, nodes) if arguments.output == "json" else list_text(found, nodes)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
-from runbook.load.extra import parse_extra
-from runbook.load.shells import with_shell
+from runbook.load.extra_vars import parse_extra
+from runbook.load.inventory import with_shell
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold
 from runbook.model.redact import Redactor
-from runbook.report.diff import unified
 from runbook.report.output import stderr, stdout
 
 K = TypeVar("K")
@@ -149,3 +149,35 @@ def command(one: NodeFiles, path: Path) -> str:
     return STARTS[one.node.shell].format(path=shown) + (
         " COMMAND, for example: python train.py" if one.takes_command else ""
     )
+
+
+_NOWHERE = "/dev/null"
+
+
+def unified(path: Path, before: bytes | None, after: bytes | None, secret: bool) -> Iterator[str]:
+    """Lines of a diff, none where nothing changes. `None` is a file that is not there."""
+    old, new = _lines(before), _lines(after)
+    if secret:
+        old, new = _starred(old, new)
+    names = (_NOWHERE if before is None else str(path), _NOWHERE if after is None else str(path))
+    yield from difflib.unified_diff(old, new, *names)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    """Lines that end with \\n, whatever they end with in the file."""
+    lines = (data or b"").decode("utf-8-sig", "replace").split("\n")
+    return [line.removesuffix("\r") + "\n" for line in (lines if lines[-1] else lines[:-1])]
+
+
+def _starred(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+    """Values as `***`; a variable that has another one now still differs."""
+    before = [_star(line) for line in old]
+    after = [_star(line) for line in new]
+    changed = {star for star, line in zip(after, new, strict=True) if star in before and line not in old}
+    return before, [star.replace("\n", " (another value)\n") if star in changed else star for star in after]
+
+
+def _star(line: str) -> str:
+    """A line of a file with secrets: everything behind the name may be one, and so may a line that sets nothing."""
+    name, sets, _ = line.partition("=")
+    return f"{name}=***\n" if sets else line if line == "@echo off\n" else "***\n"

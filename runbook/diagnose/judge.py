@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runbook.causes.catalogue import Confidence
+from runbook.causes.catalogue import Confidence, of_kind, origins
 from runbook.diagnose.derive import derive, heeded, with_summaries
 from runbook.diagnose.reached import Reached
 from runbook.diagnose.scan import Scanner
@@ -26,8 +26,6 @@ HANGS = (
 MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
     "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
 """Errors that a program makes by itself, whatever other processes do."""
-HARDWARE = ("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "allreduce-wrong-data")
-"""No step that comes later makes these good."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
     "host": "the master", "wrong": "some", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
@@ -158,7 +156,7 @@ def _merge(found: Sequence[tuple[Rule, Cause]]) -> list[Cause]:
 
 def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
     """The run went on after every line that speaks for this cause, and did not end badly later."""
-    if cause.cause in HARDWARE or cause.tier is Tier.NOTE:
+    if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     # Other ranks may print a line or two after one has died.
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
@@ -191,15 +189,12 @@ def _order(scanner: Scanner) -> Callable[[Cause], tuple[float, int, int]]:
 
 def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
     """Within a tier, a cause that follows from another found there comes after it."""
-    follows: dict[str, set[str]] = defaultdict(set)
-    for rule in _rules():
-        follows[rule.cause] |= set(rule.follows)
     ordered: list[Cause] = []
     rest = list(found)
     while rest:
         tier = [cause for cause in rest if cause.tier is rest[0].tier]
         names = {cause.cause for cause in tier}
-        free = [cause for cause in tier if not (follows[cause.cause] & names) - {cause.cause}]
+        free = [cause for cause in tier if not (names & {*origins(cause.cause)}) - {cause.cause}]
         chosen = (free or tier)[0]
         ordered.append(chosen)
         rest.remove(chosen)

@@ -15,7 +15,6 @@ RULES = (
         ("ras-behind",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("mismatched-collectives",),
         remedy="`ncclras -v` twice, ten seconds apart; then `py-spy dump --pid PID` on the process named, to see where it waits",
     ),
     Rule(

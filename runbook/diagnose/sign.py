@@ -53,7 +53,6 @@ class Rule:
     tier: Tier = Tier.FAULT
     confidence: Confidence = "high"
     remedy: str = ""  # empty: the one on the cause's page
-    follows: tuple[str, ...] = ()  # causes of the same tier that explain this one
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import OF_THE_NODE
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -33,7 +33,7 @@ class Verdicts:
             outcome = event.outcome
             failed = outcome.findings if outcome.verdict is Verdict.FAIL else ()
             self._stages.setdefault(event.stage, {})[outcome.node] = next(
-                (finding for finding in failed if finding.cause in OF_THE_NODE), None
+                (finding for finding in failed if finding.cause in of_kind("of the node")), None
             )
 
     def bad(self) -> dict[str, Finding]:

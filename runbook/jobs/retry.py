@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Context
 from runbook.jobs.attempt import Attempt
 from runbook.model.verdict import Outcome, Verdict
@@ -14,37 +15,6 @@ from runbook.model.verdict import Outcome, Verdict
 FIRST_S = 10.0
 LONGEST_S = 300.0
 JITTER = 0.1
-
-TRANSIENT = frozenset(
-    {
-        "port-in-use",
-        "ephemeral-ports-exhausted",
-        "ranks-missing",
-        "store-host-exited",
-        "stale-store",
-        "tcp-connection-lost-midrun",
-        "peer-died",
-        "packet-loss",
-        "host-unreachable",
-        "ssh-unreachable",
-        "ssh-timeout",
-        "ssh-refused",
-        "ssh-handshake-failed",
-        "master-not-listening",
-        "rdzv-closed",
-        "collective-stall-uniform",
-        "rank-killed",
-        "terminated-from-outside",
-        "terminal-closed",
-        "nvlink-error",
-        "rdma-peer-unreachable",
-        "gpu-busy",
-    }
-)
-"""Causes that may be gone by the next try: others were meanwhile on the port, in the memory or on the network."""
-
-ONCE = frozenset({"rank-killed", "gpu-out-of-memory", "rank-crashed", "terminated-from-outside", "terminal-closed"})
-"""Causes that may be chance the first time; the same again is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +40,9 @@ def decide(
         return Decision(False, "")
     if replaced and made <= retries:
         return Decision(True, f"a spare takes its place: attempt {made + 1} of {retries + 1}")
-    if cause not in TRANSIENT | ONCE and not may_be_gone:
+    if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
         return Decision(False, f"{cause} would be the same again: not tried again")
-    if cause in ONCE and not may_be_gone and made > 1 and causes[-2] == cause:
+    if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
         return Decision(False, f"{cause} a second time is no chance: not tried again")
     if made > retries:
         return Decision(False, f"tried {made} times")

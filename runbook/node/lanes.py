@@ -10,8 +10,17 @@ microseconds of one way for a few bytes. What cannot be told is null.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
+from __future__ import annotations
+
 import os
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Waited = Callable[[], Callable[[], float]]
 
 SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
 FIRST_BYTES = 64 << 10
@@ -22,7 +31,7 @@ LARGEST_SEGMENT = 64 << 10  # bytes
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
 
-def measure(worker, order, say, waited):
+def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
     """`waited()` gives a function that tells how long this process was kept from running since then."""
     worker.place.phase = "isolation"
     if "alone" in order:
@@ -35,7 +44,7 @@ def measure(worker, order, say, waited):
     worker.place.phase = "waiting for orders"
 
 
-def meet(worker, order, say, waited):
+def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
     """The pair of this rank, if it has one."""
     worker.barrier()
     if not order["pair"]:
@@ -55,7 +64,7 @@ def meet(worker, order, say, waited):
     say("moved", **said)
 
 
-def first_words(worker, one, partner, trips):
+def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
     """Microseconds that a few bytes take one way: half of the median there and back."""
     word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     times = []
@@ -73,7 +82,9 @@ def first_words(worker, one, partner, trips):
     return sorted(times)[len(times) // 2] / 2 * 1e6
 
 
-def transfer(worker, source, destination, seconds, waited):
+def transfer(
+    worker: Any, source: int, destination: int, seconds: float, waited: Waited
+) -> tuple[int, dict[str, float]]:
     """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender how
     much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace. Returns
     how many bytes that was, and what the receiver found."""
@@ -133,7 +144,7 @@ def sent_again(before, after, moved):
     return min(1.0, max(0.0, (after[1] - before[1]) / sent))
 
 
-def exchange(worker, partner, total):
+def exchange(worker: Any, partner: int, total: int) -> float:
     """GB/s of what arrives while as much leaves."""
     dist = worker.dist
     size = min(MESSAGE_BYTES, total)
@@ -148,10 +159,10 @@ def exchange(worker, partner, total):
         ):
             work.wait()
     worker.synchronize()
-    return out.numel() * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
+    return float(out.numel()) * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
 
 
-def alone(worker, seconds, say):
+def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
     """GB/s of adding one tensor to another, two reads and a write, and the share of time that its threads spent waiting
     for a CPU."""
     torch = worker.torch
@@ -180,7 +191,7 @@ def alone(worker, seconds, say):
     )
 
 
-def scheduled():
+def scheduled() -> tuple[int, int]:
     """Nanoseconds that the threads of this process ran, and that they were ready to and had no CPU."""
     ran = waited = 0
     try:

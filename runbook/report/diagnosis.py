@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.causes.page import CausePage
+from runbook.causes.catalogue import CausePage
 from runbook.diagnose.judge import HANGS, Cause
 from runbook.model.visible import visible
 from runbook.report.text import one_line
@@ -31,8 +31,9 @@ class Unread:
 
 @dataclass(slots=True)
 class Coverage:
-    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read otherwise
-    than it stands there; `aside` are files that are no logs by their names. Beyond MOST_TOLD they are only counted."""
+    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read
+    otherwise than it stands there; `aside` are files that are no logs by their names. Beyond MOST_TOLD they are only
+    counted."""
 
     unread: list[Unread] = field(default_factory=list)
     notes: list[Unread] = field(default_factory=list)
@@ -136,8 +137,7 @@ def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
     yield f"  {one_line(cause.says)}"
     label = "proof"
     for hit in cause.evidence[:QUOTED]:
-        text = one_line(hit.line.shown)
-        yield f"  {label:<9}  {visible(hit.line.source)}:{hit.line.number}: {text[:WIDE] + '…' if len(text) > WIDE else text}"
+        yield f"  {label:<9}  {visible(hit.line.source)}:{hit.line.number}: {_quoted(hit.line.shown)}"
         label = ""
     if page := pages.get(cause.cause):
         yield f"  why        {page.why}"
@@ -147,5 +147,9 @@ def _block(cause: Cause, pages: Mapping[str, CausePage]) -> Iterator[str]:
 
 def _folded(cause: Cause) -> Iterator[str]:
     where = f"{visible(cause.evidence[0].line.source)}:{cause.evidence[0].line.number}: " if cause.evidence else ""
-    says = one_line(cause.says)
-    yield f"  follows    {cause.cause}: {where}{says[:WIDE] + '…' if len(says) > WIDE else says}"
+    yield f"  follows    {cause.cause}: {where}{_quoted(cause.says)}"
+
+
+def _quoted(text: str) -> str:
+    line = one_line(text)
+    return f"{line[:WIDE]}…" if len(line) > WIDE else line

@@ -1,27 +1,106 @@
-"""Equal things said once: outcomes folded into lines, findings into blocks. Pure, and nothing here is lost."""
+"""Equal things said once: outcomes folded into lines, findings into blocks; and what many nodes say in the same words
+but for names and numbers. Pure, and nothing is lost: -v shows each as it was said."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic, TypeVar
 
-from runbook.causes.catalogue import CONSEQUENCES
-from runbook.diagnose.consequences import root_of
+from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
 from runbook.model.remedy import Remedy, Step
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.alike import MANY, Gist, in_one
 from runbook.report.record import StageRecord
+
+T = TypeVar("T")
+
+MANY = 3
+"""So many that are alike are told as one; two are told both."""
+
+LONG = 48
+"""Characters of a folded word that a sentence can bear."""
+
+FEW = 4
+"""Numbers that are still read one by one."""
+
+WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
+DIGITS = re.compile(r"\d+")
+LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
+_NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
+
+
+class Gist:
+    """A text without the names of these nodes and without numbers: what two nodes say alike has the same."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def __call__(self, text: str) -> str:
+        return LIST.sub("#", WORD.sub(self._word, text))
+
+    def _word(self, word: re.Match[str]) -> str:
+        return "#" if word[0] in self._names else DIGITS.sub("#", word[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Likewise(Generic[T]):
+    """Something of `nodes`, and the nodes whose own differs from it in names and numbers alone."""
+
+    nodes: tuple[str, ...]
+    what: T
+    others: tuple[str, ...] = ()
+
+
+def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> Iterator[Likewise[T]]:
+    """In order of appearance; where MANY or more have one gist, the first stands for them."""
+    kinds: dict[object, list[tuple[tuple[str, ...], T]]] = {}
+    for nodes, what in said:
+        kinds.setdefault(gist(what), []).append((nodes, what))
+    for of in kinds.values():
+        if len(of) < MANY:
+            yield from (Likewise(nodes, what) for nodes, what in of)
+        else:
+            yield Likewise(*of[0], tuple(node for nodes, _ in of[1:] for node in nodes))
+
+
+def in_one(texts: Sequence[str]) -> str | None:
+    """Texts that are alike as one, each word that differs folded: `node-[01-64]: nothing answers at 10.0.0.[1-64] port
+    22`. None where that would be no sentence any more."""
+    rows = [text.split(" ") for text in texts]
+    if len({len(row) for row in rows}) > 1:
+        return None
+    words = [_word(list(dict.fromkeys(column))) for column in zip(*rows, strict=True)]
+    return None if None in words else " ".join(word for word in words if word is not None)
+
+
+def _word(values: list[str]) -> str | None:
+    if len(values) == 1:
+        return values[0]
+    numbers = [_NUMBER.fullmatch(value) for value in values]
+    if all(numbers):
+        found = [number for number in numbers if number]
+        if len({(number[1], number[3]) for number in found}) == 1:
+            return found[0][1] + _numbers([number[2] for number in found]) + found[0][3]
+    folded = fold(values)
+    return folded if len(folded) <= LONG else None
+
+
+def _numbers(values: list[str]) -> str:
+    listed = sorted(values, key=float)
+    return "/".join(listed) if len(listed) <= FEW else f"{listed[0]}…{listed[-1]}"
+
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP)
 NAME = "\x00"
 """Stands for the name of a node's own."""
 
 NOTES = ("next", "why", "kept")
-"""What a line of evidence may begin with that proves nothing: a further step, the reason for the remedy, where more lies."""
+"""What a line of evidence may begin with that proves nothing: a further step, the reason for the remedy, where more
+lies."""
 
 Found = Sequence[tuple[str, Finding]]
 """Findings, each with its node."""
@@ -45,8 +124,8 @@ class OutcomeGroup:
 @dataclass(frozen=True, slots=True)
 class FoldedFinding:
     """One finding, and every node that has it. `evidence` pairs proof with the nodes that gave it, what all gave first;
-    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and numbers;
-    `others`: nodes that have no entry, because theirs would say the same but for these.
+    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and
+    numbers; `others`: nodes that have no entry, because theirs would say the same but for these.
     """
 
     says: str
@@ -105,7 +184,8 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
 
 
 def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGroup]:
-    """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes say."""
+    """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes
+    say."""
     groups = outcome_groups(stage.outcomes, gist)
     if stage.silent or not groups:
         says = "no answer" if stage.finished else "no answer yet when the run ended"
@@ -176,10 +256,10 @@ def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
     """Where all fail alike, what proves it is the same again for each: the first one's is enough."""
     if not _common(block, stage):
         return block
-    entries: list[FoldedFinding] = []
+    gist, firsts, entries = Gist(block.nodes), dict[str, FoldedFinding](), list[FoldedFinding]()
     for entry in block.entries:
-        first = next((e for e in entries if _gist(e.says, block.nodes) == _gist(entry.says, block.nodes)), None)
-        entries.append(replace(entry, like=first.nodes) if first else entry)
+        first = firsts.setdefault(gist(entry.says), entry)
+        entries.append(entry if first is entry else replace(entry, like=first.nodes))
     return replace(block, common=True, entries=tuple(entries))
 
 
@@ -197,7 +277,7 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
         for other in told
         if other is not block
         and other.verdict.stops
-        and (block.cause in CONSEQUENCES or set(block.nodes) <= set(other.nodes))
+        and (block.cause in of_kind("consequence") or set(block.nodes) <= set(other.nodes))
     ]
     among = [other.cause for other in near]
     root = root_of(block.cause, among)
@@ -235,7 +315,8 @@ def _entry(says: str, of: Found) -> FoldedFinding:
 
 
 def _fixes(found: Found) -> tuple[Said, ...]:
-    """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are one."""
+    """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are
+    one."""
     same: dict[Remedy, list[str]] = {}
     for node, finding in found:
         same.setdefault(finding.mended, []).append(node)
@@ -310,13 +391,6 @@ def _around_name(text: str, node: str) -> tuple[str, ...]:
     return (*pieces, text[at:])
 
 
-def _gist(text: str, nodes: Iterable[str]) -> str:
-    """The text without names and numbers."""
-    for node in sorted(nodes, key=len, reverse=True):
-        text = text.replace(node, "#")
-    return re.sub(r"\d+(?:(?:[.:-]|, )\d+)*", "#", text)
-
-
 def _nodes(found: Found) -> tuple[str, ...]:
     return _once(node for node, _ in found)
 
@@ -338,7 +412,7 @@ def _unreached(verdict: Verdict, cause: str) -> bool:
 
 def _waited(verdict: Verdict, cause: str) -> bool:
     """Nothing is wrong with that node as far as anybody knows: another one stopped the job."""
-    return verdict is Verdict.UNKNOWN and cause in CONSEQUENCES
+    return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Standard output and standard error: the one place where our words meet them.
 
-Whatever is written passes `visible`, so nothing that a node, a log or a file's name brings can act on a terminal. A stream
-that is closed, full, of another encoding or without a reader ends no command: it is said once, where somebody reads it,
-and the exit code stays what was found out.
+Whatever is written passes `visible`, so nothing that a node, a log or a file's name brings can act on a terminal. A
+stream that is closed, full, of another encoding or without a reader ends no command: it is said once, where somebody
+reads it, and the exit code stays what was found out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class OutputStream:
         return file is not None and file.isatty()
 
     def tell(self, text: str) -> bool:
-        """Text for people. Newlines stay, everything else that is not printable is shown escaped. False: not written."""
+        """Text for people. Newlines stay, everything else that is not printable is shown escaped. False: not
+        written."""
         return self._send(visible_lines(text))
 
     def line(self, text: str) -> bool:
@@ -110,7 +111,8 @@ class OutputStream:
 
 
 class _Strays(io.TextIOBase):
-    """What stands as `sys.stdout` and `sys.stderr` while a command runs: for argparse, warnings, tracebacks of threads."""
+    """What stands as `sys.stdout` and `sys.stderr` while a command runs: for argparse, warnings, tracebacks of
+    threads."""
 
     def __init__(self, stream: OutputStream) -> None:
         self._stream = stream
@@ -146,15 +148,16 @@ stdout, stderr = OutputStream("stdout"), OutputStream("stderr")
 
 
 def complain(text: str) -> None:
-    """Say why a command ends without what was asked for: on standard error or, where nobody gets that, on standard output."""
+    """Say why a command ends without what was asked for: on standard error or, where nobody gets that, on standard
+    output."""
     if not stderr.tell(text):
         stdout.tell(text)
 
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes somebody's standard error, and
-    both streams are guarded."""
+    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes somebody's standard error,
+    and both streams are guarded."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -18,22 +18,23 @@ from runbook.model.events import (
 from runbook.model.fold import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
-from runbook.report import table
-from runbook.report.alike import Gist, Likewise, likewise
+from runbook.model.visible import visible
 from runbook.report.groups import (
     FindingBlock,
     FoldedFinding,
+    Gist,
+    Likewise,
     OutcomeGroup,
     Said,
     blocks,
     dropped_groups,
+    likewise,
     stage_groups,
     warning_groups,
 )
-from runbook.report.never import assert_never
-from runbook.report.pictures import bandwidth_line, links_map
-from runbook.report.record import Record, StageRecord
-from runbook.report.text import cells, lines, one_line, pad, wrap
+from runbook.report.measurements import bandwidth_line, links_map, table_header, table_row
+from runbook.report.record import Record, StageRecord, assert_never
+from runbook.report.text import ascii_only, cells, lines, one_line, pad, wrap
 
 T = TypeVar("T")
 
@@ -189,10 +190,10 @@ class RunPage:
         if self._table_of is not stage:
             self._table_of, self._rows = stage, []
             yield ((f"# {one_line(stage.name)} on {one_line(fold(stage.started.nodes))}", "dim"),)
-            yield from (((line, "dim"),) for line in table.header(self._width))
+            yield from (((line, "dim"),) for line in table_header(self._width))
         self._rows.append(values)
         wrong = values.get("wrong")
-        yield ((table.row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
+        yield ((table_row(values, self._width), "fail" if isinstance(wrong, int) and wrong else ""),)
 
     def _picture(self, stage: StageRecord) -> Iterator[Line]:
         """What the stage measured, as far as characters can draw it."""
@@ -406,3 +407,51 @@ def _where(group: OutcomeGroup) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+SGR: Mapping[Style, str] = {
+    "": "",
+    "ok": "32",
+    "fail": "1;31",
+    "unknown": "1;33",
+    "skip": "36",
+    "warn": "33",
+    "dim": "2",
+    "strong": "1",
+    "command": "1;36",
+}
+
+
+def paint(line: Line, *, colour: bool, ascii: bool) -> str:
+    """The line as a stream gets it, without the newline and without blanks at its end: the only escapes in it are
+    ours."""
+    spans = [(ascii_only(visible(text)) if ascii else visible(text), style) for text, style in line]
+    while spans and not spans[-1][0].rstrip():
+        spans.pop()
+    if spans:
+        spans[-1] = (spans[-1][0].rstrip(), spans[-1][1])
+    if not colour:
+        return "".join(text for text, _ in spans)
+    return "".join(f"\x1b[{SGR[style]}m{text}\x1b[0m" if SGR[style] and text.strip() else text for text, style in spans)
+
+
+LONGEST = 60  # cells of names that are still read at a glance
+
+
+def progress_text(event: Progress) -> str:
+    """`gn03 rank 5: joined`; the node and the rank are put before a text that does not name them itself."""
+    says = one_line(event.text)
+    who = []
+    if event.node and event.node not in says:
+        who.append(one_line(event.node))
+    if event.rank is not None and f"rank {event.rank}" not in says:
+        who.append(f"rank {event.rank}")
+    return f"{' '.join(who)}: {says}" if who and says else says
+
+
+def waiting(stage: StageRecord) -> str:
+    """How many have answered, and who is still awaited once somebody has."""
+    silent, nodes = stage.silent, len(stage.started.nodes)
+    answered = f"{nodes - len(silent)}/{nodes} nodes"
+    names = one_line(fold(silent))
+    return f"{answered} · waiting for {names}" if stage.reached and silent and cells(names) < LONGEST else answered

@@ -17,8 +17,7 @@ from typing import Any
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
 from runbook.model.folder import open_below
-from runbook.report.jsonl import from_json, read
-from runbook.report.result import Result
+from runbook.report.run_json import Result, from_json, read
 from runbook.serve.store import Store
 
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

@@ -19,7 +19,7 @@ from lab import Lab
 from lab.fault import Fault, run_fault
 
 from runbook import node
-from runbook.causes.catalogue import CAUSES
+from runbook.causes.catalogue import causes as known_causes
 from runbook.checks.context import no_answer
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict
@@ -107,7 +107,7 @@ def test_every_errno_has_a_sentence(name: str, path: str, program: str) -> None:
     outcome = no_answer("node-a", program, refused(name, path))
     assert outcome.verdict in (Verdict.FAIL, Verdict.UNKNOWN)
     for finding in outcome.findings:
-        assert finding.cause in CAUSES
+        assert finding.cause in known_causes()
         assert finding.remedy
         if not path and outcome.verdict is Verdict.FAIL:
             assert name in (*MET, "ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE"), "nothing speaks of a folder"
@@ -139,10 +139,10 @@ REAL: dict[str, tuple[Break, tuple[str, ...]]] = {
 START_A_TOOL = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-import tool
+from runbook.node import tools
 resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
 try:
-    print(tool.run(["/bin/sh", "-c", "exit 7"], 5))
+    print(tools.run(["/bin/sh", "-c", "exit 7"], 5))
 except OSError as error:
     print(error.errno)
 """
@@ -150,7 +150,7 @@ except OSError as error:
 
 def test_a_tool_that_could_not_be_started_for_want_of_anything_has_said_nothing() -> None:
     """`ip route get` that met the limit is no refusal of the kernel's."""
-    argv = [sys.executable, "-c", START_A_TOOL, str(Path(node.__file__).parent)]
+    argv = [sys.executable, "-c", START_A_TOOL, str(Path(node.__file__).parents[2])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{errno.EMFILE}\n"
 

@@ -28,9 +28,9 @@ from runbook.model.inventory import Inventory, Rendezvous
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.model.visible import json_visible, visible, visible_lines
 from runbook.report.console import Console
-from runbook.report.jsonl import to_json
 from runbook.report.junit import junit
 from runbook.report.output import OutputStream, carried, standard_streams, stderr, stdout
+from runbook.report.run_json import to_json
 
 PACKAGE = Path(runbook.__file__).parent
 HOSTILE = {

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from runbook.causes.catalogue import CAUSES
+from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import about, port_of
 from runbook.jobs.ending import drain, end
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
-from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, ONCE, TRANSIENT, decide
+from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
 from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
@@ -353,7 +354,7 @@ def judged(made: KeptProcesses, first: KeptProcess, frozen: dict[str, Facts] | N
     for other in outcomes:
         if other is not guilty:
             assert (other.verdict, other.findings[0].peers) == (Verdict.UNKNOWN, (guilty.node,))
-    assert guilty.findings[0].cause in CAUSES
+    assert guilty.findings[0].cause in known_causes()
     return guilty, guilty.findings[0]
 
 
@@ -528,23 +529,19 @@ def test_a_folder_that_only_its_own_node_sees_is_not_shared(tmp_path: Path) -> N
 # Trying again.
 
 
-def test_causes_that_may_be_tried_again_are_causes() -> None:
-    assert not (TRANSIENT | ONCE) - CAUSES.keys()
-
-
-@pytest.mark.parametrize("cause", sorted(TRANSIENT))
+@pytest.mark.parametrize("cause", sorted(of_kind("transient")))
 def test_what_may_be_gone_is_tried_again(cause: str) -> None:
     assert decide([cause], 1).again
 
 
-@pytest.mark.parametrize("cause", sorted(CAUSES.keys() - TRANSIENT - ONCE))
+@pytest.mark.parametrize("cause", sorted(known_causes().keys() - of_kind("transient") - of_kind("once")))
 def test_what_would_be_the_same_again_is_not(cause: str) -> None:
     decision = decide([cause], 5)
     assert not decision.again
     assert cause in decision.why
 
 
-@pytest.mark.parametrize("cause", sorted(ONCE))
+@pytest.mark.parametrize("cause", sorted(of_kind("once")))
 def test_chance_does_not_come_twice(cause: str) -> None:
     assert decide([cause], 5).again
     assert not decide([cause, cause], 5).again

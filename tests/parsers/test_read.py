@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from one_tool import read_tool
 
-from runbook.causes.catalogue import CAUSES
+from runbook.causes.catalogue import causes as known_causes
+from runbook.diagnose.paste import TABLE
 from runbook.parsers.reading import Reading
-from runbook.parsers.table import TABLE
 
 from .outputs import OUTPUTS, Output
 
@@ -48,11 +48,11 @@ def test_a_fault_has_lines_that_show_it_and_a_command_that_helps(name: str) -> N
     assert reading
     lines = OUTPUTS[name].text.splitlines()
     for fault in reading.faults:
-        assert fault.cause in CAUSES
+        assert fault.cause in known_causes()
         assert fault.remedy
         assert fault.lines
         assert all(lines[at - 1].strip() for at in fault.lines)
-    assert {cause for support in reading.supports for cause in support.causes} <= set(CAUSES)
+    assert {cause for support in reading.supports for cause in support.causes} <= set(known_causes())
 
 
 def test_every_tool_of_the_table_is_tried_here() -> None:

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.model.events import Event, OutcomeReached, Progress, StageStarted
-from runbook.report import face_log
 from runbook.report.console import Console, wants
 
 from .stories import PAIR, STORIES, Story, firewall, healthy, many_nodes, passed
@@ -149,7 +148,7 @@ def test_progress_is_thinned_out_for_logs_and_whole_with_v() -> None:
 
 
 def test_a_silent_stage_is_named_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(face_log, "PATIENCE_S", 0.02)
+    monkeypatch.setattr("runbook.report.console.PATIENCE_S", 0.02)
     stream = io.StringIO()
     console = Console(stream, live=False, colour=False)
     for event in Story(PAIR, "connection").begin("connection").reach(0.1, *passed(["node-a"], "joined")).events:
@@ -224,7 +223,7 @@ def test_what_a_stream_wants(stream: io.StringIO, environ: dict[str, str], expec
 
 def test_rich_is_not_loaded_for_a_pipe() -> None:
     code = (
-        "import sys, runbook.report.junit, runbook.report.jsonl, runbook.report.result\n"
+        "import sys, runbook.report.junit, runbook.report.run_json, runbook.report.run_json\n"
         "from runbook.report.console import Console\n"
         "Console(sys.stdout, live=False, colour=True)\n"
         "assert not any(name.split('.')[0] == 'rich' for name in sys.modules)"

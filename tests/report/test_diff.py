@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.report.diff import unified
+from runbook.cli.render import unified
 
 PATH = Path("out/node-a/launch.env")
 

@@ -19,8 +19,7 @@ from runbook.model.events import Event, OutcomeReached
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
 from runbook.report.groups import FindingBlock
-from runbook.report.html.remedy import fixes
-from runbook.report.html.render import fragment, part, render, render_comparison
+from runbook.report.html.render import fixes, fragment, part, render, render_comparison
 
 from .stories import STORIES
 from .strategies import RUNS, UNHURRIED

@@ -13,7 +13,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached, Progress
 from runbook.model.secret import Secret
 from runbook.model.verdict import Outcome
-from runbook.report.jsonl import Jsonl, from_json, read, replay, to_json
+from runbook.report.run_json import Jsonl, from_json, read, replay, to_json
 
 from .stories import STORIES, firewall
 from .strategies import EVENTS, UNHURRIED

@@ -9,7 +9,7 @@ from hypothesis import given
 from runbook.model.events import Event, OutcomeReached, StageStarted
 from runbook.model.secret import Secret
 from runbook.model.verdict import Outcome
-from runbook.report.result import Result
+from runbook.report.run_json import Result
 
 from .stories import PAIR, STORIES, Story, broken_off, continued, firewall, interrupted
 from .strategies import RUNS, UNHURRIED

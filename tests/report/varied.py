@@ -13,8 +13,7 @@ from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.jsonl import to_json
-from runbook.report.result import Result
+from runbook.report.run_json import Result, to_json
 
 from .stories import PAIR, STORIES, Story, passed
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.checks.ranks.logs import meaning
-from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.causes.catalogue import of_kind
+from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.checks.shortened import in_brief
-from runbook.diagnose.judge import Cause
+from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.regex import bounded
@@ -18,6 +18,7 @@ from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
+
 
 FATAL_OF_ITS_OWN = {
     signal.SIGSEGV,
@@ -118,12 +119,25 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
         return reported(pool, member, member.failure, doing)
     if not member.over or member.lost:
         return None
-    code = member.code
+    number = signal_of(member.code)
+    return exited(pool, member, member.code, doing) if number is None else ended_by_signal(pool, member, number, doing)
+
+
+def signal_of(code: int | None) -> int | None:
+    """The signal that ended a process with this exit code; None where it ended by itself."""
     if code is not None and 128 < code < 160:
         code = 128 - code  # a shell in between tells it in this way
-    if code is not None and code < 0:
-        return ended_by_signal(pool, member, -code, doing)
-    return exited(pool, member, code, doing)
+    return -code if code is not None and code < 0 else None
+
+
+def cause_of_signal(number: int) -> str:
+    """What it means of a rank, checked or launched, that this signal ended it."""
+    cause = "rank-crashed" if number in FATAL_OF_ITS_OWN else "rank-killed"
+    if number in FROM_OUTSIDE:
+        cause = "terminated-from-outside"
+    elif number == signal.SIGHUP:
+        cause = "terminal-closed"
+    return cause
 
 
 def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> Finding:
@@ -153,6 +167,7 @@ def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> 
 
 def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str) -> Finding:
     node, tail, text = member.rank.node, pool.lines(member), signal_name(number)
+    cause = cause_of_signal(number)
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
         if proof := killed_for_memory(pool, member):
@@ -177,24 +192,24 @@ def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str)
             "raise that limit where the ranks start: in `activate:` or in /etc/security/limits.conf",
             evidence,
         )
-    if number in FROM_OUTSIDE:
+    if cause == "terminated-from-outside":
         return Finding(
-            "terminated-from-outside",
+            cause,
             f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to stop",
             f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
             "`sudo journalctl --since '-5 min'` and `last -5`",
             evidence,
         )
-    if number == signal.SIGHUP:
+    if cause == "terminal-closed":
         return Finding(
-            "terminal-closed",
+            cause,
             f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
             f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since '-5 min'`",
             evidence,
         )
-    crashed = number in FATAL_OF_ITS_OWN
+    crashed = cause == "rank-crashed"
     return Finding(
-        "rank-crashed" if crashed else "rank-killed",
+        cause,
         f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
         (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
@@ -281,3 +296,15 @@ def signal_name(number: int) -> str:
         return f"signal {number}, {signal.Signals(number).name}"
     except ValueError:
         return f"signal {number}"
+
+
+def meaning(lines: Iterable[str]) -> Cause | None:
+    """The cause that these lines show; None where they are an error like any other, or prove too little."""
+    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a rank that failed
+
+    scan = scanner()
+    scan.feed("rank", ["\n".join(lines).encode()])
+    found = judge(scan)
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
+        return None
+    return found[0]

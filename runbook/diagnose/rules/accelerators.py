@@ -44,7 +44,6 @@ RULES = (
                 r"|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
             ),
         ),
-        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error"),
         remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, `xpu-smi`, or reboot), and take the node out if it comes again",
     ),
     Rule(
@@ -65,7 +64,6 @@ RULES = (
                 r"|(?:NPU|ACL|acl\w*|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035|507057)\b|\b(?:ai ?core|aivec|vector core)\b.{0,20}\b(?:error exception|execution is abnormal|exception)",
             ),
         ),
-        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "gpu-reset-required"),
         remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names the kernel; then the same on another device",
     ),
     Rule(
@@ -122,7 +120,6 @@ RULES = (
         (Sign("hccl-topology", "topology_detect|topology detect", r"Topology[_ ]Detect\w*.*(?:fail|time)|\bEI0015\b"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "peer-died"),
     ),
     Rule(
         "rank-behind",
@@ -130,7 +127,6 @@ RULES = (
         (Sign("hccl-waits", "getting socket times out|notify register|notify wait|get_socket", r"Getting socket times out|Notify register (?:times out|has not received)|\bnotify wait\b.*time|Communication_Error_Get_Socket"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("mismatched-collectives",),
         remedy="the rank that printed another error, or printed it first, is the one: collect ~/ascend/log of all nodes; where all are only slow, a larger HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT",
     ),
     Rule(

@@ -17,7 +17,6 @@ RULES = (
             Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),
         remedy="backend gloo there, or a CUDA build of torch on Linux",
-        follows=("nccl-library-missing-or-conflict",),
     ),
     Rule(
         "torch-distributed-not-built",

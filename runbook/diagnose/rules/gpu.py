@@ -29,7 +29,6 @@ RULES = (
             ),
         ),
         unless=("ib-no-device-text",),
-        follows=("environment-not-activated", "driver-library-mismatch", "driver-too-old", "fabricmanager-down", "gpu-fell-off-bus"),
     ),
     Rule(
         "driver-too-old",
@@ -65,7 +64,6 @@ RULES = (
                 r"^(?!.*(?:nvls\.cc|\(NVLS\)))(?:.*?)(?:ResourceExhaustedError|OOM when allocating tensor.*GPU|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError|No available memory for the cache blocks|Free memory on device .*less than|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory)",
             ),
         ),
-        follows=("gpu-illegal-access",),
     ),
     Rule(
         "gpu-fell-off-bus",
@@ -77,7 +75,6 @@ RULES = (
                 xid("79") + r"|fallen off the bus|GPU is lost|Unable to determine the device handle|GPU_IS_LOST|RmInitAdapter failed|\bXid\b.*GPU has fallen",
             ),
         ),
-        follows=("gpu-ecc-uncorrectable", "nvlink-error"),
     ),
     Rule(
         "gpu-ecc-uncorrectable",
@@ -99,7 +96,6 @@ RULES = (
                 xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED|GPU is probably locked|reset_required|\bamdgpu\b.*(?:ring \S+ (?:timeout(?!.*recovered)|reset failed)|GPU reset begin|GPU reset\S* failed)|GPU (?:needs|is in need of)(?: to be| a)? reset",
             ),
         ),
-        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error"),
     ),
     Rule(
         "gpu-illegal-access",
@@ -111,7 +107,6 @@ RULES = (
                 r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|" + xid("13|31|32|43|69") + r"|illegal memory access|illegal instruction was encountered|unspecified launch failure|CUDA error: (?:misaligned address|device-side assert)|\b(?:cuda|hip)Error(?:LaunchFailure|IllegalAddress|MisalignedAddress|Assert)\b|CUDA_ERROR_LAUNCH_FAILED|ILLEGAL_ADDRESS|an illegal address|MMU Fault|device-side assert triggered",
             ),
         ),
-        follows=("gpu-ecc-uncorrectable", "gpu-fell-off-bus", "nvlink-error", "gpu-reset-required", "nccl-version-bug"),
     ),
     Rule(
         "gpu-illegal-access",
@@ -124,7 +119,6 @@ RULES = (
         "gpu-busy",
         "another process holds the GPU for itself",
         (Sign("gpu-taken", "busy or unavailable|device_unavailable|device is busy", r"devices?\(s\) is/are busy or unavailable|all CUDA-capable devices are busy"),),
-        follows=("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "gpu-reset-required", "nvlink-error"),
     ),
     Rule(
         "duplicate-gpu",

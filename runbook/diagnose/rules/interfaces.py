@@ -97,7 +97,6 @@ RULES = (
                 r"|could not find (?:any |an )?(?:network |usable |valid |suitable )?interface|none of the interfaces|network device '?(?P<name3>[^'\s]+)'? is not available",
             ),
         ),
-        follows=("gloo-windows-device",),
         remedy="`ip -br address` on that node shows what there is; set or unset NCCL_SOCKET_IFNAME / GLOO_SOCKET_IFNAME to one that has an address there",
     ),
     Rule(
@@ -106,7 +105,6 @@ RULES = (
         (Sign("mesh-no-error", "no error", r"connectFullMesh failed with .*\bno error"),),
         tier=Tier.NETWORK,
         confidence="medium",
-        follows=("gloo-loopback-advertised",),
     ),
 )  # fmt: skip
 

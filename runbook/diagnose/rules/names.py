@@ -97,7 +97,6 @@ RULES = (
         needs=("many-nodes",),
         unless=("lookup-of-nonsense", "bind-in-use", "peer-closed", "summary-killed", "system-error-windows"),
         tier=Tier.NETWORK,
-        follows=("no-route-or-reject", "ssh-name-unresolvable"),
     ),
     Rule(
         "master-addr-loopback",
@@ -122,7 +121,6 @@ RULES = (
         ("nobody-has-address",),
         tier=Tier.NETWORK,
         confidence="medium",
-        follows=("master-addr-loopback",),
     ),
     Rule(
         "master-addr-wrong-host",

@@ -80,7 +80,6 @@ RULES = (
             "watchdog-differs",
         ),
         tier=Tier.NETWORK,
-        follows=(),
     ),
     Rule(
         "mismatched-collectives",

@@ -46,7 +46,6 @@ RULES = (
         ),
         tier=Tier.ABORT,
         confidence="medium",
-        follows=("collective-stall-uniform",),
     ),
     Rule(
         "terminal-closed",
@@ -92,7 +91,6 @@ RULES = (
         (Sign("interrupted", "keyboardinterrupt|caught ctrl-c|sigint|interrupted by user", r"^(?:\^C)?KeyboardInterrupt|caught ctrl-c|forwarding SIGINT|closing signal SIGINT|sending Ctrl-C to job|received SIGINT"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "collective-stall-uniform", "mismatched-collectives", "ranks-missing", "peer-died", "p2p-hang-acs-iommu"),
     ),
     Rule(
         "peer-died",
@@ -109,7 +107,6 @@ RULES = (
         unless=("gloo-mesh-failed", "reads-from-lost-peer"),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("terminated-from-outside",),
     ),
     Rule(
         "peer-died",
@@ -117,7 +114,6 @@ RULES = (
         (Sign("shutdown-barrier", "shutdown barrier|disconnect from coordination", r"Shutdown barrier (?:in coordination service )?has failed|Failed to disconnect from coordination service"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("terminated-from-outside",),
         remedy="read the log of the task that is `The first task at the barrier`: what it raised stands above its wait",
     ),
     Rule(
@@ -126,7 +122,6 @@ RULES = (
         (Sign("aborted-comm", "ncclabortedcomm|communicator was aborted", r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)|communicator was aborted on rank (?P<rank2>\d+)"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "collective-stall-uniform", "mismatched-collectives"),
     ),
     Rule(
         "peer-died",
@@ -135,7 +130,6 @@ RULES = (
         needs=("reads-from-lost-peer",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("tcp-connection-lost-midrun",),
     ),
     Rule(
         "rank-behind",
@@ -156,7 +150,6 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("mismatched-collectives",),
     ),
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ RULES = (
             Sign("gid-link-local", "localgid|local gid|gid|modify_qp", r"modify_qp.*(?:Invalid argument|with 22\b)|local GID (?:index \d+, local GID )?::(?:,| |$)|remote GID ::(?:,| |$)|local ?GID(?: index)?\s*:?\s*(?P<gid>(?:\d+, local GID )?fe80:\S*)|GID (?:index )?\S* (?:is )?(?:not found|invalid|zero|empty|0000:)|no (?:valid |usable )?(?:RoCE ?v2 )?GID\b(?!.*Disabled)|Invalid GID index|no such GID"),
         ),
         unless=("link-infiniband",),
-        follows=("ib-port-not-active",),
     ),
     Rule(
         "roce-wrong-gid-index",

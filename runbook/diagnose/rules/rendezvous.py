@@ -18,7 +18,6 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "duplicate-rank", "world-size-mismatch", "peer-died", "store-host-exited", "rdzv-flags-wrong"),
     ),
     Rule(
         "ranks-missing",
@@ -46,8 +45,6 @@ RULES = (
         unless=("gloo-mesh-failed",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "duplicate-rank", "world-size-mismatch", "peer-died", "store-host-exited", "stale-store", "rdzv-flags-wrong",
-                 "rdzv-id-mismatch", "collective-stall-uniform", "mismatched-collectives"),
     ),
     Rule(
         "ranks-missing",
@@ -112,7 +109,6 @@ RULES = (
         tier=Tier.SYMPTOM,
         confidence="low",
         remedy="on the endpoint's machine start torchrun with `--rdzv-conf is_host=1` (the others: is_host=0), then `nc -vz HOST PORT` from the others",
-        follows=("rdzv-id-mismatch", "rdzv-closed", "store-host-exited", "ranks-missing", "peer-died", "terminated-from-outside"),
     ),
     Rule(
         "rdzv-flags-wrong",
@@ -165,7 +161,6 @@ RULES = (
         (Sign("rendezvous-closed", "rendezvousclosederror|rendezvous is closed|rendezvous closed|rendezvous has been closed|rendezvousgracefulexit|rendezvous has already been closed"),),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("terminated-from-outside", "terminal-closed", "world-size-mismatch"),
     ),
     Rule(
         "store-host-exited",
@@ -186,7 +181,6 @@ RULES = (
         unless=("store-reset-at-once",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("rank-behind", "terminated-from-outside", "collective-stall-uniform", "mismatched-collectives"),
     ),
     Rule(
         "torch-version-mismatch",

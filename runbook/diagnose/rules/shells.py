@@ -150,7 +150,6 @@ RULES = (
                 r"|Python was not found|No Python at |No such file or directory: '(?P<python5>\S*/python[\d.]*)'|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
             ),
         ),
-        follows=("environment-not-activated",),
     ),
 )  # fmt: skip
 

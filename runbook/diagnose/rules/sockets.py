@@ -113,7 +113,6 @@ RULES = (
         ),
         unless=("lookup-of-nonsense", "no-route", "reads-from-lost-peer", "barrier-passed"),
         tier=Tier.NETWORK,
-        follows=("gloo-loopback-advertised", "container-bridge-network"),
     ),
     Rule(
         "firewall-drop",
@@ -146,7 +145,6 @@ RULES = (
         ),
         unless=("nobody-has-address", "lookup-of-nonsense"),
         tier=Tier.NETWORK,
-        follows=("master-addr-wrong-host", "container-bridge-network"),
     ),
     Rule(
         "master-not-listening",
@@ -175,7 +173,6 @@ RULES = (
         unless=("lookup-failed",),
         tier=Tier.NETWORK,
         confidence="medium",
-        follows=("firewall-drop", "no-route-or-reject"),
     ),
     Rule(
         "master-not-listening",
@@ -192,7 +189,6 @@ RULES = (
         unless=NOT_LOST,
         tier=Tier.NETWORK,
         confidence="medium",
-        follows=("master-addr-loopback", "master-addr-wrong-host", "rdzv-host-not-matched", "rdzv-id-mismatch", "container-bridge-network"),
     ),
     Rule(
         "master-not-listening",
@@ -222,7 +218,6 @@ RULES = (
         ),
         unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface", "socket-through-inner-interface", "gloo-dials-loopback"),
         tier=Tier.NETWORK,
-        follows=("container-bridge-network", "interface-wrong"),
     ),
     Rule(
         "data-ports-blocked",
@@ -251,7 +246,6 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        follows=("peer-died",),
     ),
     Rule(
         "mtu-blackhole",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runbook.causes.catalogue import CONSEQUENCES, VAGUE
+from runbook.causes.catalogue import of_kind
 from runbook.diagnose.judge import Cause
 from runbook.diagnose.sign import Hit, Line, Tier
 
@@ -36,7 +36,7 @@ class OwnRun:
         real = [cause for cause in told if cause.cause != "insufficient-evidence"]
         if not self.causes:
             return real or ([] if self.verdict == "pass" else [self._ended()])
-        if real and self.causes[0].cause in VAGUE | CONSEQUENCES:
+        if real and self.causes[0].cause in of_kind("vague") | of_kind("consequence"):
             return real
         named = {cause.cause for cause in self.causes}
         return [*self.causes, *(cause for cause in real if cause.cause not in named)]

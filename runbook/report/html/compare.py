@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from runbook.model.fold import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
-from runbook.report.html.bandwidth import Chart, SizeRow, overlay, rows_of
-from runbook.report.html.links import links_of
+from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_of
 from runbook.report.html.recorded import Recorded
 from runbook.report.record import StageRecord
 
@@ -99,16 +98,17 @@ def compare(one: Recorded, other: Recorded) -> RunComparison:
     if sides[0].title == sides[1].title:
         sides = replace(sides[0], title=one.folder.name), replace(sides[1], title=other.folder.name)
     return RunComparison(
-        *sides,
-        tuple(_told([(_run(one), _run(other), "")])),
-        _by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
-        _by_node(*versions),
-        _by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
-        tuple(_stages(one, other)),
-        tuple(_sweeps(*sides)),
-        tuple(links),
-        more,
-        tuple(side.title for side, of in zip(sides, known, strict=True) if not of),
+        one=sides[0],
+        other=sides[1],
+        run=tuple(_told([(_run(one), _run(other), "")])),
+        nodes=_by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
+        versions=_by_node(*versions),
+        environment=_by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
+        stages=tuple(_stages(one, other)),
+        sweeps=tuple(_sweeps(*sides)),
+        links=tuple(links),
+        more_links=more,
+        unrecorded=tuple(side.title for side, of in zip(sides, known, strict=True) if not of),
     )
 
 

@@ -75,7 +75,16 @@ def nodes(recorded: Recorded) -> Nodes:
         )
         for name in names
     )
-    return Nodes(tuple(stages), rows, rendezvous(recorded), same, different, env_same, env_different, bool(plan))
+    return Nodes(
+        stages=tuple(stages),
+        rows=rows,
+        rendezvous=rendezvous(recorded),
+        same=same,
+        different=different,
+        env_same=env_same,
+        env_different=env_different,
+        planned=bool(plan),
+    )
 
 
 def planned(recorded: Recorded) -> dict[str, Mapping[str, object]]:

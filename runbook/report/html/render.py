@@ -1,4 +1,5 @@
-"""From a run's folder to a page. `render` gives a document that needs nothing else, `fragment` what goes into another page."""
+"""From a run's folder to a page. `render` gives a document that needs nothing else, `fragment` what goes into another
+page."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,20 +18,16 @@ import jinja2
 from markupsafe import Markup, escape
 
 import runbook
-from runbook.causes.shipped import cause_pages
+from runbook.causes.catalogue import causes
 from runbook.model.fold import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
-from runbook.report.groups import FindingBlock, blocks
-from runbook.report.html.bandwidth import sweeps
+from runbook.report.groups import FindingBlock, Said, blocks
+from runbook.report.html.charts import LEVELS, heat_maps, sweeps
 from runbook.report.html.compare import RunComparison, compare
-from runbook.report.html.evidence import dumps, tails
-from runbook.report.html.launches import launches
-from runbook.report.html.links import LEVELS, heat_maps
 from runbook.report.html.nodes import nodes
-from runbook.report.html.recorded import Recorded
-from runbook.report.html.remedy import fixes
-from runbook.report.html.stages import timeline
+from runbook.report.html.recorded import Recorded, dumps, tails
+from runbook.report.html.stages import launches, timeline
 from runbook.report.page import BUG, ENDS, INTERRUPTED, WORDS
 from runbook.report.text import lines
 
@@ -54,9 +51,9 @@ def render(run_dir: Path) -> str:
 
 
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
-    """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script (`copy.js`).
-    It has no inline style and no script, so a strict Content-Security-Policy bears it. `lives`: the caller knows that the run
-    goes on."""
+    """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
+    (`copy.js`). It has no inline style and no script, so a strict Content-Security-Policy bears it. `lives`: the caller
+    knows that the run goes on."""
     recorded = Recorded(run_dir)
     return _templates().get_template("report.html").render(**_told(recorded, lives=lives))
 
@@ -83,7 +80,8 @@ def part(name: str) -> str:
 
 def _document(template: str, told: Mapping[str, Any]) -> str:
     style, script = part("style.css"), part("copy.js")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    allowed = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     # Both are ours, and end no element of HTML.
     given = {"style": Markup(style), "script": Markup(script), "policy": policy}
     return _templates().get_template(template).render(**told, **given)
@@ -177,7 +175,7 @@ def _templates() -> jinja2.Environment:
     environment.globals.update(
         WORDS={verdict.value: word for verdict, word in WORDS.items()},
         LEVELS=LEVELS,
-        pages=cause_pages(),
+        pages=causes(),
         version=runbook.__version__,
     )
     return environment
@@ -201,3 +199,37 @@ def _prose(text: str) -> Markup:
 def _when(time_s: float) -> str:
     """Seconds since the epoch as a date and time of day, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+_QUOTED = re.compile(r"`([^`]*)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """`where`: on which nodes, as text, empty where it says so itself; `sentence` empty where it is only a command."""
+
+    where: str
+    sentence: str
+    commands: tuple[str, ...]
+
+
+def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
+    found: list[Fix] = []
+    for on, remedy in said:
+        for where, step in remedy.placed(() if block.unreached else on):
+            if step.commands:
+                before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
+                found.append(Fix(where, "", (*before, *step.commands)))
+                continue
+            commands = tuple(dict.fromkeys(filter(_typed, _QUOTED.findall(step.note))))
+            found.append(Fix(where or _whose(on, block), step.note, commands))
+    return found
+
+
+def _whose(nodes: Collection[str], block: FindingBlock) -> str:
+    return fold(nodes) if len(block.fixes) > 1 else ""
+
+
+def _typed(text: str) -> bool:
+    """Whether this piece in code type is typed into a shell, and no key of a file or a plain word."""
+    return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text

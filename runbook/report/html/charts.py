@@ -1,0 +1,444 @@
+"""What a run measured, drawn: bandwidth by size as a chart, links as a heat map; and the scales that every drawing has.
+Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.model.fold import fold
+from runbook.model.units import bytes_text, significant
+from runbook.report.html.recorded import Recorded, number
+from runbook.report.record import StageRecord
+
+TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+MOST_TICKS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of an axis. `anchor`: which end of the text lies there; `odd` ones go where there is little room."""
+
+    at: str
+    text: str
+    anchor: str = "middle"
+    odd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From `low` to `high`, both finite; a logarithmic one wants them above 0."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def part(self, value: float) -> float:
+        """0 at `low`, 1 at `high`; what lies outside is at the nearer end."""
+        low, high, value = map(self._linear, (self.low, self.high, value))
+        return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
+
+    def _linear(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self.log else value
+
+
+def percent(part: float) -> str:
+    return f"{part * 100:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def pixels(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def around(values: Sequence[float]) -> Scale:
+    """A logarithmic scale with room around these, all above 0."""
+    low, high = min(values), max(values)
+    return Scale(low / 1.3, high * 1.3 if high > low * 1.5 else low * 2.5, log=True)
+
+
+def decimal_ticks(scale: Scale) -> list[float]:
+    """1, 2, 5, 10, … inside a logarithmic scale; powers of ten alone where that is enough."""
+    first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
+    steps = (1,) if last - first > 3 else (1, 2, 5)
+    found = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    found = [value for value in found if scale.low <= value <= scale.high]
+    return found[:: math.ceil(len(found) / 8)] if found else [scale.low]
+
+
+def time_ticks(seconds: float) -> list[float]:
+    """Seconds after the beginning, in round steps; the beginning is one of them."""
+    if seconds <= 0:
+        return [0.0]
+    step = next((float(step) for step in TIME_STEPS if seconds / step <= MOST_TICKS), seconds / MOST_TICKS)
+    if seconds < MOST_TICKS / 2:
+        step = 10.0 ** math.floor(math.log10(seconds / 2))
+        step = next(wide for wide in (step, 2 * step, 5 * step, 10 * step) if seconds / wide <= MOST_TICKS)
+    return [step * number for number in range(int(seconds / step) + 1)]
+
+
+HEIGHT = 230
+"""Pixels of a chart."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """One size. Microseconds, GB/s (10^9 bytes); None where it was not told."""
+
+    size: float
+    time_us: float | None
+    algbw: float | None
+    busbw: float | None
+    wrong: float | None
+    p50_us: float | None
+    p99_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line through values: `segments` are (x1, y1, x2, y2), `dots` (x, y, what is there)."""
+
+    name: str
+    kind: str  # a class of the stylesheet
+    segments: tuple[tuple[str, str, str, str], ...]
+    dots: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`band` and `gate` are drawn behind: (y, height, name) and (y, name)."""
+
+    title: str
+    unit: str
+    label: str  # what it shows, for those who do not see it
+    across: tuple[Tick, ...]
+    up: tuple[tuple[str, str], ...]  # (y, text)
+    series: tuple[Series, ...]
+    band: tuple[str, str, str] | None = None
+    gate: tuple[str, str] | None = None
+    height: int = HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All that one AllReduce stage measured. `gate`, `normal`: GB/s at the largest size."""
+
+    stage: str
+    rows: tuple[SizeRow, ...]
+    charts: tuple[Chart, ...]
+    gate: float | None
+    normal: tuple[float, float] | None
+    source: str
+
+
+def sweeps(recorded: Recorded) -> list[Sweep]:
+    return [found for stage in recorded.record.stages if (found := sweep(recorded, stage))]
+
+
+def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
+    """None where the stage measured no size."""
+    rows = rows_of(recorded, stage)
+    if not rows:
+        return None
+    gate, normal, source = _limits(stage)
+    charts = [_bandwidth(rows, gate, normal), _time(rows)]
+    return Sweep(stage.name, rows, tuple(chart for chart in charts if chart), gate, normal, source)
+
+
+def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
+    """As they were told while it ran, else as its outcomes have them."""
+    told: Sequence[object] = recorded.told(stage).rows
+    if not told:
+        listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
+        told = next((rows for rows in listed if isinstance(rows, list) and rows), [])
+    return tuple(row for values in told if isinstance(values, Mapping) and (row := _row(values)))
+
+
+def _row(values: Mapping[str, object]) -> SizeRow | None:
+    size = number(values.get("size"))
+    if size is None or not 0 < size < 1e18:
+        return None
+    names = ("time_us", "algbw", "busbw", "wrong", "p50_us", "p99_us")
+    return SizeRow(size, *(number(values.get(name)) for name in names))
+
+
+def _limits(stage: StageRecord) -> tuple[float | None, tuple[float, float] | None, str]:
+    for outcome in stage.outcomes:
+        gate = number(outcome.metrics.get("gate_busbw_gbytes"))
+        span = outcome.metrics.get("expected_busbw_gbytes")
+        if isinstance(span, list) and len(span) == 2:
+            low, high = number(span[0]), number(span[1])
+            if low and low > 0:
+                normal = (low, high if high and high > low else low)
+                return gate, normal, str(outcome.metrics.get("expected_source") or "")
+        if gate:
+            return gate, None, ""
+    return None, None, ""
+
+
+def _bandwidth(rows: Sequence[SizeRow], gate: float | None, normal: tuple[float, float] | None) -> Chart | None:
+    points = [(row.size, row.busbw) for row in rows if row.busbw and 0 < row.busbw < 1e9]
+    if not points:
+        return None
+    limits = [limit for limit in (gate, *(normal or ())) if limit and 0 < limit < 1e9]
+    up = around([*(value for _, value in points), *limits])
+    across = _sizes([size for size, _ in points])
+    top = max(points, key=lambda point: point[1])
+    band = None
+    if normal:
+        high, low = _y(up, normal[1]), _y(up, normal[0])
+        high_text = f" to {significant(normal[1])}" if normal[1] > normal[0] else ""
+        text = f"normal here: {significant(normal[0])}{high_text} GB/s"
+        band = (pixels(high), pixels(max(2.0, low - high)), text)
+    return Chart(
+        title="Bus bandwidth",
+        unit="GB/s",
+        label=f"Bus bandwidth against message size: {len(points)} sizes, "
+        f"at most {significant(top[1])} GB/s at {bytes_text(top[0])}; "
+        "the table has every number.",
+        across=_ticks(across, [size for size, _ in points]),
+        up=tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
+        series=(_series("busbw", "", points, across, up, _gigabytes),),
+        band=band,
+        gate=(pixels(_y(up, gate)), f"gate {significant(gate)} GB/s") if gate and gate > 0 else None,
+    )
+
+
+def overlay(runs: Sequence[Sequence[SizeRow]], names: Sequence[str]) -> Chart | None:
+    """Bus bandwidth of two runs in one chart."""
+    points = [[(row.size, row.busbw) for row in rows if row.busbw and 0 < row.busbw < 1e9] for rows in runs]
+    every = [point for of in points for point in of]
+    if not every:
+        return None
+    up, across = around([value for _, value in every]), _sizes([size for size, _ in every])
+    return Chart(
+        "Bus bandwidth",
+        "GB/s",
+        f"Bus bandwidth against message size of {' and '.join(names)}; the table has every number.",
+        _ticks(across, [size for size, _ in every]),
+        tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
+        tuple(
+            _series(name, kind, of, across, up, _gigabytes)
+            for name, kind, of in zip(names, ("", "second"), points, strict=True)
+        ),
+    )
+
+
+def _time(rows: Sequence[SizeRow]) -> Chart | None:
+    kinds = [
+        (name, kind, [(row.size, value) for row in rows if (value := getattr(row, key)) and 0 < value < 1e15])
+        for name, kind, key in (("p50", "", "p50_us"), ("p99", "second", "p99_us"))
+    ]
+    values = [value for _, _, points in kinds for _, value in points]
+    if not values:
+        return None
+    up, across = around(values), _sizes([row.size for row in rows])
+    return Chart(
+        "Time of one AllReduce",
+        "p50 and p99",
+        f"Time against message size: from {_micro(min(values))} to {_micro(max(values))}; the table has every number.",
+        _ticks(across, [row.size for row in rows]),
+        tuple((pixels(_y(up, value)), _micro(value, 1)) for value in decimal_ticks(up)),
+        tuple(_series(name, kind, points, across, up, _micro) for name, kind, points in kinds if points),
+    )
+
+
+def _sizes(sizes: Sequence[float]) -> Scale:
+    return Scale(min(sizes), max(sizes), log=True)
+
+
+def _y(up: Scale, value: float) -> float:
+    return (1 - up.part(value)) * HEIGHT
+
+
+def _ticks(across: Scale, sizes: Sequence[float]) -> tuple[Tick, ...]:
+    """At most about seven sizes, the first and the last among them."""
+    listed = sorted(set(sizes))
+    step = max(1, -(-(len(listed) - 1) // 6))
+    chosen = listed[::step]
+    if listed[-1] not in chosen:
+        chosen = [*(chosen if len(listed) - 1 - listed.index(chosen[-1]) > step // 2 else chosen[:-1]), listed[-1]]
+    last = len(chosen) - 1
+    return tuple(
+        Tick(
+            percent(across.part(size)),
+            bytes_text(size),
+            "middle" if len(chosen) == 1 else "start" if at == 0 else "end" if at == last else "middle",
+            odd=at % 2 == 1 and at != last,
+        )
+        for at, size in enumerate(chosen)
+    )
+
+
+def _series(
+    name: str, kind: str, points: Sequence[tuple[float, float]], across: Scale, up: Scale, say: Callable[[float], str]
+) -> Series:
+    places = [(percent(across.part(size)), pixels(_y(up, value))) for size, value in points]
+    return Series(
+        name,
+        kind,
+        tuple((*one, *other) for one, other in itertools.pairwise(places)),
+        tuple(
+            (x, y, f"{bytes_text(size)}: {name} {say(value)}")
+            for (x, y), (size, value) in zip(places, points, strict=True)
+        ),
+    )
+
+
+def _gigabytes(busbw: float) -> str:
+    return f"{significant(busbw)} GB/s"
+
+
+def _micro(us: float, digits: int = 3) -> str:
+    """Microseconds in the unit that reads best."""
+    if us < 1000:
+        return f"{significant(us, digits)} µs"
+    return f"{significant(us / 1e3, digits)} ms" if us < 1e6 else f"{significant(us / 1e6, digits)} s"
+
+
+BOUNDS = (0.5, 0.75, 0.9, 0.97)
+"""Of the median: below the first a link is of level 0, above the last of level 4."""
+
+LEVELS = (
+    "less than half of the median",
+    "50 to 75 % of the median",
+    "75 to 90 % of the median",
+    "90 to 97 % of the median",
+    "as fast as the median",
+)
+AS_TABLE = 16
+"""So many nodes have their numbers in the cells."""
+
+AS_CELLS = 64
+"""So many have a cell for each pair; above, the worst of each pair of groups stands for all between them."""
+
+GROUPS = 24
+WORST = 40
+"""Links in the table of the slowest."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPair:
+    """The best that was measured from `source` to `target`, in Gbit/s; latency in microseconds, None where not
+    measured."""
+
+    source: str
+    target: str
+    gbps: float
+    us: float | None
+    both_gbps: float | None
+    part: float  # of the median
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`level` None: not measured. `text` and `title` are what a reader sees and what it is in full."""
+
+    level: int | None
+    text: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Rows send, columns receive; both are named by `names`. A cell on the diagonal of single nodes is empty."""
+
+    stage: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    kind: str  # table | cells | groups
+    median: float
+    count: int
+    nodes: int
+    worst: tuple[MeasuredPair, ...]  # slowest first, only those below the last bound
+
+
+def heat_maps(recorded: Recorded) -> list[HeatMap]:
+    return [found for stage in recorded.record.stages if (found := heat_map(recorded, stage))]
+
+
+def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
+    """None where the stage measured no link."""
+    links = links_of(stage)
+    if not links:
+        return None
+    named = {name for pair in links for name in pair}
+    names = [name for name in stage.started.nodes if name in named]
+    names += sorted(named - set(names))
+    slow = sorted((link for link in links.values() if level(link.part) < len(BOUNDS)), key=lambda link: link.gbps)
+    groups = [(name, [name]) for name in names]
+    if len(names) > AS_CELLS:
+        groups = groups_of(names, recorded.plan)
+    kind = "groups" if len(names) > AS_CELLS else "table" if len(names) <= AS_TABLE else "cells"
+    return HeatMap(
+        stage=stage.name,
+        names=tuple(name for name, _ in groups),
+        rows=_rows(groups, links),
+        kind=kind,
+        median=statistics.median(link.gbps for link in links.values()),
+        count=len(links),
+        nodes=len(names),
+        worst=tuple(slow[:WORST]),
+    )
+
+
+def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
+    """Of each direction the fastest that was measured."""
+    best: dict[Pair, tuple[float, float | None, float | None]] = {}
+    for outcome in stage.outcomes:
+        listed = outcome.metrics.get("links")
+        for one in listed if isinstance(listed, list) else ():
+            if not isinstance(one, Mapping):
+                continue
+            source, target, gbps = one.get("from"), one.get("to"), number(one.get("gbps"))
+            if not isinstance(source, str) or not isinstance(target, str) or gbps is None or not 0 < gbps < 1e9:
+                continue
+            known = best.get((source, target))
+            if known is None or gbps > known[0]:
+                best[source, target] = (gbps, number(one.get("us")), number(one.get("both_gbps")))
+    median = statistics.median(gbps for gbps, _, _ in best.values()) if best else 1.0
+    return {pair: MeasuredPair(*pair, gbps, us, both, gbps / median) for pair, (gbps, us, both) in best.items()}
+
+
+def level(part: float) -> int:
+    return sum(part >= bound for bound in BOUNDS)
+
+
+def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[str, list[str]]]:
+    """Nodes by the switch or rack that the inventory names, else so many in a row that there are not more than
+    GROUPS."""
+    listed = plan.get("nodes")
+    facts = {one.get("name"): one for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else {}
+    for key in ("leaf", "rack"):
+        by: dict[str, list[str]] = {}
+        for name in names:
+            by.setdefault(str(facts.get(name, {}).get(key) or ""), []).append(name)
+        if "" not in by and 1 < len(by) <= 2 * GROUPS:
+            return list(by.items())
+    size = math.ceil(len(names) / GROUPS)
+    rows = [list(names[at : at + size]) for at in range(0, len(names), size)]
+    return [(fold(row), row) for row in rows]
+
+
+def _rows(
+    groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, MeasuredPair]
+) -> tuple[tuple[Cell, ...], ...]:
+    place = {name: at for at, (_, members) in enumerate(groups) for name in members}
+    worst: dict[tuple[int, int], MeasuredPair] = {}
+    for (source, target), link in links.items():
+        key = place[source], place[target]
+        if key not in worst or link.gbps < worst[key].gbps:
+            worst[key] = link
+    return tuple(tuple(_cell(worst.get((row, column))) for column in range(len(groups))) for row in range(len(groups)))
+
+
+def _cell(link: MeasuredPair | None) -> Cell:
+    if link is None:
+        return Cell(None, "", "not measured")
+    delay = "" if link.us is None else f", {link.us:g} µs"
+    title = f"{link.source} → {link.target}: {link.gbps:.3g} Gbit/s, {link.part:.0%} of the median{delay}"
+    return Cell(level(link.part), f"{link.gbps:.3g}", title)

@@ -1,0 +1,310 @@
+"""`inventory explain NODE [KEY]`: what holds on a node for every key, given or derived, where each value that was given
+stands, and which wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from runbook.launch.ranks import NodeRanks, layout, node_environment
+from runbook.load.document import Keys
+from runbook.load.hints import nearest
+from runbook.load.node_sets import select
+from runbook.load.origins import Candidate, Origins
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.fold import fold
+from runbook.model.inventory import Inventory, Node
+from runbook.model.visible import visible
+from runbook.report.inventory_listing import gpus, headline, span_of
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenValue:
+    """One candidate: the level that gives it, its text as it stands there, and where."""
+
+    level: str
+    text: str
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedKey:
+    """`given` is weakest first and its last one wins; where it is empty, `why` says what made the value."""
+
+    key: str
+    value: str
+    given: tuple[GivenValue, ...] = ()
+    why: str = ""
+
+
+Ask = Callable[[], ExplainedKey]
+"""Worked out when called: of 10,000 nodes one key is asked, not all of each."""
+
+
+class Answers:
+    def __init__(self, inventory: Inventory, origins: Origins) -> None:
+        self._inventory = inventory
+        self._origins = origins
+        self._lines = origins.document.lines
+        self._layout = layout(inventory)
+
+    def about(self, node: Node) -> dict[str, Ask]:
+        """Every key of the node, in the order in which people read them."""
+        node_ranks = self._layout.by_node[node.name]
+        asks: dict[str, Ask] = {"ranks": partial(self._ranks, node_ranks), "groups": partial(self._groups, node)}
+        for name, value, otherwise in _node_values(node):
+            key = tuple(name.split("."))
+            if value is not None or otherwise or self._origins.candidates(node.name, key):
+                asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT)
+        for name, value, otherwise in self._job_values():
+            asks[name] = partial(self._top, tuple(name.split(".")), value, otherwise)
+        for name, env in node_environment(self._layout, node_ranks).items():
+            asks[f"env.{name}"] = partial(self._env, node, name, env)
+        for name, var in node.vars.items():
+            asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
+        return asks
+
+    def _ranks(self, node_ranks: NodeRanks) -> ExplainedKey:
+        place = f"node {node_ranks.node_rank} of {len(self._layout.by_node)}"
+        where = f"{place}, {len(node_ranks.ranks)} of {self._layout.world_size} ranks"
+        return ExplainedKey("ranks", span_of(node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank), why=where)
+
+    def _groups(self, node: Node) -> ExplainedKey:
+        return ExplainedKey(
+            "groups",
+            ", ".join(node.groups) or "-",
+            why="the groups whose `nodes:` name it" if node.groups else "no group names it",
+        )
+
+    def _key(self, node: Node, key: Keys, value: object, otherwise: str) -> ExplainedKey:
+        given = tuple(map(self._given, self._origins.candidates(node.name, key)))
+        return ExplainedKey(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
+
+    def _job_values(self) -> Iterator[tuple[str, object, str]]:
+        """What the job has, whichever the node: key, value, and what made it if nobody set it."""
+        inventory = self._inventory
+        yield "rendezvous.master", inventory.rendezvous.master, "the first node"
+        yield "rendezvous.address", inventory.rendezvous.address, f"the address of {inventory.rendezvous.master}"
+        yield "rendezvous.port", inventory.rendezvous.port, DEFAULT
+        yield "rendezvous.backend", inventory.rendezvous.backend, self._backend
+        yield "network.interface", inventory.network.interface, "not set: NCCL and gloo choose by themselves"
+        ports = ", ".join(span_of(low, high) for low, high in inventory.network.ports)
+        yield "network.ports", ports or None, "not set: only the rendezvous port is checked"
+        if inventory.infiniband is not None:
+            yield "infiniband.hca", inventory.infiniband.hca, "not set: NCCL takes every active port"
+            yield "infiniband.min_rate_gbps", inventory.infiniband.min_rate_gbps, "not set: any rate will do"
+
+    @cached_property
+    def _backend(self) -> str:
+        windows = next((node.name for node in self._inventory.nodes if node.windows), None)
+        if windows:
+            return f"default: {windows} is a Windows node, and NCCL is not to be had there"
+        without = next((node.name for node in self._inventory.nodes if not node.gpus), None)
+        return f"default: {without} has no GPUs" if without else "default: every node has GPUs"
+
+    def _top(self, keys: Keys, value: object, otherwise: str) -> ExplainedKey:
+        found = self._at_top(keys)
+        return ExplainedKey(
+            ".".join(map(str, keys)), _text(value), (found,) if found else (), "" if found else otherwise
+        )
+
+    def _at_top(self, keys: Keys, level: str = "inventory") -> GivenValue | None:
+        """What the document itself says at these keys."""
+        data: Any = self._origins.document.data
+        for key in keys:
+            if not isinstance(data, Mapping) or key not in data:
+                return None
+            data = data[key]
+        return self._given(Candidate(data, self._origins.document.span(*keys), level, wins=False))
+
+    def _env(self, node: Node, name: str, value: object) -> ExplainedKey:
+        """A variable of the node's ranks: what a level gives wins over what is derived."""
+        given = tuple(map(self._given, self._origins.candidates(node.name, ("env", name))))
+        derived, why = self._derived(name)
+        candidates = (derived, *given) if derived else given
+        return ExplainedKey(f"env.{name}", str(value), candidates, "" if candidates else why)
+
+    def _derived(self, name: str) -> tuple[GivenValue | None, str]:
+        """Where a variable comes from that nobody needs to set: a key of the inventory, or a sentence."""
+        sources: dict[str, Keys] = {
+            "MASTER_PORT": ("rendezvous", "port"),
+            "NCCL_SOCKET_IFNAME": ("network", "interface"),
+            "GLOO_SOCKET_IFNAME": ("network", "interface"),
+            "NCCL_IB_HCA": ("infiniband", "hca"),
+        }
+        if name == "MASTER_ADDR":
+            return self._master_address()
+        if name in sources:
+            keys = sources[name]
+            found = self._at_top(keys, ".".join(map(str, keys)))
+            return found, f"default of {'.'.join(map(str, keys))}"
+        return None, {
+            "WORLD_SIZE": "all ranks of the inventory",
+            "LOCAL_WORLD_SIZE": "the ranks of this node",
+            "NODE_RANK": "the node's place in rank order",
+            "GROUP_RANK": "the node's place in rank order",
+            "RUNBOOK_BACKEND": "rendezvous.backend",
+            "CUDA_VISIBLE_DEVICES": "gpus",
+            "OMP_NUM_THREADS": "as torchrun sets it where a node has several ranks",
+        }.get(name, DEFAULT)
+
+    def _master_address(self) -> tuple[GivenValue | None, str]:
+        inventory = self._inventory
+        if len(inventory.nodes) == 1:
+            return None, "a job of one node dials itself over loopback"
+        found = self._at_top(("rendezvous", "address"), "rendezvous.address")
+        if found:
+            return found, ""
+        master = inventory.rendezvous.master
+        addresses = self._origins.candidates(master, ("address",))
+        if not addresses:
+            return None, f"the name of {master}, which has no address"
+        return GivenValue(f"address of {master}", self._layout.address, addresses[-1].span), ""
+
+    def _given(self, candidate: Candidate) -> GivenValue:
+        value, span = candidate.value, candidate.span
+        if isinstance(value, Mapping) and set(value) == {"env"}:
+            return GivenValue(candidate.level, f"*** (from {value['env']} of this machine)", span)
+        if isinstance(value, str) or span is None or isinstance(value, Mapping | list):
+            return GivenValue(candidate.level, _text(value), span)
+        # As it was typed: 1.50 stays 1.50.
+        typed = self._lines[span.line - 1][span.column - 1 : span.column - 1 + span.length]
+        return GivenValue(candidate.level, typed, span)
+
+
+def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
+    """A node's own keys with their values, and what holds where nobody set one; empty: then the key is left out."""
+    ssh = node.ssh
+    yield "address", node.address, "the node's name"
+    yield "connection", node.connection, DEFAULT
+    reached = node.connection == "ssh"
+    for name, value, otherwise in (
+        ("host", ssh.host or node.address, "the address"),
+        ("user", ssh.user, "as ssh would: ~/.ssh/config, else yours"),
+        ("port", ssh.port, "as ssh would: ~/.ssh/config, else 22"),
+        ("key", ssh.key, "as ssh would: the agent's, and ~/.ssh/config"),
+        ("jump", ssh.jump, "as ssh would: ~/.ssh/config, else none"),
+        ("host_keys", ssh.host_keys, DEFAULT),
+        ("connect_timeout", f"{ssh.connect_timeout_s:g}s", DEFAULT),
+    ):
+        yield f"ssh.{name}", value if reached else None, otherwise if reached else ""
+    slurm = node.connection == "slurm"
+    yield "slurm.job", node.slurm.job if slurm else None, "SLURM_JOB_ID" if slurm else ""
+    pod = node.connection == "kubernetes"
+    for name, otherwise in (
+        ("pod", "" if node.kubernetes.selector else "the node's name"),
+        ("selector", ""),
+        ("namespace", "that of the context"),
+        ("container", "the first, or the one that the pod names"),
+        ("context", "the current one"),
+        ("kubeconfig", "KUBECONFIG, else ~/.kube/config"),
+    ):
+        yield f"kubernetes.{name}", getattr(node.kubernetes, name) if pod else None, otherwise if pod else ""
+    container = node.container and {"runtime": node.container.runtime, "name": node.container.name}
+    yield "container", container, ""
+    yield "inside", node.inside or None, ""
+    yield "python", node.python, DEFAULT
+    yield "shell", node.shell, DEFAULT
+    yield "activate", node.activate, DEFAULT
+    yield "workdir", node.workdir, DEFAULT
+    yield "gpus", gpus(node), DEFAULT
+    yield "processes", None if node.gpus else node.processes, ""
+    yield "rack", node.rack, ""
+    yield "leaf", node.leaf, ""
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+    return str(value)
+
+
+MOST_NODES = 8
+"""Of more nodes at once nobody reads every key; one key of any number is fine."""
+
+
+def explain_text(inventory: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
+    """Raises FilesWrong for a node, or a key, that is not there."""
+    nodes = select(pattern, inventory)
+    answers = Answers(inventory, origins)
+    if key is not None:
+        return _one_key(answers, nodes, key)
+    if len(nodes) > MOST_NODES:
+        message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is more than anybody reads"
+        raise FilesWrong([Problem("arguments.too-many-nodes", message, None, "name one node, or a KEY as well")])
+    return f"{headline(inventory)}\n" + "".join(_every_key(answers, node) for node in nodes)
+
+
+def _every_key(answers: Answers, node: Node) -> str:
+    rows = []
+    for ask in answers.about(node).values():
+        answer = ask()
+        best = answer.given[-1] if answer.given else None
+        place = str(best.span) if best and best.span else ""
+        more = f"  (over {', '.join(one.level for one in answer.given[-2::-1])})" if len(answer.given) > 1 else ""
+        rows.append((answer.key, answer.value, (best.level if best else answer.why) + more, place))
+    return f"\n{visible(node.name)}\n" + _table(rows, "  ")
+
+
+def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
+    """What is the same for several nodes is said once."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    first: dict[tuple[str, ...], ExplainedKey] = {}
+    for node in nodes:
+        answer = _find(answers.about(node), node, key)()
+        alike = (answer.key, answer.value, answer.why, *(f"{one.level} {one.text} {one.span}" for one in answer.given))
+        same.setdefault(alike, []).append(node.name)
+        first.setdefault(alike, answer)
+    return "\n".join(_candidates(fold(names), first[alike]) for alike, names in same.items())
+
+
+def _candidates(names: str, answer: ExplainedKey) -> str:
+    """The winner first, then what it won over, the strongest first."""
+    lines = [visible(f"{names}: {answer.key} = {answer.value}")]
+    rows = [
+        ("wins" if number == 0 else "", one.level, one.text, str(one.span) if one.span else "")
+        for number, one in enumerate(reversed(answer.given))
+    ]
+    if answer.why:
+        rows.append(("" if answer.given else "wins", answer.why, "", ""))
+    return "\n".join(lines) + "\n" + _table(rows, "  ")
+
+
+def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
+    """The answer to a key as people write it: `env.NCCL_DEBUG`, `NCCL_DEBUG`, `user` for `ssh.user`."""
+    if key in known:
+        return known[key]
+    ends = [name for name in known if name.rpartition(".")[2] == key]
+    if len(ends) == 1:
+        return known[ends[0]]
+    if ends:
+        message, help = f"`{key}` may mean several keys", f"write {' or '.join(ends)}"
+        raise FilesWrong([Problem("arguments.unknown-key", message, None, help)])
+    by_users = key.startswith(("env.", "vars."))
+    message = f"nobody sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
+    words = [*known, *(name.rpartition(".")[2] for name in known)]
+    near = nearest(key, words)
+    help = f"did you mean `{near}`?" if near else "without a KEY all of them are listed"
+    raise FilesWrong([Problem("arguments.unknown-key", message, None, help)])
+
+
+def _table(rows: Iterable[tuple[str, ...]], indent: str) -> str:
+    listed = [tuple(map(visible, row)) for row in rows]
+    widths = [min(48, max((len(row[column]) for row in listed), default=0)) for column in range(4)]
+    return "".join(_lines(listed, widths, indent))
+
+
+def _lines(rows: list[tuple[str, ...]], widths: list[int], indent: str) -> Iterator[str]:
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
+        yield f"{indent}{'  '.join(cells)}".rstrip() + "\n"

@@ -1,0 +1,157 @@
+"""What stages measured, in characters: the bandwidth table, a line of bars, the map of links."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from runbook.model.fold import fold
+from runbook.model.units import bytes_text, link_text, significant
+from runbook.model.verdict import Outcome
+from runbook.report.text import cells, one_line, pad
+
+# title, unit, key of the row, width, significant digits (0: write it as it is)
+COLUMNS = (
+    ("size", "(B)", "size", 12, 0),
+    ("count", "(elements)", "count", 13, 0),
+    ("type", "", "type", 8, 0),
+    ("redop", "", "redop", 7, 0),
+    ("time", "(us)", "time_us", 10, 4),
+    ("algbw", "(GB/s)", "algbw", 10, 3),
+    ("busbw", "(GB/s)", "busbw", 10, 3),
+    ("#wrong", "", "wrong", 8, 0),
+    ("p50", "(us)", "p50_us", 10, 4),
+    ("p99", "(us)", "p99_us", 10, 4),
+)
+KNOWN = COLUMNS[:8]
+
+
+def table_header(width: int | None) -> list[str]:
+    """Two lines that nccl-tests' own readers take for a comment."""
+    columns = _columns(width)
+    titles = "".join(title.rjust(cells) for title, _, _, cells, _ in columns)
+    units = "".join(unit.rjust(cells) for _, unit, _, cells, _ in columns)
+    return ["#" + titles[1:], "#" + units[1:].rstrip()]
+
+
+def table_row(values: Mapping[str, object], width: int | None) -> str:
+    """One size; a value that is missing reads `-`, and small bandwidths keep three digits."""
+    return "".join(_cell(values.get(key), digits).rjust(cells) for _, _, key, cells, digits in _columns(width))
+
+
+def _columns(width: int | None) -> tuple[tuple[str, str, str, int, int], ...]:
+    whole = sum(cells for _, _, _, cells, _ in COLUMNS)
+    return COLUMNS if width is None or width >= whole else KNOWN
+
+
+def _cell(value: object, digits: int) -> str:
+    if value is None:
+        return " -"
+    if digits and isinstance(value, int | float):
+        return " " + significant(value, digits)
+    return " " + one_line(str(value))
+
+
+BARS = "▁▂▃▄▅▆▇█"
+SHADES = "░▒▓█"
+"""Of a link, the slower the darker: what stands out is what is wrong."""
+
+BOUNDS = (0.9, 0.75, 0.5)
+"""Of the median: a link is of the second shade below the first."""
+
+MOST = 24
+"""Rows of a map; of more nodes, neighbours share a row, and the slowest link between two groups stands for all."""
+
+NAME_WIDTH = 16
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One bar a value, by its logarithm: bandwidths of small and large messages are far apart. Empty where nothing is
+    above 0."""
+    known = [value for value in values if value > 0 and math.isfinite(value)]
+    if not known:
+        return ""
+    low, high = math.log(min(known)), math.log(max(known))
+    return "".join(_bar(value, low, high) for value in values)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if not value > 0 or not math.isfinite(value):
+        return " "
+    part = (math.log(value) - low) / (high - low) if high > low else 1.0
+    return BARS[round(part * (len(BARS) - 1))]
+
+
+def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
+    """`busbw by size ▁▃▆█ 1 KiB … 1 GiB`; empty for fewer than three sizes."""
+    told = [
+        (float(size), float(busbw))
+        for row in rows
+        if isinstance(size := row.get("size"), int | float) and isinstance(busbw := row.get("busbw"), int | float)
+        if _drawable(size) and _drawable(busbw)
+    ]
+    if len(told) < 3:
+        return ""
+    return (
+        f"busbw by size {sparkline([busbw for _, busbw in told])} {bytes_text(told[0][0])} … {bytes_text(told[-1][0])}"
+    )
+
+
+def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
+    measured."""
+    best = _links(outcomes)
+    named = {name for pair in best for name in pair}
+    names = [outcome.node for outcome in outcomes if outcome.node in named]
+    if len(names) < 2 or len(best) < 2:
+        return
+    size = math.ceil(len(names) / MOST)
+    groups = [names[at : at + size] for at in range(0, len(names), size)]
+    place = {name: at for at, group in enumerate(groups) for name in group}
+    worst: dict[tuple[int, int], float] = {}
+    for (source, target), gbps in best.items():
+        if source in place and target in place:
+            pair = place[source], place[target]
+            worst[pair] = min(worst.get(pair, math.inf), gbps)
+    median = statistics.median(best.values())
+    labels = [one_line(fold(group)) for group in groups]
+    wide = min(NAME_WIDTH, max(map(cells, labels)))
+    yield f"links, rows send to columns{', the slowest of each group' if size > 1 else ''}: {_legend(median)}"
+    for row, label in enumerate(labels):
+        shades = "".join(
+            (" " if row == column and size == 1 else _shade(worst.get((row, column)), median)) * 2
+            for column in range(len(groups))
+        )
+        yield f"{pad(_short(label, wide), wide)}  {shades.rstrip()}"
+
+
+def _links(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
+    """Of each direction the fastest that was measured, in Gbit/s."""
+    best: dict[tuple[str, str], float] = {}
+    for outcome in outcomes:
+        listed = outcome.metrics.get("links")
+        for one in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
+            if isinstance(one, Mapping) and isinstance(gbps := one.get("gbps"), int | float) and _drawable(gbps):
+                pair = str(one.get("from")), str(one.get("to"))
+                best[pair] = max(best.get(pair, 0.0), float(gbps))
+    return best
+
+
+def _legend(median: float) -> str:
+    shades = [f"{shade * 2} {text}" for shade, text in zip(SHADES, ("usual", "<90%", "<75%", "<50%"), strict=True)]
+    return f"{', '.join(shades)} of the median {link_text(median)}"
+
+
+def _shade(gbps: float | None, median: float) -> str:
+    return "·" if gbps is None else SHADES[sum(gbps < bound * median for bound in BOUNDS)]
+
+
+def _short(text: str, width: int) -> str:
+    while cells(text) > width:
+        text = text[:-1]
+    return text
+
+
+def _drawable(value: float) -> bool:
+    return not isinstance(value, bool) and 0 < value < 1e18

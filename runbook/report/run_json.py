@@ -1,0 +1,233 @@
+"""The JSON of a run: its events as lines of `RUN_DIR/events.jsonl` and back, from which every other report can be made;
+and the one document that `-o json` prints and `RUN_DIR/result.json` holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.events import (
+    Emit,
+    Event,
+    NodesDropped,
+    OutcomeReached,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+)
+from runbook.model.remedy import Remedy, Step
+from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.report.record import Record, StageRecord
+
+
+def plain(value: object) -> object:
+    """Numbers that JSON cannot write become null; anything that is no JSON value becomes its text (a secret: `***`)."""
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case Set():
+            return sorted((plain(item) for item in value), key=str)
+        case _:
+            return str(value)
+
+
+class Jsonl:
+    """A reader that writes each event as one line, flushed, so that a killed run still tells how far it came."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        line = to_json(event) + "\n"
+        with self._lock:
+            self._stream.write(line)
+            self._stream.flush()
+
+
+EVENTS: Mapping[str, type[Event]] = {
+    "run-started": RunStarted,
+    "stage-started": StageStarted,
+    "progress": Progress,
+    "outcome-reached": OutcomeReached,
+    "stage-finished": StageFinished,
+    "nodes-dropped": NodesDropped,
+    "run-finished": RunFinished,
+}
+NAMES = {kind: name for name, kind in EVENTS.items()}
+
+
+def to_json(event: Event) -> str:
+    """One line of ASCII; `from_json` gives the same event back."""
+    return json.dumps({"event": NAMES[type(event)]} | _fields(event))
+
+
+def from_json(line: str) -> Event:
+    """Read one line; keys it does not know are ignored, and whatever is no event raises ValueError."""
+    try:
+        told = json.loads(line)
+        event = msgspec.convert(told, EVENTS[told["event"]])
+        if isinstance(event, OutcomeReached):
+            parts = msgspec.convert(told["outcome"]["findings"], list[RemedyParts])
+            findings = zip(event.outcome.findings, parts, strict=True)
+            mended = tuple(replace(finding, remedy=part.whole) for finding, part in findings)
+            return replace(event, outcome=replace(event.outcome, findings=mended))
+    except (msgspec.ValidationError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not an event: {error!r}") from error
+    return event
+
+
+class RemedyCommand(msgspec.Struct):
+    """A command as `result.json` tells it."""
+
+    node: str
+    command: str
+
+
+class RemedyParts(msgspec.Struct):
+    """A remedy as it stands in a finding: its steps beside its text in `events.jsonl`, its commands in `result.json`,
+    in older runs neither."""
+
+    remedy: str
+    remedy_steps: list[Step] | None = None
+    remedy_commands: list[RemedyCommand] = []
+
+    @property
+    def whole(self) -> Remedy:
+        if self.remedy_steps is not None:
+            return Remedy(*self.remedy_steps, text=self.remedy)
+        commands = [Step(one.node, (one.command,)) for one in self.remedy_commands]
+        return Remedy(*commands, text=self.remedy) if commands else Remedy.note(self.remedy)
+
+
+def read(path: Path) -> Iterator[Event]:
+    """The events of a file; a last line that a killed run left unfinished is passed over."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                event = from_json(line)
+            except ValueError as error:
+                if not line.endswith("\n"):
+                    return
+                where = Span(str(path), number, 1)
+                raise FilesWrong([Problem("events.malformed", f"this line is no event: {error}", where)]) from error
+            yield event
+
+
+def replay(events_path: Path | str, reader: Emit) -> None:
+    """Tell a reader a finished run again: a report without the cluster."""
+    for event in read(Path(events_path)):
+        reader(event)
+
+
+def _fields(value: Event | Outcome | Finding | Step) -> dict[str, object]:
+    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Finding():
+            return _fields(value) | {"remedy_steps": [_fields(step) for step in value.mended.steps]}
+        case Outcome():
+            return _fields(value)
+        case tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return plain(value)
+
+
+BUG = 70  # the exit code of a run that ended without saying how
+
+
+class Result:
+    """A reader; `document()` may be asked at any time, and every key of the contract is always there."""
+
+    def __init__(self) -> None:
+        self._record = Record()
+
+    def __call__(self, event: Event) -> None:
+        self._record(event)
+
+    def document(self) -> dict[str, object]:
+        started, finished = self._record.started, self._record.finished
+        return {
+            "version": 1,
+            "run_id": started.run_id if started else "",
+            "playbook": started.playbook if started else "",
+            "inventory": started.inventory if started else "",
+            "verdict": str(finished.verdict if finished else Verdict.UNKNOWN),
+            "exit_code": finished.exit_code if finished else BUG,
+            "stopped_at": self._record.stopped_at,
+            "seconds": round(self._record.seconds, 3),
+            "causes": self._record.causes,
+            "stages": [self._stage(stage) for stage in self._record.stages],
+            "not_run": self._record.not_run,
+            "nodes": {
+                "all": list(started.nodes) if started else [],
+                "bad": list(finished.bad) if finished else [],
+                "dropped": list(finished.dropped if finished else self._record.dropped),
+                "unknown": list(finished.unknown) if finished else [],
+            },
+            "not_dropped": finished.not_dropped if finished else None,
+            "run_dir": finished.run_dir if finished else started.run_dir if started else "",
+            "cleaned": finished.cleaned if finished else None,
+        }
+
+    def text(self) -> str:
+        """The document as it is printed: ASCII, so that any stream can carry it, and ended by a newline."""
+        return json.dumps(self.document(), indent=2) + "\n"
+
+    def _stage(self, stage: StageRecord) -> dict[str, object]:
+        until = self._record.last_time - stage.started.time
+        told: dict[str, object] = {
+            "name": stage.name,
+            "check": stage.started.check,
+            "verdict": str(stage.verdict),
+            "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
+            "outcomes": [self._outcome(outcome) for outcome in stage.outcomes],
+            "silent": stage.silent,
+        }
+        parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
+        if parts:  # each node tells those that begin there; a reader wants them all
+            told["metrics"] = {"links": plain([link for part in parts for link in part])}
+        return told
+
+    def _outcome(self, outcome: Outcome) -> dict[str, object]:
+        return {
+            "node": outcome.node,
+            "verdict": str(outcome.verdict),
+            "proof": outcome.proof,
+            "metrics": plain(outcome.metrics),
+            "findings": [_finding(finding, outcome.node) for finding in outcome.findings],
+            "warnings": list(outcome.warnings),
+        }
+
+
+def _finding(finding: Finding, node: str) -> dict[str, object]:
+    return {
+        "cause": finding.cause,
+        "says": finding.says,
+        "remedy": finding.remedy,
+        "remedy_commands": [{"node": where, "command": command} for where, command in finding.mended.typed(node)],
+        "evidence": list(finding.evidence),
+        "peers": list(finding.peers),
+    }
