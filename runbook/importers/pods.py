@@ -59,8 +59,10 @@ def draft_of(pods: Sequence[Pod], selector: str, context: str | None) -> Draft:
         name=f"pods-{pods[0].namespace}",
         nodes=tuple(drafts),
         header=(
-            f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; "
-            "good until one of them is replaced.",
+            (
+                f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; "
+                "good until one of them is replaced."
+            ),
         ),
     )
 
