@@ -24,7 +24,7 @@ from runbook.importers.survey_facts import (
 from runbook.load.address import is_ip
 from runbook.load.node_sets import folded
 from runbook.load.write import Draft, NodeDraft, Setting
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 
 @dataclass(frozen=True, slots=True)

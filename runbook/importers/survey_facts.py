@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.load.address import is_loopback
-from runbook.parsers.ib_ports import Port, from_sysfs, parse
+from runbook.parsers.ibstat import Port, from_sysfs, parse
 
 REACHED = ("open", "refused")
 
