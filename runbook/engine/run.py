@@ -116,8 +116,8 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
 
 
 class _Course:
-    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that of the
-    others, and what has to be looked at again for them is."""
+    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that
+    of the others, and what has to be looked at again for them is."""
 
     def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
         self.plan = plan

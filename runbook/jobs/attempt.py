@@ -19,7 +19,8 @@ BY_LAUNCHER = "by-launcher"
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its files."""
+    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its
+    files."""
 
     name: str
     node: str
@@ -50,8 +51,8 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Attempt:
-    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an older
-    one left behind does not have it."""
+    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an
+    older one left behind does not have it."""
 
     job: Job
     number: int

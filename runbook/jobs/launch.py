@@ -1,4 +1,5 @@
-"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it fails."""
+"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it
+fails."""
 
 from __future__ import annotations
 
@@ -132,8 +133,8 @@ class Stall:
 
 
 class RunningAttempt:
-    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because it made
-    no steps any more."""
+    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because
+    it made no steps any more."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -170,7 +171,8 @@ class RunningAttempt:
     def _run(self) -> list[Outcome]:
         kept, at = self._kept, self._at
         at.say(
-            f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port {self._attempt.port}",
+            f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port "
+            f"{self._attempt.port}",
             None,
             None,
             {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
@@ -213,7 +215,8 @@ class RunningAttempt:
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
-        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven broken."""
+        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven
+        broken."""
         site, live = self._at.run.site, self._kept.live_nodes()
         silent = {
             name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
@@ -240,8 +243,9 @@ class RunningAttempt:
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
     ) -> tuple[WatchEnd, Stall]:
-        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node is told
-        there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is told."""
+        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node
+        is told there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is
+        told."""
         progress, job = self._progress, self._job
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         if progress is None or job.watch is None:
@@ -271,7 +275,8 @@ class RunningAttempt:
                     self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
-        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and waits."""
+        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and
+        waits."""
 
         def look() -> bool:
             if self._raised and (found := self._raised.who()):
@@ -378,7 +383,8 @@ class RunningAttempt:
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = Finding(
             "insufficient-evidence",
-            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, and "
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes "
+            "lived, and "
             "were ended",
             "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
             logs,

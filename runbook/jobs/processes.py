@@ -1,4 +1,5 @@
-"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still answer."""
+"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still
+answer."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def decide(
     chance: random.Random | None = None,
 ) -> Decision:
     """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first;
-    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with the
-    cause leaves, and a spare comes for it."""
+    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with
+    the cause leaves, and a spare comes for it."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
         return Decision(False, "")
@@ -60,9 +60,9 @@ def judge_retry(
     stalled: bool,
     replaced: bool = False,
 ) -> tuple[list[Outcome], float | None]:
-    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt, None for
-    none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it; `replaced`: a spare comes
-    for the node with the cause."""
+    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt,
+    None for none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it;
+    `replaced`: a spare comes for the node with the cause."""
     guilty = _guilty(outcomes)
     if guilty is None or at.stopping.is_set():
         return outcomes, None

@@ -39,8 +39,8 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
 
 
 def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
-    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A rank that
-    was ended by a signal is no consequence of another's error, the other way round it often is."""
+    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A
+    rank that was ended by a signal is no consequence of another's error, the other way round it often is."""
     for member in failed:
         worker = failed_worker(kept, member) if member.place.each else None
         if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
@@ -70,7 +70,8 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             return name, Finding(
                 "ranks-missing",
                 f"{name} could not meet the others: {why}",
-                f"on {name}, as the user of the run: `ls -ld {word(_parent(folder))}; touch {word(_parent(folder))}/x; df {word(_parent(folder))}`; or name "
+                f"on {name}, as the user of the run: `ls -ld {word(_parent(folder))}; touch "
+                f"{word(_parent(folder))}/x; df {word(_parent(folder))}`; or name "
                 "another folder that all nodes may write to: `barrier_folder:`",
                 _seen(waiting),
             )
@@ -78,9 +79,11 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             there = owner.place.node
             return name, Finding(
                 "ranks-missing",
-                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and do not see "
+                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
+                "do not see "
                 "each other's files. It is not shared",
-                f"mount the same folder on both, which `findmnt -T {word(_parent(folder))}` shows on each; name one that is shared "
+                f"mount the same folder on both, which `findmnt -T {word(_parent(folder))}` shows on each; name one "
+                "that is shared "
                 "with `barrier_folder:`; or leave out `barrier: file`",
                 _seen(waiting),
                 (there,),
@@ -89,7 +92,8 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     return (absent or [owner.place.node])[0], Finding(
         "ranks-missing",
         f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
-        f"look at the load of {missing} and whether its shared folder answers: `time ls {word(_parent(str(first.journal.get('barrier'))))}`; "
+        f"look at the load of {missing} and whether its shared folder answers: `time ls "
+        f"{word(_parent(str(first.journal.get('barrier'))))}`; "
         "more time is given with `start_timeout:`",
         _seen(waiting),
     )
@@ -153,8 +157,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
     """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
 
-    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
-    been ended, and whoever had been killed before that is known, however late the news came."""
+    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all
+    have been ended, and whoever had been killed before that is known, however late the news came."""
     if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
     killed = [member for member in kept.members if member.killed]
@@ -170,8 +174,10 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if member.gave_up is not None:
         return Finding(
             "program-error",
-            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}",
-            f"read its log: `less {word(_log(kept, member.place))}`; end the process where it raises (`os._exit(1)`): then nobody waits",
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: "
+            f"{member.gave_up}",
+            f"read its log: `less {word(_log(kept, member.place))}`; end the process where it raises (`os._exit(1)`): "
+            "then nobody waits",
             _tail(kept, member.place),
         )
     if member.stop is not None:
@@ -180,7 +186,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         return Finding(
             "terminated-from-outside",
             f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
-            f"see on {node} who ends processes: `sudo journalctl --since '-5 min'`, `sudo dmesg -T | grep -i 'killed process'`",
+            f"see on {node} who ends processes: `sudo journalctl --since '-5 min'`, `sudo dmesg -T | grep -i 'killed "
+            "process'`",
         )
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
@@ -217,7 +224,8 @@ def _by_signal(
         return Finding(
             "rank-killed",
             says.format("was killed"),
-            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, give it less work or "
+            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, give "
+            "it less work or "
             "more memory; else find who sent the signal",
             (*memory, *tail),
         )
@@ -225,7 +233,8 @@ def _by_signal(
         return Finding(
             cause,
             says.format("was ended from outside"),
-            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl --since '-5 min'`",
+            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl "
+            "--since '-5 min'`",
             tail,
         )
     if cause == "terminal-closed":
@@ -233,7 +242,8 @@ def _by_signal(
     return Finding(
         cause,
         says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
-        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(kept, place))}`",
+        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
+        f"{word(_log(kept, place))}`",
         tail,
     )
 

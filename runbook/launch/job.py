@@ -28,7 +28,8 @@ class JobProgram:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the steps."""
+    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the
+    steps."""
 
     stall_s: float | None = None
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one

@@ -1,7 +1,7 @@
 """The ranks of a job: who is which, and the environment of each.
 
-The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would set, the
-inventory's network settings, and the user's own `env`.
+The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would
+set, the inventory's network settings, and the user's own `env`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class NodeRanks:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before it."""
+    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before
+    it."""
 
     inventory: Inventory
     world_size: int
@@ -119,7 +120,8 @@ def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, Env
 
 
 def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
-    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the node's."""
+    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the
+    node's."""
     derived: dict[str, EnvValue] = {}
     if inventory.network.interface:
         derived["GLOO_SOCKET_IFNAME"] = inventory.network.interface
@@ -154,7 +156,8 @@ def hca_expression(inventory: Inventory, node: Node) -> str | None:
 
 
 def described(inventory: Inventory) -> dict[str, object]:
-    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are `***`.
+    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are
+    `***`.
 
     A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
     """
@@ -193,7 +196,8 @@ def described(inventory: Inventory) -> dict[str, object]:
 
 
 def _shown(variable: str, value: EnvValue) -> str:
-    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that does."""
+    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that
+    does."""
     return GONE if isinstance(value, Secret) or names_secret(variable) else value
 
 
