@@ -201,7 +201,7 @@ class Spares:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
                     self._gone[name] = f"{why}; {spare} took its place"
                     self._took_over[spare] = f"took the place of {name}: {why}"
-                    self._say(f"{spare} takes the place of {name}: {why}", spare, None, {"spare": {"for": name}})
+                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data={"spare": {"for": name}})
                 return found
             free = [name for name in free if name not in self._useless]
         return None

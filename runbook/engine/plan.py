@@ -136,10 +136,10 @@ def _plan(
     scripts = script_names(stage.name for stage in playbook.stages)
     stages = [
         PlannedStage(
-            "reach",
-            Reach(),
-            chosen,
-            Reach.timeout_s,
+            name="reach",
+            check=Reach(),
+            inventory=chosen,
+            timeout_s=Reach.timeout_s,
             drop_bad=choice.without_bad or playbook.when_bad == "drop",
             min_nodes=_first(choice.min_nodes, playbook.min_nodes, FEWEST),
         )
@@ -299,7 +299,15 @@ def _planned(
     else:
         check = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
     timeout = stage.timeout_s or _default_timeout(check)
-    return PlannedStage(stage.name, check, inventory, timeout, stage.on_failure == "stop", skip, script)
+    return PlannedStage(
+        name=stage.name,
+        check=check,
+        inventory=inventory,
+        timeout_s=timeout,
+        stop_on_failure=stage.on_failure == "stop",
+        skip=skip,
+        script=script,
+    )
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:

@@ -88,7 +88,15 @@ def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> At
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
     by_node = layout(inventory)
-    return Attempt(job, number, serial, secrets.token_hex(8), inventory, by_node, tuple(_places(job, by_node)))
+    return Attempt(
+        job=job,
+        number=number,
+        serial=serial,
+        token=secrets.token_hex(8),
+        inventory=inventory,
+        layout=by_node,
+        places=tuple(_places(job, by_node)),
+    )
 
 
 def port_of(inventory: Inventory, number: int) -> int:

@@ -229,7 +229,7 @@ class Follower:
             return None
         if not outcomes or stopped:
             outcomes = _outcomes_of_end(kept, stopped, serial_of(job.attempt))
-        self._say("", None, None, {"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
+        self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
         outcomes = [by_node.get(name) or _untold(name, silent_s) for name in job.nodes]
@@ -313,7 +313,7 @@ class Follower:
     def _say_silent(self, cluster: Cluster, job: KnownJob) -> None:
         for name in [name for name in self._silent if name not in job.absent]:
             self._silent.discard(name)
-            self._say(f"{name} is heard again", name, None, {"silent": {name: False}})
+            self._say(f"{name} is heard again", node=name, data={"silent": {name: False}})
         for name in job.absent:
             error = cluster.unreached.get(name)
             self._tell_silent(name, error.says if error else "it knows the job no more")
@@ -322,7 +322,7 @@ class Follower:
         if name not in self._silent:
             self._silent.add(name)
             text = f"{name} is not heard, and what runs there goes on: {says}"
-            self._say(text, name, None, {"silent": {name: True}})
+            self._say(text, node=name, data={"silent": {name: True}})
 
     def _waited_enough(self, *, well: bool) -> bool:
         """For what silent nodes still have of a job of which all other ranks have ended."""

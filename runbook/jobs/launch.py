@@ -173,9 +173,13 @@ class RunningAttempt:
         at.say(
             f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port "
             f"{self._attempt.port}",
-            None,
-            None,
-            {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
+            data={
+                "attempt": {
+                    "number": self._attempt.number,
+                    "launcher": self._job.launcher,
+                    "logs": self._attempt.folder,
+                }
+            },
         )
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
@@ -195,7 +199,7 @@ class RunningAttempt:
             self._skew = commit(kept) if self._job.barrier == "controller" else running(kept, ready_s + 15.0)
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
-                at.say(says, None, None, {"skew_s": self._skew.seconds})
+                at.say(says, data={"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
             end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
@@ -235,7 +239,7 @@ class RunningAttempt:
 
     def say_ends(self) -> None:
         """For reports."""
-        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
+        self._at.say("", data={"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
 
     def watch(
         self,
@@ -272,7 +276,7 @@ class RunningAttempt:
             for node, findings in found.items():
                 for finding in findings:
                     self._stalls.append(finding.says)
-                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
         """The same, which is asked again and again while the ranks run: a good time to look for one that raised and
@@ -298,7 +302,7 @@ class RunningAttempt:
     def _warn(self, node: str, finding: Finding) -> None:
         self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")
         facts = {"warning": finding.cause, "evidence": list(finding.evidence)}
-        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node, None, facts)
+        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node=node, data=facts)
 
     def _say_unread(self, node: str, what: str) -> None:
         self._unread.setdefault(node, []).append(what)
@@ -310,7 +314,7 @@ class RunningAttempt:
         if pace is not None and time.monotonic() - self._pace_told > PACE_S:
             self._pace_told = time.monotonic()
             facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
-            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", None, None, {"pace": facts})
+            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
@@ -401,7 +405,7 @@ class RunningAttempt:
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
-        self._at.say("", place.node, place.ranks[0], {"output": output})
+        self._at.say("", node=place.node, rank=place.ranks[0], data={"output": output})
 
     def _script_stopped(self, place: ProcessSpec, event: Mapping[str, Any]) -> None:
         if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours

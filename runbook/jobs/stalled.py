@@ -182,14 +182,14 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standin
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield Standing(
-            member.place.node,
-            label,
-            process["pid"],
-            process["state"],
-            process["wchan"],
-            process["cpu"],
-            bool(member.place.gpus),
-            frames,
+            node=member.place.node,
+            label=label,
+            pid=process["pid"],
+            state=process["state"],
+            wchan=process["wchan"],
+            cpu=process["cpu"],
+            has_gpu=bool(member.place.gpus),
+            frames=frames,
         )
 
 

@@ -95,17 +95,17 @@ def make_job(
     blank = JobProgram(tuple(given["command"]), given["env"], given["workdir"])
     programs = _Filling(stage, blank).programs(layout, facts, set_above)
     return Job(
-        stage,
-        given["launcher"],
-        programs,
-        given["retries"],
-        given["start_timeout_s"],
-        given["grace_s"],
-        given["detach"],
-        given["barrier"],
-        given["barrier_folder"],
-        _watch(given["watch"]),
-        spares,
+        stage=stage,
+        launcher=given["launcher"],
+        programs=programs,
+        retries=given["retries"],
+        start_timeout_s=given["start_timeout_s"],
+        grace_s=given["grace_s"],
+        detach=given["detach"],
+        barrier=given["barrier"],
+        barrier_folder=given["barrier_folder"],
+        watch=_watch(given["watch"]),
+        spares=spares,
     )
 
 

@@ -70,7 +70,15 @@ def layout(inventory: Inventory) -> RankLayout:
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
         ranks = tuple(
-            Rank(first + local_rank, node.name, node_rank, local_rank, node.slots, world_size, device)
+            Rank(
+                rank=first + local_rank,
+                node=node.name,
+                node_rank=node_rank,
+                local_rank=local_rank,
+                local_world_size=node.slots,
+                world_size=world_size,
+                device=device,
+            )
             for local_rank, device in enumerate(devices)
         )
         by_node[node.name] = NodeRanks(node, node_rank, ranks)
