@@ -22,7 +22,7 @@ from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.known import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import JobSecrets, RankLogs, job_secrets
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.start import STACKS
@@ -338,15 +338,10 @@ def _left(outcomes: Sequence[Outcome]) -> bool:
 def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
     """Of a job that ended well, or was stopped."""
     if stopped:
-        logs = (f"logs: {kept.logs.folder}",)
-        why = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
-        return [Outcome.unknown(name, why) for name in kept.nodes]
-    times = [(member.started, member.ended) for member in kept.members]
-    seconds = max(ended or 0.0 for _, ended in times) - min(started or 0.0 for started, _ in times)
-    ranks = sum(len(member.place.ranks) for member in kept.members)
+        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
-    proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{again}"
-    metrics = {"attempts": number, "seconds": round(seconds, 3)}
+    proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(kept.seconds)}{again}"
+    metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
     return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 
 

@@ -20,7 +20,7 @@ from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import Readings
 from runbook.jobs.jax import Raised
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import Slowness
@@ -336,9 +336,8 @@ class RunningAttempt:
 
     def _finished(self, left: list[str]) -> list[Outcome]:
         kept, number = self._kept, self._attempt.number
-        seconds = max(m.ended or 0.0 for m in kept.members) - min(m.started or 0.0 for m in kept.members)
-        ranks = sum(len(member.place.ranks) for member in kept.members)
-        proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        seconds = kept.seconds
+        proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
         metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
             Outcome.passed(
@@ -358,7 +357,7 @@ class RunningAttempt:
         connection that ends is no reason to end a job that is to outlive it."""
         job = self._at.run.run_id
         proof = (
-            f"{sum(len(m.place.ranks) for m in self._kept.members)} ranks run by themselves now{self._details()}; "
+            f"{self._kept.ranks} ranks run by themselves now{self._details()}; "
             f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
@@ -380,10 +379,8 @@ class RunningAttempt:
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
     def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
-        logs = (f"logs: {self._kept.logs.folder}",)
         if end.kind == "stopped":
-            finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
-            return Outcome.unknown(name, finding)
+            return Outcome.unknown(name, stopped_by_user(self._kept))
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = Finding(
             "insufficient-evidence",
@@ -391,7 +388,7 @@ class RunningAttempt:
             "lived, and "
             "were ended",
             "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
-            logs,
+            (f"logs: {self._kept.logs.folder}",),
         )
         return Outcome.failed(name, finding)
 
