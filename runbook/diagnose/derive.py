@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from runbook.diagnose.collectives import compare
-from runbook.diagnose.ras import read_report
+from runbook.diagnose.collectives import compare, read_report
 from runbook.diagnose.rules.unexplained import TELLS_FAILURE, WRAPPERS
 from runbook.diagnose.sign import Hit
 from runbook.model.numbers import number, small_number

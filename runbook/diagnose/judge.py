@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, of_kind, origins
 from runbook.diagnose.derive import derive, heeded, with_summaries
-from runbook.diagnose.reached import Reached
+from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Hit, Line, Rule, Tier
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from runbook.diagnose.sources.packed import FREE, RATIO, Unpacked, UnreadError, packing_of
+from runbook.diagnose.sources.decoding import FREE, RATIO, Unpacked, UnreadError, packing_of
 from runbook.model.visible import visible
 
 BLOCK = tarfile.BLOCKSIZE

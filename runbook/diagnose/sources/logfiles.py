@@ -16,9 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_archive
-from runbook.diagnose.sources.decoding import Account, decoded
+from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
 from runbook.diagnose.sources.own_runs import is_run
-from runbook.diagnose.sources.packed import Unpacked, UnreadError, packing_of
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.numbers import number, small_number
 
