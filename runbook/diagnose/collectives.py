@@ -1,4 +1,5 @@
-"""Who is behind, and who called something else: watchdog lines compared between ranks, and NCCL's report of a job's health.
+"""Who is behind, and who called something else: watchdog lines compared between ranks, and NCCL's report of a job's
+health.
 
 The report is that of `ncclras` (NCCL 2.24 and newer): who launched fewer operations, and who does not answer.
 """
@@ -72,7 +73,10 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
     if len(numbers) > 1:
         (first_one, low), (last_one, high) = numbers[0], numbers[-1]
         if last_one - first_one == 1 and _sizes(low) != _sizes(high) and len(first) > 1:
-            how = f"call {first_one} on {_ranks(low)} is {_call(low[0])}, call {last_one} on {_ranks(high)} is {_call(high[0])}"
+            how = (
+                f"call {first_one} on {_ranks(low)} is {_call(low[0])}, call {last_one} on {_ranks(high)} is "
+                f"{_call(high[0])}"
+            )
             yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in (*low, *high))
         else:
             yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
@@ -145,7 +149,8 @@ RULES = (
         ("ras-behind",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="`ncclras -v` twice, ten seconds apart; then `py-spy dump --pid PID` on the process named, to see where it waits",
+        remedy="`ncclras -v` twice, ten seconds apart; then `py-spy dump --pid PID` on the process named, to see "
+        "where it waits",
     ),
     Rule(
         "rank-behind",
@@ -157,7 +162,8 @@ RULES = (
         unless=("ras-dead", "ras-behind"),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="look at that process: `ps -o pid,stat,wchan:30,cmd -p PID` (T: stopped, D: waits in the kernel), its log, and `dmesg -T`",
+        remedy="look at that process: `ps -o pid,stat,wchan:30,cmd -p PID` (T: stopped, D: waits in the kernel), its "
+        "log, and `dmesg -T`",
     ),
     Rule(
         "peer-died",
@@ -166,24 +172,37 @@ RULES = (
             Sign(
                 "ras-dead",
                 "considered dead|peer_dead|considered_dead",
-                r"considered dead \(unreachable via the RAS|PEER_DEAD(?:: (?P<peer>Process \d+ on node \S+(?: managing GPUs? [\d,-]+)?))?|\"considered_dead\": true",
+                r"considered dead \(unreachable via the RAS"
+                r"|PEER_DEAD(?:: (?P<peer>Process \d+ on node \S+(?: managing GPUs? [\d,-]+)?))?"
+                r"|\"considered_dead\": true",
             ),
         ),
         tier=Tier.SYMPTOM,
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("ras-differs", "operation counts", r"ranks have different (?P<op>\w+) operation counts", keep=1000),
     Sign(
         "ras-count",
         "have launched up to|has launched up to|not launched any",
-        r"^\s*(?:(?P<ranks>\d+) ranks|Rank (?P<rank>\d+)) ha(?:ve|s) (?:launched up to operation (?P<count>\d+)|not launched any)(?:.* on node (?P<node>\S+))?",
+        r"^\s*(?:(?P<ranks>\d+) ranks|Rank (?P<rank>\d+)) ha(?:ve"
+        r"|s) (?:launched up to operation (?P<count>\d+)|not launched any)(?:.* on node (?P<node>\S+))?",
         keep=8000,
     ),
-    Sign("ras-rank", "managed by process|process information not found", r"^\s*Rank (?P<rank>\d+) -- (?:GPU .* on node (?P<node>\S+))?", keep=8000),
-    Sign("ras-missing", "missing communicator data|missing rank", r"Missing communicator data from \d+ (?:job )?(?:rank|process)|The missing ranks?: (?P<named>[\d, -]+)", keep=1000),
-)  # fmt: skip
+    Sign(
+        "ras-rank",
+        "managed by process|process information not found",
+        r"^\s*Rank (?P<rank>\d+) -- (?:GPU .* on node (?P<node>\S+))?",
+        keep=8000,
+    ),
+    Sign(
+        "ras-missing",
+        "missing communicator data|missing rank",
+        r"Missing communicator data from \d+ (?:job )?(?:rank|process)|The missing ranks?: (?P<named>[\d, -]+)",
+        keep=1000,
+    ),
+)
 
 
 def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:

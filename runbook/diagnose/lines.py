@@ -1,7 +1,7 @@
 """From the bytes of a log to its lines: what each says, who printed it, and when.
 
-Prefixes of launchers and dialects of clocks are read, what system calls say in other languages is put into English, what a
-terminal or a forum broke is joined, and what a logger packed into JSON is unpacked.
+Prefixes of launchers and dialects of clocks are read, what system calls say in other languages is put into English,
+what a terminal or a forum broke is joined, and what a logger packed into JSON is unpacked.
 """
 
 from __future__ import annotations
@@ -15,53 +15,87 @@ from runbook.model.numbers import small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------
 
-SAID: Mapping[str, tuple[str, ...]] = {
+SAID: Mapping[str, str] = {
     "Connection refused": (
-        "拒绝连接", "连接被拒绝", "拒絕連線", "连接遭拒绝", "积极拒绝", "Verbindungsaufbau abgelehnt", "Zielcomputer die Verbindung verweigerte", "Connexion refusée",
-        "Conexión rehusada", "Connessione rifiutata", "Conexão recusada", "соединении отказано", "接続を拒否", "연결이 거부", "Połączenie odrzucone", "отверг запрос на подключение",
+        "拒绝连接|连接被拒绝|拒絕連線|连接遭拒绝|积极拒绝|Verbindungsaufbau abgelehnt"
+        "|Zielcomputer die Verbindung verweigerte|Connexion refusée|Conexión rehusada|Connessione rifiutata"
+        "|Conexão recusada|соединении отказано|接続を拒否|연결이 거부|Połączenie odrzucone"
+        "|отверг запрос на подключение"
     ),
     "Connection timed out": (
-        "连接超时", "連線逾時", "没有正确答复或连接的主机没有反应", "Wartezeit für die Verbindung ist abgelaufen", "Connexion terminée par expiration", "Tiempo de expiración excedido",
-        "Expiró el tiempo de conexión", "Connessione scaduta", "Tempo esgotado para conexão", "Время ожидания соединения истекло", "接続がタイムアウト", "연결 시간 초과", "Upłynął limit czasu połączenia",
+        "连接超时|連線逾時|没有正确答复或连接的主机没有反应|Wartezeit für die Verbindung ist abgelaufen"
+        "|Connexion terminée par expiration|Tiempo de expiración excedido|Expiró el tiempo de conexión"
+        "|Connessione scaduta|Tempo esgotado para conexão|Время ожидания соединения истекло|接続がタイムアウト"
+        "|연결 시간 초과|Upłynął limit czasu połączenia"
     ),
     "No route to host": (
-        "没有到主机的路由", "沒有路由到主機", "Keine Route zum Zielrechner", "Aucun chemin d'accès pour atteindre", "No existe ninguna ruta", "Nessun instradamento", "Não há rota para o host",
-        "Нет маршрута до узла", "ホストへの経路がありません", "호스트로 갈 루트가 없음",
+        "没有到主机的路由|沒有路由到主機|Keine Route zum Zielrechner|Aucun chemin d'accès pour atteindre"
+        "|No existe ninguna ruta|Nessun instradamento|Não há rota para o host|Нет маршрута до узла"
+        "|ホストへの経路がありません|호스트로 갈 루트가 없음"
     ),
     "Network is unreachable": (
-        "网络不可达", "网络不可访问", "Das Netzwerk ist nicht erreichbar", "Le réseau n'est pas accessible", "La red es inaccesible", "Rete non raggiungibile", "A rede está fora de alcance",
-        "Сеть недоступна", "ネットワークに届きません", "네트워크가 접근 불가능",
+        "网络不可达|网络不可访问|Das Netzwerk ist nicht erreichbar|Le réseau n'est pas accessible"
+        "|La red es inaccesible|Rete non raggiungibile|A rede está fora de alcance|Сеть недоступна"
+        "|ネットワークに届きません|네트워크가 접근 불가능"
     ),
     "Connection reset by peer": (
-        "连接被对方重设", "连接被对端重置", "强迫关闭了一个现有的连接", "連接被對方重設", "vom Kommunikationspartner zurückgesetzt", "vom Remotehost geschlossen", "Connexion ré-initialisée par le correspondant",
-        "Conexión reinicializada por la máquina remota", "Соединение разорвано другой стороной", "接続が相手からリセット", "연결이 상대편에 의해 끊어짐",
+        "连接被对方重设|连接被对端重置|强迫关闭了一个现有的连接|連接被對方重設"
+        "|vom Kommunikationspartner zurückgesetzt|vom Remotehost geschlossen"
+        "|Connexion ré-initialisée par le correspondant|Conexión reinicializada por la máquina remota"
+        "|Соединение разорвано другой стороной|接続が相手からリセット|연결이 상대편에 의해 끊어짐"
     ),
-    "Broken pipe": ("断开的管道", "管道已断开", "Datenübergabe unterbrochen", "Relais brisé", "Tubería rota", "Pipe rotta", "Обрыв канала", "パイプが切断", "파이프가 깨어짐"),
+    "Broken pipe": (
+        "断开的管道|管道已断开|Datenübergabe unterbrochen|Relais brisé|Tubería rota|Pipe rotta|Обрыв канала"
+        "|パイプが切断|파이프가 깨어짐"
+    ),
     "Address already in use": (
-        "地址已被使用", "地址已在使用", "地址已經被使用", "只允许使用一次", "Adresse wird bereits verwendet", "nur jeweils einmal verwendet", "Adresse déjà utilisée", "dirección ya se está usando",
-        "Indirizzo già in uso", "Endereço já em uso", "Адрес уже используется", "アドレスは既に使用", "이미 사용 중인 주소",
+        "地址已被使用|地址已在使用|地址已經被使用|只允许使用一次|Adresse wird bereits verwendet"
+        "|nur jeweils einmal verwendet|Adresse déjà utilisée|dirección ya se está usando|Indirizzo già in uso"
+        "|Endereço já em uso|Адрес уже используется|アドレスは既に使用|이미 사용 중인 주소"
     ),
     "Cannot assign requested address": (
-        "无法指定被请求的地址", "在其上下文中，该请求的地址无效", "Die angeforderte Adresse kann nicht zugewiesen", "Impossible d'assigner l'adresse demandée", "No se puede asignar la dirección",
-        "Невозможно назначить запрошенный адрес", "要求されたアドレスに割り当て",
+        "无法指定被请求的地址|在其上下文中，该请求的地址无效|Die angeforderte Adresse kann nicht zugewiesen"
+        "|Impossible d'assigner l'adresse demandée|No se puede asignar la dirección"
+        "|Невозможно назначить запрошенный адрес|要求されたアドレスに割り当て"
     ),
     "An attempt was made to access a socket in a way forbidden by its access permissions": (
-        "访问权限不允许的方式", "aufgrund der Zugriffsrechte des Sockets", "interdite par ses autorisations d'accès", "no permitida por sus permisos de acceso", "запрещенным правами доступа",
-        "アクセス許可で禁じられた方法", "액세스 권한에 의해 숨겨진 소켓",
+        "访问权限不允许的方式|aufgrund der Zugriffsrechte des Sockets|interdite par ses autorisations d'accès"
+        "|no permitida por sus permisos de acceso|запрещенным правами доступа|アクセス許可で禁じられた方法"
+        "|액세스 권한에 의해 숨겨진 소켓"
     ),
-    "Permission denied": ("权限不够", "权限被拒绝", "拒绝访问", "权限不足", "Keine Berechtigung", "Permission non accordée", "Permiso denegado", "Permesso negato", "Permissão negada", "Отказано в доступе", "許可がありません", "허가 거부"),
+    "Permission denied": (
+        "权限不够|权限被拒绝|拒绝访问|权限不足|Keine Berechtigung|Permission non accordée|Permiso denegado"
+        "|Permesso negato|Permissão negada|Отказано в доступе|許可がありません|허가 거부"
+    ),
     "Name or service not known": (
-        "未知的名称或服务", "不知道这样的主机", "Der Name oder der Dienst ist nicht bekannt", "Nom ou service inconnu", "Nombre o servicio desconocido", "Nome o servizio sconosciuto", "Nome ou serviço desconhecido",
-        "Имя или служба не известны", "名前またはサービスが不明", "이름 혹은 서비스를 알 수 없음", "Der angegebene Host ist unbekannt", "Hôte inconnu", "Этот хост неизвестен",
+        "未知的名称或服务|不知道这样的主机|Der Name oder der Dienst ist nicht bekannt|Nom ou service inconnu"
+        "|Nombre o servicio desconocido|Nome o servizio sconosciuto|Nome ou serviço desconhecido"
+        "|Имя или служба не известны|名前またはサービスが不明|이름 혹은 서비스를 알 수 없음"
+        "|Der angegebene Host ist unbekannt|Hôte inconnu|Этот хост неизвестен"
     ),
-    "No such file or directory": ("没有那个文件或目录", "系统找不到指定的文件", "Datei oder Verzeichnis nicht gefunden", "Aucun fichier ou dossier de ce", "No existe el archivo o el directorio", "File o directory non esistente", "Arquivo ou diretório inexistente", "Нет такого файла или каталога", "そのようなファイルやディレクトリはありません", "그런 파일이나 디렉터리가 없습니다"),
-    "No space left on device": ("设备上没有空间", "磁盘空间不足", "Kein Speicherplatz", "kein Speicherplatz mehr", "Aucun espace disponible sur le périphérique", "No queda espacio en el dispositivo", "На устройстве не осталось", "デバイスに空き領域がありません", "장치에 남은 공간이 없음"),
-    "Too many open files": ("打开的文件过多", "Zu viele offene Dateien", "Trop de fichiers ouverts", "Demasiados archivos abiertos", "Слишком много открытых файлов", "開いているファイルが多すぎます"),
-    "Segmentation fault": ("段错误", "Speicherzugriffsfehler", "Erreur de segmentation", "Violación de segmento", "Errore di segmentazione", "Falha de segmentação", "Ошибка сегментирования", "セグメンテーション違反"),
-    "terminated by signal 9": ("已杀死", "Getötet", "Processus arrêté", "Terminado (killed)", "Убито", "強制終了", "죽었음"),
-}  # fmt: skip
+    "No such file or directory": (
+        "没有那个文件或目录|系统找不到指定的文件|Datei oder Verzeichnis nicht gefunden"
+        "|Aucun fichier ou dossier de ce|No existe el archivo o el directorio|File o directory non esistente"
+        "|Arquivo ou diretório inexistente|Нет такого файла или каталога"
+        "|そのようなファイルやディレクトリはありません|그런 파일이나 디렉터리가 없습니다"
+    ),
+    "No space left on device": (
+        "设备上没有空间|磁盘空间不足|Kein Speicherplatz|kein Speicherplatz mehr"
+        "|Aucun espace disponible sur le périphérique|No queda espacio en el dispositivo|На устройстве не осталось"
+        "|デバイスに空き領域がありません|장치에 남은 공간이 없음"
+    ),
+    "Too many open files": (
+        "打开的文件过多|Zu viele offene Dateien|Trop de fichiers ouverts|Demasiados archivos abiertos"
+        "|Слишком много открытых файлов|開いているファイルが多すぎます"
+    ),
+    "Segmentation fault": (
+        "段错误|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento|Errore di segmentazione"
+        "|Falha de segmentação|Ошибка сегментирования|セグメンテーション違反"
+    ),
+    "terminated by signal 9": ("已杀死|Getötet|Processus arrêté|Terminado (killed)|Убито|強制終了|죽었음"),
+}
 
-ENGLISH = {phrase: english for english, phrases in SAID.items() for phrase in phrases}
+ENGLISH = {phrase: english for english, phrases in SAID.items() for phrase in phrases.split("|")}
 ABROAD = tuple(phrase.encode().lower().decode() for phrase in ENGLISH)
 """Lower case as bytes are, which leaves letters beyond ASCII alone."""
 
@@ -78,10 +112,11 @@ def in_english(text: str) -> str:
 LONGEST = 2000  # characters of a line that are looked at
 SHOWN = 300  # characters of a line that are quoted
 
-# CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape sequences;
-# then the controls that are left.
+# CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape
+# sequences; then the controls that are left.
 ESCAPES = re.compile(
-    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?![\d<])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
+    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?![\d<])"
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
 MONTHS = {
@@ -89,11 +124,17 @@ MONTHS = {
     for at, name in enumerate(("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)
 }
 CLOCKS = (
-    re.compile(r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),
-    re.compile(r"(?:^|[\s\[])[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"),  # glog, c10d
-    re.compile(r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"),  # syslog, dmesg -T
+    re.compile(
+        r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
+    ),
+    re.compile(
+        r"(?:^|[\s\[])[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"
+    ),  # glog, c10d
+    re.compile(
+        r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
+    ),  # syslog, dmesg -T
     re.compile(r"^\D{0,20}(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)\b"),
-)  # fmt: skip
+)
 
 HOST = r"(?:localhost|(?=[\w.-]*\d)(?!python|pip)[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{1,3}\.){3}\d{1,3})"
 PREFIXES = (
@@ -101,7 +142,9 @@ PREFIXES = (
     re.compile(r"\A(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
     re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
     re.compile(r"\A\s+(?=\S)"),
-    re.compile(r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"),  # a viewer's line numbers
+    re.compile(
+        r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"
+    ),  # a viewer's line numbers
     re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
     re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
     re.compile(r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - )"),  # Python's logging
@@ -115,10 +158,17 @@ PREFIXES = (
     re.compile(r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
     re.compile(rf"\A(?P<node>{HOST}) *\| "),  # docker compose
     re.compile(rf"\A(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
-    re.compile(r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"),
+    re.compile(
+        r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
+        r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"
+    ),
     re.compile(r"\A\[ *\+?\d+\.\d{6}\] "),  # dmesg
-)  # fmt: skip
-ANY_PREFIX = re.compile("|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES).replace("(?P<node>", "(?:").replace("(?P<rank>", "(?:"))  # fmt: skip
+)
+ANY_PREFIX = re.compile(
+    "|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES)
+    .replace("(?P<node>", "(?:")
+    .replace("(?P<rank>", "(?:")
+)
 """Whether any of them is there, at the price of one."""
 GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
 """What a program lists as causes it can think of: none of them is told by it."""
@@ -235,9 +285,11 @@ OPENERS = (
 """Literals of messages that are long enough to be broken."""
 ENDED = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
 GOES_ON = re.compile(
-    r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
+    r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work"
+    r"|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
     r"|\[[\w:.]+\]:\d|\[\.\./)"
-    r"|(?![a-z_]+ +: |(?=\S*[\d.A-Z/-])[\w./-]+: |[\w.-]+:\d|frame #|terminate called|[\w.]+ ?=[ =]|[\w.]+\(|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
+    r"|(?![a-z_]+ +: |(?=\S*[\d.A-Z/-])[\w./-]+: |[\w.-]+:\d|frame #|terminate called|[\w.]+ ?=[ =]|[\w.]+\("
+    r"|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
     r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
 )
 """How the rest of a sentence begins, and no line of its own does."""
@@ -245,7 +297,25 @@ DIGITS = re.compile(r"\d+")
 PIECES = 5  # of one line
 PIECE = 400  # bytes; who prints longer lines does not break them
 
-KEYS = frozenset({"message", "msg", "log", "textPayload", "line", "text", "error", "exception", "exc_info", "traceback", "py_callstack", "stack", "stderr", "stdout", "output"})  # fmt: skip
+KEYS = frozenset(
+    {
+        "message",
+        "msg",
+        "log",
+        "textPayload",
+        "line",
+        "text",
+        "error",
+        "exception",
+        "exc_info",
+        "traceback",
+        "py_callstack",
+        "stack",
+        "stderr",
+        "stdout",
+        "output",
+    }
+)
 """Under which loggers put what a program printed."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
 KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")

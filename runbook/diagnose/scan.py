@@ -160,8 +160,8 @@ class Scanner:
             self._sources.append(here)
 
     def _unlike_all_before(self, here: SourceLines, shape: bytes, raw: bytes) -> _Kind:
-        """The kind of a line whose shape was not met. Where line after line is unlike all before, it is asked for progress
-        alone."""
+        """The kind of a line whose shape was not met. Where line after line is unlike all before, it is asked for
+        progress alone."""
         if here.full and len(self._shapes) >= self._limits.unlike:
             goes_on = bool(self._goes_on.match(searched(raw)))
             return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
@@ -195,7 +195,10 @@ class Scanner:
         if cut := self._cut[source]:
             yield f"of {cut:,} of its lines, each longer than {self._limits.pending:,} bytes, only the end was read"
         if self._passed_over[source]:
-            yield "not all of its lines were searched, since too many are unlike each other; give the part in which it ended"
+            yield (
+                "not all of its lines were searched, since too many are unlike each other; give the part in which "
+                "it ended"
+            )
 
     @property
     def _crowded(self) -> bool:
@@ -301,7 +304,8 @@ def _section(raw: bytes) -> Speaker | None:
 
 
 def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[list[bytes]]:
-    """The complete lines of each chunk; what has no end yet is carried over, up to `most` bytes: `cut` is called beyond them."""
+    """The complete lines of each chunk; what has no end yet is carried over, up to `most` bytes: `cut` is called beyond
+    them."""
     rest = b""
     whole = True
     for chunk in chunks:

@@ -1,4 +1,5 @@
-"""The outputs of tools in a text, and what they say beside what logs say: which is the root, what only explains another cause.
+"""The outputs of tools in a text, and what they say beside what logs say: which is the root, what only explains another
+cause.
 
 A text is a file that is an output, a paste of several, or a log that begins with some.
 """
@@ -46,7 +47,8 @@ BEFORE = (
 )
 PROMPT = re.compile(rf"{BEFORE}(?P<words>\S.*)\Z")
 AROUND = re.compile(
-    r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~|(?:###+|==>|===|---) ?\S.*"
+    r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~"
+    r"|(?:###+|==>|===|---) ?\S.*"
 )
 """What stands around outputs: what `runbook collect` notes, fences, headings."""
 
@@ -67,8 +69,8 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class Paste:
-    """`only`: every line is one of a tool's, so that no log has to be looked for. `meant`: it is meant as nothing else, even
-    if some lines are odd."""
+    """`only`: every line is one of a tool's, so that no log has to be looked for. `meant`: it is meant as nothing else,
+    even if some lines are odd."""
 
     found: tuple[ToolOutput, ...] = ()
     only: bool = False
@@ -330,9 +332,14 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     also = f" (the same on {', '.join(nodes[1:5])})" if len(nodes) > 1 else ""
     tier = {"high": Tier.FAULT, "medium": Tier.NETWORK, "low": Tier.NOTE}[fault.confidence]
     return Cause(
-        cause, fault.confidence, f"{fault.says}{also}", fault.remedy, tuple(hit for one, each in pairs[:4] for hit in one.hits(each.lines)), tier,
+        cause,
+        fault.confidence,
+        f"{fault.says}{also}",
+        fault.remedy,
+        tuple(hit for one, each in pairs[:4] for hit in one.hits(each.lines)),
+        tier,
         node=nodes[0] if nodes else None,
-    )  # fmt: skip
+    )
 
 
 def _both(told: Cause, seen: Cause) -> Cause:
@@ -341,9 +348,14 @@ def _both(told: Cause, seen: Cause) -> Cause:
     if seen.confidence == "low":
         return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
     return replace(
-        told, says=seen.says, remedy=seen.remedy or told.remedy, evidence=_each_once((*told.evidence[:3], *seen.evidence)), confidence=surest,
-        node=told.node or seen.node, tier=min(told.tier, seen.tier),
-    )  # fmt: skip
+        told,
+        says=seen.says,
+        remedy=seen.remedy or told.remedy,
+        evidence=_each_once((*told.evidence[:3], *seen.evidence)),
+        confidence=surest,
+        node=told.node or seen.node,
+        tier=min(told.tier, seen.tier),
+    )
 
 
 def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
@@ -394,7 +406,8 @@ def _is_about(support: Support, cause: Cause) -> bool:
 
 
 def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
-    """Nothing is wrong as far as was read; what could not be read is told where somebody asked for it, or no log speaks."""
+    """Nothing is wrong as far as was read; what could not be read is told where somebody asked for it, or no log
+    speaks."""
     for source in sources:
         reading = source.found.reading
         if reading.unknown and (source.named or not logs):

@@ -13,7 +13,8 @@ RULES = (
             Sign(
                 "ssh-lookup-other",
                 "ssh: |unknownhostexception|gethostbyname(|host does not exist|dial tcp: lookup",
-                r"ssh: (?P<host>\S+): (?:Name or service not known|nodename nor|Temporary failure|No address associated)|\bpdsh\S*:.*gethostbyname\(\"?(?P<host2>[^\")]+)\"?\) failed"
+                r"ssh: (?P<host>\S+): (?:Name or service not known|nodename nor|Temporary failure"
+                r"|No address associated)|\bpdsh\S*:.*gethostbyname\(\"?(?P<host2>[^\")]+)\"?\) failed"
                 r"|Network error: Host does not exist|\bssh\b.*dial tcp: lookup (?P<host3>\S+)",
             ),
         ),
@@ -30,9 +31,14 @@ RULES = (
         (
             Sign(
                 "host-key-changed",
-                "host identification has changed|host key for|host key has just been changed|hostkeychanged|badhostkey|key mismatch|doing something nasty|add correct host key|man-in-the-middle|offending |potential security breach|does not match the one putty|dns spoofing",
-                r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for (?P<host>\S+) has changed|BadHostKeyException|Host key for server .* does not match|knownhosts: key mismatch|SOMEONE IS DOING SOMETHING NASTY|Add correct host key in|host key has just been changed"
-                r"|to avoid man-in-the-middle attacks|Offending (?:\S+ )?key (?:in|for)|POTENTIAL SECURITY BREACH|host key does not match the one PuTTY|POSSIBLE DNS SPOOFING",
+                "host identification has changed|host key for|host key has just been changed|hostkeychanged"
+                "|badhostkey|key mismatch|doing something nasty|add correct host key|man-in-the-middle"
+                "|offending |potential security breach|does not match the one putty|dns spoofing",
+                r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for (?P<host>\S+) has changed"
+                r"|BadHostKeyException|Host key for server .* does not match|knownhosts: key mismatch"
+                r"|SOMEONE IS DOING SOMETHING NASTY|Add correct host key in|host key has just been changed"
+                r"|to avoid man-in-the-middle attacks|Offending (?:\S+ )?key (?:in|for)"
+                r"|POTENTIAL SECURITY BREACH|host key does not match the one PuTTY|POSSIBLE DNS SPOOFING",
             ),
         ),
     ),
@@ -42,8 +48,13 @@ RULES = (
         (
             Sign(
                 "host-key-unknown",
-                "host key verification failed|host key is known|not found in known_hosts|authenticity of host|key is unknown|host key checking is enabled|host key is not cached|confirm a host key|hostkeynotverifiable|unknownhostkey|reject hostkey",
-                r"Host key verification failed|No \S+ host key is known for (?P<host>\S+)|not found in known_hosts|authenticity of host '(?P<host2>[^']+)' can't|knownhosts: key is unknown|Host Key checking is enabled and sshpass|host key is not cached|Cannot confirm a host key|HostKeyNotVerifiable|UnknownHostKey|reject HostKey",
+                "host key verification failed|host key is known|not found in known_hosts|authenticity of host"
+                "|key is unknown|host key checking is enabled|host key is not cached|confirm a host key"
+                "|hostkeynotverifiable|unknownhostkey|reject hostkey",
+                r"Host key verification failed|No \S+ host key is known for (?P<host>\S+)"
+                r"|not found in known_hosts|authenticity of host '(?P<host2>[^']+)' can't"
+                r"|knownhosts: key is unknown|Host Key checking is enabled and sshpass|host key is not cached"
+                r"|Cannot confirm a host key|HostKeyNotVerifiable|UnknownHostKey|reject HostKey",
             ),
         ),
         unless=("host-key-changed",),
@@ -54,11 +65,26 @@ RULES = (
         (
             Sign(
                 "ssh-denied",
-                "sign_and_send_pubkey|mutual signature|permission denied|unprotected private key|bad permissions|too many authentication failures|authentication failed|no supported authentication|bad owner or permissions|authenticationexception|authentication refused|unable to authenticate"
-                "|load key|passwordrequiredexception|permissiondenied|no supported methods|no authentication methods|not a valid rsa private|unknown key type|incorrect passphrase|enter passphrase|account is currently not|account has expired|password has expired|access denied by|unprivileged users|this account is|su: permission",
-                r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)|(?P<host>\S+@\S+): Permission denied|UNPROTECTED PRIVATE KEY|Load key .*: (?:bad permissions|invalid format|error in libcrypto|Permission denied|incorrect passphrase)|Too many authentication failures|No supported authentication methods|sign_and_send_pubkey: |no mutual signature"
-                r"|Permission denied, please try again|Bad owner or permissions on|AuthenticationException|ssh\b.*(?:Authentication failed|unable to authenticate)|Authentication refused: bad ownership"
-                r"|PasswordRequiredException|No authentication methods available|asyncssh\S*PermissionDenied|not a valid RSA private key|Enter passphrase for key|This account is currently not available|Your (?:account|password) has expired|Access denied by pam_\w+|Unprivileged users are not permitted to log in",
+                "sign_and_send_pubkey|mutual signature|permission denied|unprotected private key"
+                "|bad permissions|too many authentication failures|authentication failed"
+                "|no supported authentication|bad owner or permissions|authenticationexception"
+                "|authentication refused|unable to authenticate"
+                "|load key|passwordrequiredexception|permissiondenied|no supported methods"
+                "|no authentication methods|not a valid rsa private|unknown key type|incorrect passphrase"
+                "|enter passphrase|account is currently not|account has expired|password has expired"
+                "|access denied by|unprivileged users|this account is|su: permission",
+                r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)"
+                r"|(?P<host>\S+@\S+): Permission denied|UNPROTECTED PRIVATE KEY"
+                r"|Load key .*: (?:bad permissions|invalid format|error in libcrypto|Permission denied"
+                r"|incorrect passphrase)|Too many authentication failures|No supported authentication methods"
+                r"|sign_and_send_pubkey: |no mutual signature"
+                r"|Permission denied, please try again|Bad owner or permissions on|AuthenticationException"
+                r"|ssh\b.*(?:Authentication failed|unable to authenticate)"
+                r"|Authentication refused: bad ownership"
+                r"|PasswordRequiredException|No authentication methods available|asyncssh\S*PermissionDenied"
+                r"|not a valid RSA private key|Enter passphrase for key"
+                r"|This account is currently not available|Your (?:account|password) has expired"
+                r"|Access denied by pam_\w+|Unprivileged users are not permitted to log in",
             ),
         ),
         unless=("host-key-changed",),
@@ -66,15 +92,36 @@ RULES = (
     Rule(  # strangers knock at every SSH port
         "ssh-auth-failed",
         "the SSH server turned a user or key away",
-        (Sign("ssh-turned-away", "not allowed because|failed publickey|failed password|invalid user", r"\bsshd\b.*(?:not allowed because|Failed (?:publickey|password) for|Invalid user)"),),
+        (
+            Sign(
+                "ssh-turned-away",
+                "not allowed because|failed publickey|failed password|invalid user",
+                r"\bsshd\b.*(?:not allowed because|Failed (?:publickey|password) for|Invalid user)",
+            ),
+        ),
         unless=("host-key-changed", "ssh-denied"),
         confidence="medium",
     ),
     Rule(
         "ssh-auth-failed",
         "the launcher could not log in over SSH without a password",
-        (Sign("ssh-login-failed", "not reachable via ssh|passwordauthentication=no", r"not reachable via ssh|'ssh -o PasswordAuthentication=no.*exit status 255"),),
-        unless=("host-key-changed", "host-key-unknown", "ssh-lookup", "ssh-lookup-other", "ssh-port-refused", "ssh-no-answer", "ssh-handshake", "ssh-absent"),
+        (
+            Sign(
+                "ssh-login-failed",
+                "not reachable via ssh|passwordauthentication=no",
+                r"not reachable via ssh|'ssh -o PasswordAuthentication=no.*exit status 255",
+            ),
+        ),
+        unless=(
+            "host-key-changed",
+            "host-key-unknown",
+            "ssh-lookup",
+            "ssh-lookup-other",
+            "ssh-port-refused",
+            "ssh-no-answer",
+            "ssh-handshake",
+            "ssh-absent",
+        ),
         confidence="medium",
     ),
     Rule(
@@ -84,7 +131,10 @@ RULES = (
             Sign(
                 "ssh-port-refused",
                 "connection refused|unable to connect to port|connect call failed",
-                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): Connection refused|connect to address \S+ port 22: Connection refused|Unable to connect to port 22 on|dial tcp (?P<host2>\S+):22: .*refused|Connection refused.*\('(?P<host3>[^']+)', 22\)|Connect call failed \('(?P<host4>[^']+)', 22\)"
+                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): Connection refused"
+                r"|connect to address \S+ port 22: Connection refused|Unable to connect to port 22 on"
+                r"|dial tcp (?P<host2>\S+):22: .*refused|Connection refused.*\('(?P<host3>[^']+)', 22\)"
+                r"|Connect call failed \('(?P<host4>[^']+)', 22\)"
                 r"|^FATAL ERROR: Network error: Connection refused|^\S*\bpdsh@\S+: \S+ connect: Connection refused",
             ),
         ),
@@ -102,8 +152,14 @@ RULES = (
             Sign(
                 "ssh-no-answer",
                 "connect to host|operation timed out|connection timed out|dial tcp|timed out|no route to host",
-                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out|Operation timed out|No route to host|Network is (?:unreachable|down)|Host is down|Resource temporarily unavailable|Connection reset|Unknown error|Undefined error)"
-                r"|dial tcp (?P<host2>\S+):22: (?:i/o timeout|connect: (?:no route|network is unreach|connection timed|operation timed|host is down))|^FATAL ERROR: Network error: (?:Connection timed out|No route|Network is unreach)|connect to address (?P<host3>\S+) port 22: (?:Connection timed out|No route|Network is unreach)",
+                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out"
+                r"|Operation timed out|No route to host|Network is (?:unreachable|down)|Host is down"
+                r"|Resource temporarily unavailable|Connection reset|Unknown error|Undefined error)"
+                r"|dial tcp (?P<host2>\S+):22: (?:i/o timeout"
+                r"|connect: (?:no route|network is unreach|connection timed|operation timed|host is down))"
+                r"|^FATAL ERROR: Network error: (?:Connection timed out|No route|Network is unreach)"
+                r"|connect to address (?P<host3>\S+) port 22: (?:Connection timed out|No route"
+                r"|Network is unreach)",
             ),
         ),
     ),
@@ -119,10 +175,18 @@ RULES = (
         (
             Sign(
                 "ssh-handshake",
-                "kex_exchange_identification|ssh_exchange_identification|no matching|banner exchange|unable to negotiate|protocol version|error reading ssh protocol banner|connection closed by|connection reset by|ssh_dispatch_run_fatal|incompatible ssh"
-                "|handshake failed|maxstartups|bad packet length|no common algorithm|corrupted mac|not allowed at this time|connection timed out during",
-                r"(?:kex|ssh)_exchange_identification|no matching (?:host key type|key exchange|cipher|mac)|Unable to negotiate with (?P<host>\S+)|Error reading SSH protocol banner|banner exchange|ssh_dispatch_run_fatal|Incompatible ssh|protocol version mismatch"
-                r"|^Connection (?:closed|reset) by (?P<host2>\S+) port \d+$|ssh: handshake failed: (?!.*(?:unable to authenticate|knownhosts|host key))|\bMaxStartups\b|Bad packet length \d+|no common algorithm for|Corrupted MAC on input|^Not allowed at this time",
+                "kex_exchange_identification|ssh_exchange_identification|no matching|banner exchange"
+                "|unable to negotiate|protocol version|error reading ssh protocol banner|connection closed by"
+                "|connection reset by|ssh_dispatch_run_fatal|incompatible ssh"
+                "|handshake failed|maxstartups|bad packet length|no common algorithm|corrupted mac"
+                "|not allowed at this time|connection timed out during",
+                r"(?:kex|ssh)_exchange_identification|no matching (?:host key type|key exchange|cipher|mac)"
+                r"|Unable to negotiate with (?P<host>\S+)|Error reading SSH protocol banner|banner exchange"
+                r"|ssh_dispatch_run_fatal|Incompatible ssh|protocol version mismatch"
+                r"|^Connection (?:closed|reset) by (?P<host2>\S+) port \d+$"
+                r"|ssh: handshake failed: (?!.*(?:unable to authenticate|knownhosts|host key))|\bMaxStartups\b"
+                r"|Bad packet length \d+|no common algorithm for|Corrupted MAC on input"
+                r"|^Not allowed at this time",
             ),
         ),
         unless=("ssh-denied", "ssh-turned-away"),
@@ -134,8 +198,14 @@ RULES = (
             Sign(
                 "sudo-asks",
                 "sudo|doas|privilege escalation|interactive authentication|is not allowed to execute|become password",
-                r"doas: (?:.*password is required|a tty is required|Authentication failed|Operation not permitted)|sudo(?:-rs)?: (?:.*password is required|a terminal is required|no tty present|sorry, you must have a tty|\d+ incorrect password|no askpass|no password was provided|timed out reading password|unable to read password|interactive authentication is required|.*(?:Passwort|mot de passe|contraseña|密码|パスワード))"
-                r"|is not in the sudoers|may not run sudo|(?:Missing|Incorrect) (?:sudo|become) password|waiting for privilege escalation prompt|Interactive authentication (?:is )?required|is not allowed to execute .* as root|^\[sudo\] (?:password for|Passwort|Mot de passe)",
+                r"doas: (?:.*password is required|a tty is required|Authentication failed"
+                r"|Operation not permitted)|sudo(?:-rs)?: (?:.*password is required|a terminal is required"
+                r"|no tty present|sorry, you must have a tty|\d+ incorrect password|no askpass"
+                r"|no password was provided|timed out reading password|unable to read password"
+                r"|interactive authentication is required|.*(?:Passwort|mot de passe|contraseña|密码|パスワード))"
+                r"|is not in the sudoers|may not run sudo|(?:Missing|Incorrect) (?:sudo|become) password"
+                r"|waiting for privilege escalation prompt|Interactive authentication (?:is )?required"
+                r"|is not allowed to execute .* as root|^\[sudo\] (?:password for|Passwort|Mot de passe)",
             ),
         ),
     ),
@@ -146,12 +216,17 @@ RULES = (
             Sign(
                 "no-interpreter",
                 "python",
-                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file|(?<!/)(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)| .*bad interpreter)|(?<!\S)(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: (?P<python4>\S*python[\d.]*)"
-                r"|Python was not found|No Python at |No such file or directory: '(?P<python5>\S*/python[\d.]*)'|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
+                r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file"
+                r"|(?<!/)(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)"
+                r"| .*bad interpreter)|(?<!\S)(?P<python3>\S*python[\d.]*): bad interpreter"
+                r"|bad interpreter: (?P<python4>\S*python[\d.]*)"
+                r"|Python was not found|No Python at "
+                r"|No such file or directory: '(?P<python5>\S*/python[\d.]*)'"
+                r"|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
             ),
         ),
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("ssh-client-frame", "paramiko|asyncssh|parallel-ssh|pssh", r"paramiko|asyncssh|pssh/|fabric/connection"),
@@ -170,7 +245,9 @@ CONTAINER_RULES = (
         ("pod-without-machine",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`kubectl describe pod POD` and `kubectl describe nodes | grep -A8 Allocated` against what it asks for (GPUs, memory, nodeSelector, tolerations, the queue's quota); a gang starts only when all its pods fit",
+        remedy="`kubectl describe pod POD` and `kubectl describe nodes | grep -A8 Allocated` against what it asks "
+        "for (GPUs, memory, nodeSelector, tolerations, the queue's quota); a gang starts only when all its "
+        "pods fit",
     ),
     Rule(
         "ranks-missing",
@@ -178,7 +255,9 @@ CONTAINER_RULES = (
         ("container-without-image",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="pull it by hand on that node (`crictl pull IMAGE`, `docker pull IMAGE`): the image's name and tag, the registry's login (imagePullSecrets, `docker login`, ~/.config/enroot/.credentials), the way to the registry",
+        remedy="pull it by hand on that node (`crictl pull IMAGE`, `docker pull IMAGE`): the image's name and tag, "
+        "the registry's login (imagePullSecrets, `docker login`, ~/.config/enroot/.credentials), the way to "
+        "the registry",
     ),
     Rule(
         "ranks-missing",
@@ -186,39 +265,69 @@ CONTAINER_RULES = (
         ("container-not-started",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`kubectl describe pod POD` (or the engine's own log) names the part that is missing: mount the volume on that node by hand, create the secret or config map, run `nvidia-smi` and `nvidia-container-cli info` there",
+        remedy="`kubectl describe pod POD` (or the engine's own log) names the part that is missing: mount the "
+        "volume on that node by hand, create the secret or config map, run `nvidia-smi` and "
+        "`nvidia-container-cli info` there",
     ),
     Rule(
         "terminated-from-outside",
         "a pod was taken away: preempted, evicted, or its node went",
-        (Sign("pod-taken", "preempted|taintmanagereviction|marking for deletion pod|nodenotready|nodeshutdown|memorypressure|evicted", r"\bPreempted +\S+ +\S*scheduler\b|\bPreempted by pod\b|TaintManagerEviction|Marking for deletion Pod|\bNodeNotReady\b|\bNodeShutdown\b|Pod was rejected: The node had condition: \[MemoryPressure|^\s*Reason:\s+(?:Evicted|Terminated|NodeShutdown)\b"),),
+        (
+            Sign(
+                "pod-taken",
+                "preempted|taintmanagereviction|marking for deletion pod|nodenotready|nodeshutdown"
+                "|memorypressure|evicted",
+                r"\bPreempted +\S+ +\S*scheduler\b|\bPreempted by pod\b|TaintManagerEviction"
+                r"|Marking for deletion Pod|\bNodeNotReady\b|\bNodeShutdown\b"
+                r"|Pod was rejected: The node had condition: \[MemoryPressure"
+                r"|^\s*Reason:\s+(?:Evicted|Terminated|NodeShutdown)\b",
+            ),
+        ),
         tier=Tier.SYMPTOM,
     ),
     Rule(
         "insufficient-evidence",
         "a container ends again and again ({line}); why stands in its own log",
-        (Sign("ends-again-and-again", "crashloopbackoff|back-off|waiting message", r"\bCrashLoopBackOff\b|[Bb]ack-off(?: \w+)? restarting failed container"),),
+        (
+            Sign(
+                "ends-again-and-again",
+                "crashloopbackoff|back-off|waiting message",
+                r"\bCrashLoopBackOff\b|[Bb]ack-off(?: \w+)? restarting failed container",
+            ),
+        ),
         tier=Tier.WRAPPER,
         confidence="medium",
         remedy="`kubectl logs POD --previous`, and `Last State` in `kubectl describe pod POD`; give both",
     ),
-)  # fmt: skip
+)
 
 CONTAINER_SIGNS = (
     Sign(
         "waits-for-machine",
-        "failedscheduling|nodes are available|nodes are unavailable|tasks in gang|podgrouppending|pod group is not ready|quota|assign flavors|unschedulable|unexpectedadmissionerror|insufficient nvidia|insufficient amd|number of devices unavailable",
-        r"\bFailedScheduling\b|\b\d+/\d+ nodes are (?:un)?available|tasks in gang unschedulable|\bPodGroupPending\b|queue resource quota insufficient|insufficient (?:unused )?quota|couldn't assign flavors|\bexceeded quota\b|\bUnexpectedAdmissionError\b|Insufficient (?:nvidia|amd)\.com|number of devices unavailable",
+        "failedscheduling|nodes are available|nodes are unavailable|tasks in gang|podgrouppending"
+        "|pod group is not ready|quota|assign flavors|unschedulable|unexpectedadmissionerror"
+        "|insufficient nvidia|insufficient amd|number of devices unavailable",
+        r"\bFailedScheduling\b|\b\d+/\d+ nodes are (?:un)?available|tasks in gang unschedulable"
+        r"|\bPodGroupPending\b|queue resource quota insufficient|insufficient (?:unused )?quota"
+        r"|couldn't assign flavors|\bexceeded quota\b|\bUnexpectedAdmissionError\b"
+        r"|Insufficient (?:nvidia|amd)\.com|number of devices unavailable",
     ),
     Sign(
         "waits-for-image",
-        "pull image|pulling image|errimage|imagepullbackoff|invalidimagename|pull access denied|manifest unknown|manifest for|pull and unpack|import docker image|is waiting to start",
-        r"Failed to pull image|failed to pull and unpack image|\bErrImage(?:Pull|NeverPull)\b|\bImagePullBackOff\b|\bInvalidImageName\b|Back-off pulling image|trying and failing to pull image|pull access denied|manifest unknown|manifest for \S+ not found|failed to import docker image",
+        "pull image|pulling image|errimage|imagepullbackoff|invalidimagename|pull access denied"
+        "|manifest unknown|manifest for|pull and unpack|import docker image|is waiting to start",
+        r"Failed to pull image|failed to pull and unpack image|\bErrImage(?:Pull|NeverPull)\b"
+        r"|\bImagePullBackOff\b|\bInvalidImageName\b|Back-off pulling image|trying and failing to pull image"
+        r"|pull access denied|manifest unknown|manifest for \S+ not found|failed to import docker image",
     ),
     Sign(
         "waits-for-container",
-        "failedmount|failedattachvolume|createcontainer|runcontainererror|failedcreatepodsandbox|is waiting to start|start container process|couldn't start container|nvidia-container-cli|failed to create shim|failed to create task",
-        r"\bFailed(?:Mount|AttachVolume|CreatePodSandBox)\b|\bCreateContainer(?:Config)?Error\b|\bRunContainerError\b|is waiting to start: (?!trying)|unable to start container process|pyxis: couldn't start container|nvidia-container-cli: .*error|failed to create (?:shim )?task",
+        "failedmount|failedattachvolume|createcontainer|runcontainererror|failedcreatepodsandbox"
+        "|is waiting to start|start container process|couldn't start container|nvidia-container-cli"
+        "|failed to create shim|failed to create task",
+        r"\bFailed(?:Mount|AttachVolume|CreatePodSandBox)\b|\bCreateContainer(?:Config)?Error\b"
+        r"|\bRunContainerError\b|is waiting to start: (?!trying)|unable to start container process"
+        r"|pyxis: couldn't start container|nvidia-container-cli: .*error|failed to create (?:shim )?task",
     ),
     Sign(
         "pod-placed",

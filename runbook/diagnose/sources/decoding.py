@@ -1,8 +1,8 @@
 """The bytes of a log as UTF-8 text: unpacked, decoded, holes of NULs dropped, a saved page of HTML stripped.
 
 Packed bytes (gzip, bzip2, xz, zstd) are a stream that only goes forward, in memory and work that its size on disk pays
-for. What is packed may come from anybody: ten megabytes can say that they are ten gigabytes. So no more is unpacked than
-an honest log of that size would give, and no more memory is taken than an honest packer asks for.
+for. What is packed may come from anybody: ten megabytes can say that they are ten gigabytes. So no more is unpacked
+than an honest log of that size would give, and no more memory is taken than an honest packer asks for.
 
 Nothing is dropped in silence: `Account` is told what was changed, and what could not be understood.
 """
@@ -127,7 +127,8 @@ class Unpacked:
         return self._at
 
     def read(self, most: int) -> bytes:
-        """Up to `most` bytes, none at the end. UnreadError when it is damaged or breaks off: what came before is good."""
+        """Up to `most` bytes, none at the end. UnreadError when it is damaged or breaks off: what came before is
+        good."""
         while True:
             if self._decoder is None and not self._next_part():
                 return b""
@@ -353,8 +354,8 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
 
 
 def is_binary(data: bytes) -> bool:
-    """Control characters all over: no text of any encoding. NULs are gone: a hole has them, and UTF-16 that PowerShell's
-    `>>` added to a file."""
+    """Control characters all over: no text of any encoding. NULs are gone: a hole has them, and UTF-16 that
+    PowerShell's `>>` added to a file."""
     return len(data) - len(data.translate(None, CONTROLS)) > BINARY * len(data)
 
 
