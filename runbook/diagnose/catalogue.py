@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.diagnose import collectives, progress
-from runbook.diagnose.kept import LIMITS, Limits
+from runbook.diagnose.kept import LIMITS, ScanLimits
 from runbook.diagnose.rules import (
     accelerators,
     builds,
@@ -36,6 +36,6 @@ SIGNS: tuple[Sign, ...] = (
 CATALOGUE = Catalogue(SIGNS, progress.NOISE, progress.PROGRESS_KEYS, progress.GOES_ON, progress.reached)
 
 
-def scanner(limits: Limits = LIMITS) -> Scanner:
+def scanner(limits: ScanLimits = LIMITS) -> Scanner:
     """A scanner that knows every sign."""
     return Scanner(CATALOGUE, limits)

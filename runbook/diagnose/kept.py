@@ -17,7 +17,7 @@ SEARCHED = 4000  # bytes of a line that are asked how far the run is
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScanLimits:
     """What bounds the time and the memory of a scan, whatever is in the logs."""
 
     # shapes, over all sources
@@ -43,13 +43,13 @@ class Limits:
     texts: int = 16 << 20  # characters of their lines
 
 
-LIMITS = Limits()
+LIMITS = ScanLimits()
 
 
 class SourceLines:
     """What is kept of one source while it is read, and after."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: ScanLimits) -> None:
         self.name = name
         self._limits = limits
         self.kept: dict[int, KeptHits] = {}

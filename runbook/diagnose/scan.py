@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from runbook.diagnose.index import DIGITS, Index
-from runbook.diagnose.kept import LIMITS, KeptHits, Limits, Raw, SourceLines, Speaker, searched
+from runbook.diagnose.kept import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 from runbook.diagnose.lines import (
     ABROAD,
     LONGEST,
@@ -88,7 +88,7 @@ class Catalogue:
 class Scanner:
     """Feed it each source in turn; `hits` are what it kept, in the order of files and lines."""
 
-    def __init__(self, catalogue: Catalogue, limits: Limits = LIMITS) -> None:
+    def __init__(self, catalogue: Catalogue, limits: ScanLimits = LIMITS) -> None:
         self._limits = limits
         self._signs = catalogue.signs
         self._noise = catalogue.noise
