@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from runbook.checks.infiniband.ports import rate
+from runbook.checks.ibstat import rate
 from runbook.load.pairing import folded
 from runbook.survey.devices import active
 from runbook.survey.judged import SurveyedHost
