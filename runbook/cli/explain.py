@@ -10,7 +10,7 @@ from runbook.cli.variablepages import variable_page
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import known
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
 

@@ -10,10 +10,10 @@ from runbook.cli.source import inventory_source
 from runbook.lint.files import leads_out
 from runbook.lint.redaction import secrets_in
 from runbook.load.env import Environment
-from runbook.load.extra import parse_extra
+from runbook.load.extra_vars import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.node_sets import select
 from runbook.load.origins import Origins
-from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of

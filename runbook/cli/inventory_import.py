@@ -11,10 +11,9 @@ from pathlib import Path
 
 from runbook.cli.new_file import refuse_to_replace, write_product
 from runbook.load.document import read_document
-from runbook.load.explain import render_all
-from runbook.load.foreign.convert import draft_of
-from runbook.load.foreign.detect import read_foreign
+from runbook.load.foreign.convert import draft_of, read_foreign
 from runbook.load.foreign.found import ANSIBLE, Remark
+from runbook.load.problems import render_all
 from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem

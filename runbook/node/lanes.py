@@ -9,8 +9,17 @@ while the other way was busy too, and microseconds of one way for a few bytes.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
+from __future__ import annotations
+
 import os
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Waited = Callable[[], Callable[[], float]]
 
 SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
 FIRST_BYTES = 64 << 10
@@ -19,7 +28,7 @@ STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many tim
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
 
-def measure(worker, order, say, waited):
+def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
     """`waited()` gives a function that tells how long this process was kept from running since then."""
     worker.place.phase = "isolation"
     if "alone" in order:
@@ -32,7 +41,7 @@ def measure(worker, order, say, waited):
     worker.place.phase = "waiting for orders"
 
 
-def meet(worker, order, say, waited):
+def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
     """The pair of this rank, if it has one."""
     worker.barrier()
     if not order["pair"]:
@@ -52,7 +61,7 @@ def meet(worker, order, say, waited):
     say("moved", **said)
 
 
-def first_words(worker, one, partner, trips):
+def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
     """Microseconds that a few bytes take one way: half of the median there and back."""
     word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     times = []
@@ -70,7 +79,9 @@ def first_words(worker, one, partner, trips):
     return sorted(times)[len(times) // 2] / 2 * 1e6
 
 
-def transfer(worker, source, destination, seconds, waited):
+def transfer(
+    worker: Any, source: int, destination: int, seconds: float, waited: Waited
+) -> tuple[int, dict[str, float]]:
     """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender how
     much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace. Returns
     how many bytes that was, and what the receiver found."""
@@ -108,7 +119,7 @@ def transfer(worker, source, destination, seconds, waited):
             return moved, {"gbytes": moved / took / 1e9, "seconds": took, "waited": waits}
 
 
-def exchange(worker, partner, total):
+def exchange(worker: Any, partner: int, total: int) -> float:
     """GB/s of what arrives while as much leaves."""
     dist = worker.dist
     size = min(MESSAGE_BYTES, total)
@@ -123,10 +134,10 @@ def exchange(worker, partner, total):
         ):
             work.wait()
     worker.synchronize()
-    return out.numel() * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
+    return float(out.numel()) * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
 
 
-def alone(worker, seconds, say):
+def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
     """GB/s of adding one tensor to another, two reads and a write, and the share of time that its threads spent waiting
     for a CPU."""
     torch = worker.torch
@@ -155,7 +166,7 @@ def alone(worker, seconds, say):
     )
 
 
-def scheduled():
+def scheduled() -> tuple[int, int]:
     """Nanoseconds that the threads of this process ran, and that they were ready to and had no CPU."""
     ran = waited = 0
     try:

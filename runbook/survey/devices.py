@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.parsers.ib_ports import Port, from_sysfs, parse
+from runbook.parsers.ibstat import Port, from_sysfs, parse
 
 
 @dataclass(frozen=True, slots=True)

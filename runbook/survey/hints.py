@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from runbook.checks.ibstat import rate
-from runbook.load.pairing import folded
+from runbook.load.node_sets import folded
 from runbook.survey.devices import active
 from runbook.survey.judged import SurveyedHost
 from runbook.survey.pythons import pythons_of

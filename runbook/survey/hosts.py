@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runbook.load.address import address_fault, is_ip, is_loopback, strip_brackets
-from runbook.load.ranges import expand
+from runbook.load.node_sets import expand
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Node, Ssh
 

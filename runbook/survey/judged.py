@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 from runbook.survey.addresses import HostAddress
 from runbook.survey.ask import HostAnswers
 from runbook.survey.devices import GpusFound

@@ -115,7 +115,7 @@ OURS = {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
         "base.engine",
     },
-    "parsers/disks.py": {"remedy"},
+    "parsers/host.py": {"remedy"},
     "checks/bandwidth/wires.py": {"way"},
     "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
     "checks/ping/names.py": {"append"},

@@ -21,7 +21,7 @@ from runbook.checks.bandwidth.isolation import (
 from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.search import uneven
 from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 from .world import cluster, node, pool_of
 

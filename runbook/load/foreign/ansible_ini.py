@@ -7,9 +7,9 @@ import re
 import shlex
 import warnings
 
-from runbook.load.didyoumean import did_you_mean
+from runbook.load.file_kinds import NumberedLines
 from runbook.load.foreign.ansible_tree import GivenVariable, Tree
-from runbook.load.foreign.found import NumberedLines
+from runbook.load.hints import did_you_mean
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _GROUP = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runbook.load.address import is_ip, strip_brackets
-from runbook.load.foreign.found import NumberedLines
-from runbook.load.ranges import LARGEST
+from runbook.load.file_kinds import NumberedLines
+from runbook.load.node_sets import LARGEST
 
 TOP = ("all", "ungrouped")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")

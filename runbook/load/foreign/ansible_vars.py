@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from runbook.load.address import address_fault, strip_brackets
 from runbook.load.env import UNCARRIABLE
+from runbook.load.file_kinds import NumberedLines
 from runbook.load.foreign.ansible_tree import GivenVariable
-from runbook.load.foreign.found import LOGIN, NumberedLines, Remark, is_secret
+from runbook.load.foreign.found import LOGIN, Remark, is_secret
 from runbook.load.foreign.ssh_arguments import read_arguments
 from runbook.load.scalars import flow
 from runbook.load.write import Setting

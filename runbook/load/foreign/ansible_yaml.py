@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from runbook.load.document import Document, Keys, parse_document
+from runbook.load.file_kinds import NumberedLines
 from runbook.load.foreign.ansible_tree import AnsibleHost, GivenVariable, Tree
-from runbook.load.foreign.found import NumberedLines
 from runbook.model.errors import FilesWrong, Problem
 
 _TRUTHS = {

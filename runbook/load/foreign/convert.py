@@ -6,12 +6,27 @@ import re
 from collections.abc import Iterable, Mapping
 
 from runbook.load.address import is_loopback
+from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
+from runbook.load.foreign.ansible import read_ansible
 from runbook.load.foreign.found import HOSTFILE, ForeignHost, ForeignInventory
+from runbook.load.foreign.hostfile import read_hostfile
+from runbook.load.foreign.slurm import read_host_list
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import FilesWrong, Problem
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHOWN = 3  # lines that a repeated remark names
+
+
+def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
+    """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
+    refuse_unreadable(text, file)
+    kind = kind or foreign_kind(text, file)
+    if kind == "hostfile":
+        return read_hostfile(text, file)
+    if kind == "slurm":
+        return read_host_list(text, file)
+    return read_ansible(text, file, yaml=is_yaml(text, file))
 
 
 def draft_of(found: ForeignInventory, name: str) -> Draft:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runbook.load.write import Settings
-from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.errors import Span
 
 HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
 """What each kind is called."""
@@ -40,25 +40,6 @@ class ForeignInventory:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_settings: Mapping[str, Settings] = field(default_factory=dict)
     remarks: tuple[Remark, ...] = ()
-
-
-class NumberedLines:
-    """The lines of a file, numbered; makes the error that shows one of them."""
-
-    def __init__(self, text: str, file: str) -> None:
-        self.file = file
-        self.lines = text.splitlines()
-
-    def span(self, number: int, part: str = "") -> Span:
-        """Where `part` stands on a line; the whole line if it is not to be found."""
-        line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
-        column = line.find(part) if part else -1
-        if column < 0:
-            part, column = line.strip(), len(line) - len(line.lstrip())
-        return Span(self.file, number, column + 1, max(1, len(part)))
-
-    def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
-        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
 
 
 LOGIN = re.compile(r"[^-\s]\S*")

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 
 from runbook.load.address import address_fault, is_ip, strip_brackets
-from runbook.load.foreign.found import HOSTFILE, LOGIN, ForeignHost, ForeignInventory, NumberedLines, Remark, is_secret
-from runbook.load.ranges import expand
+from runbook.load.file_kinds import NumberedLines
+from runbook.load.foreign.found import HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
+from runbook.load.node_sets import expand
 from runbook.load.write import Setting
 
 MOST_SLOTS = 1024

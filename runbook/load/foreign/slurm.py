@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from runbook.load.address import address_fault
-from runbook.load.foreign.found import HOST_LIST, ForeignHost, ForeignInventory, NumberedLines
-from runbook.load.ranges import LARGEST, expand
+from runbook.load.file_kinds import NumberedLines
+from runbook.load.foreign.found import HOST_LIST, ForeignHost, ForeignInventory
+from runbook.load.node_sets import LARGEST, expand
 
 _BETWEEN = re.compile(r"[,\s]+(?![^\[\]]*\])")
 

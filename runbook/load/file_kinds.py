@@ -7,8 +7,29 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal
 
-from runbook.load.document import Document
-from runbook.model.errors import Problem, Span
+from runbook.load.document import Document, parse_document
+from runbook.model.commands import word
+from runbook.model.errors import FilesWrong, Problem, Span
+
+
+class NumberedLines:
+    """The lines of a file, numbered; makes the error that shows one of them."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+
+    def span(self, number: int, part: str = "") -> Span:
+        """Where `part` stands on a line; the whole line if it is not to be found."""
+        line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+        column = line.find(part) if part else -1
+        if column < 0:
+            part, column = line.strip(), len(line) - len(line.lstrip())
+        return Span(self.file, number, column + 1, max(1, len(part)))
+
+    def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
+        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
+
 
 Kind = Literal["inventory", "playbook"]
 
@@ -96,9 +117,7 @@ def _is_ini(document: Document) -> bool:
 
 def _of_lines(document: Document) -> str | None:
     """Text that YAML reads as one long word may be a list of hosts."""
-    from runbook.load.foreign.detect import kind_of_text  # it reads documents, and few files need it
-
-    kind = kind_of_text(document.text, document.path)
+    kind = foreign_kind_or_none(document.text, document.path)
     if kind == "slurm":
         return HOST_LIST if re.search("[0-9]", document.text) else None
     if kind == "ansible":
@@ -134,3 +153,105 @@ def _cure(what: str, file: str) -> str:
         return "here tasks are `stages:` at the left margin, and each is a `check:`, a `shell:` or a `launch:`"
     out = f"{PurePath(file).stem}.runbook.yml"
     return f"make an inventory of runbook from it: runbook inventory import {file} --out {out}"
+
+
+# Inventories of other programs: which kind a text is, or why that cannot be told.
+
+KINDS = ("hostfile", "ansible", "slurm")
+
+_SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
+_SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
+_COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
+_HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
+_SHAPES = (_SLOTS, _COUNTED, _HOST)
+_ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
+_YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
+_MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
+
+
+def foreign_kind_or_none(text: str, file: str) -> str | None:
+    """One of KINDS; None for a text that is none of them, that would have to be run, or of which it cannot be told."""
+    try:
+        refuse_unreadable(text, file)
+        return foreign_kind(text, file)
+    except FilesWrong:
+        return None
+
+
+def refuse_unreadable(text: str, file: str) -> None:
+    """What would have to be run, decrypted or not imported at all."""
+    if text.startswith("#!"):
+        message = "this is a program, and an import runs nothing"
+        help = f"run it yourself: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        raise NumberedLines(text, file).wrong(1, "", "program", message, help)
+    if text.startswith("$ANSIBLE_VAULT"):
+        help = f"ansible-vault view {file} | runbook inventory import -"
+        raise NumberedLines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
+    if not _content(text):
+        raise FilesWrong([Problem("import.empty", f"{file} holds no host")])
+
+
+def _content(text: str) -> list[tuple[int, str]]:
+    """The lines that say something, numbered, without what stands behind a `#`."""
+    numbered = ((number, line.partition(" #")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
+    return [(number, line) for number, line in numbered if line and line[0] not in "#;"]
+
+
+def is_yaml(text: str, file: str) -> bool:
+    first = _content(text)[0][1]
+    return first.startswith("{") or file.endswith((".yml", ".yaml", ".json")) or _YAML_KEY.fullmatch(first) is not None
+
+
+def foreign_kind(text: str, file: str) -> str:
+    lines = _content(text)
+    if any(_SECTION.fullmatch(line) for _, line in lines):
+        return "ansible"
+    if is_yaml(text, file):
+        return _yaml_kind(text, file)
+    if any(" ansible_" in line for _, line in lines):
+        return "ansible"
+    odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
+    if odd is None:
+        return _kind_of_hosts(text, file, lines)
+    if all(_HOST.fullmatch(word) for word in odd[1].split()):
+        return "slurm"
+    message = "this line is none of a hostfile's, of an Ansible inventory's or of a host list's"
+    raise _cannot_tell(text, file, odd[0], message)
+
+
+def _yaml_kind(text: str, file: str) -> str:
+    document = parse_document(text, file)
+    shape = shape_of(document.data)
+    if shape == PLAYBOOK:
+        message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
+        raise FilesWrong([Problem("import.ours", message, document.key_span("stages"), help)])
+    if shape in (ANSIBLE_PLAYBOOK, ANSIBLE_TASKS):
+        message = f"this is {shape}, and no inventory: it does not say where the hosts are"
+        help = "name the inventory that ansible-playbook -i is given"
+        raise FilesWrong([Problem("import.playbook", message, document.span(), help)])
+    if isinstance(document.data, Mapping) and "nodes" in document.data:
+        message = "this is an inventory of runbook already"
+        raise FilesWrong(
+            [Problem("import.ours", message, document.key_span("nodes"), f"use it: runbook run … -i {file}")]
+        )
+    return "ansible"
+
+
+def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
+    """Lines of hosts: with slots, with a number behind a colon, or bare."""
+    if any(_SLOTS.fullmatch(line) for _, line in lines):
+        return "hostfile"
+    if any(_ANSIBLE_RANGE.search(line) for _, line in lines):
+        return "ansible"
+    counts = [(number, int(match["slots"])) for number, line in lines if (match := _COUNTED.fullmatch(line))]
+    port = next((number for number, count in counts if count > _MOST_SLOTS), None)
+    if port is not None:
+        raise _cannot_tell(text, file, port, "the number may be slots (a hostfile) or a port (Ansible)")
+    names = [line for _, line in lines]
+    return "hostfile" if counts or len(set(names)) < len(names) or any("@" in name for name in names) else "slurm"
+
+
+def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
+    return NumberedLines(text, file).wrong(
+        number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible or slurm"
+    )

@@ -12,6 +12,8 @@ that nobody has fetched yet.
 """
 
 # Every import here is paid for on every node: hashlib, shutil and socket wait until they are needed.
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -23,11 +25,19 @@ import time
 import types
 import zlib
 
-from owned import make, ours, safe
+from runbook.node.owned import make, ours, safe
+from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from runbook.transport.answers import FailureFacts, WorkdirFacts
+
+    Frame = dict[str, Any]
 
 MARK = b"\x1erunbook-agent "
 WINDOWS = os.name == "nt"
-RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
@@ -39,7 +49,7 @@ TURNS = 20  # in which that is waited for: a busy machine makes each longer, so 
 DYING = threading.Event()  # somebody has signalled us
 
 
-def pause(seconds):
+def pause(seconds: float) -> None:
     """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
     threading.Event().wait(seconds)
 
@@ -50,14 +60,14 @@ KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", 9), 128 + signal.SIGTERM,
 class Pipe:
     """Frames in and out. Writes are whole frames under a lock, because every program has its own reader thread."""
 
-    def __init__(self):
-        self.source = sys.stdin.buffer
+    def __init__(self) -> None:
+        self.source: Any = sys.stdin.buffer
         self.sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
         self.lock = threading.Lock()
         self.mute = False
         self.last_heard = time.monotonic()
 
-    def read(self, count):
+    def read(self, count: int) -> bytes:
         parts = []
         while count:
             part = self.source.read1(min(count, CHUNK))
@@ -68,7 +78,7 @@ class Pipe:
             count -= len(part)
         return b"".join(parts)
 
-    def receive(self):
+    def receive(self) -> tuple[Frame, bytes] | None:
         """The next frame and its payload, or None at the end of the pipe."""
         line = self.source.readline()
         if not line.endswith(b"\n"):
@@ -80,7 +90,7 @@ class Pipe:
         except EOFError:
             return None
 
-    def send(self, frame, payload=b""):
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
         if payload:
             frame["bytes"] = len(payload)
         data = json.dumps(frame).encode() + b"\n" + payload
@@ -93,7 +103,7 @@ class Pipe:
 class Program:
     """One started program: a session and process group of its own, its pipes pumped to the controller."""
 
-    def __init__(self, pipe, tags, folder, frame):
+    def __init__(self, pipe: Pipe, tags: dict[str, str], folder: str | None, frame: Frame) -> None:
         self.id = frame["id"]
         self.pipe = pipe
         self.spared = frame.get("spare", False)
@@ -104,7 +114,9 @@ class Program:
         environment.update(tags)
         for name in tags if self.spared else ():
             del environment[name]  # by these we find what is to end with us
-        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP} if WINDOWS else {"start_new_session": True}
+        options: dict[str, Any] = {"start_new_session": True}
+        if WINDOWS:
+            options = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
         self.process = subprocess.Popen(
             frame["argv"],
             cwd=frame.get("cwd") or folder,
@@ -133,7 +145,7 @@ class Program:
             self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
             raise
 
-    def pump(self, number, stream):
+    def pump(self, number: int, stream: Any) -> None:
         while True:
             data = stream.read1(CHUNK)
             if not data:
@@ -143,12 +155,12 @@ class Program:
             except OSError:
                 return
 
-    def limit(self, seconds):
+    def limit(self, seconds: float) -> None:
         if not self.ended.wait(seconds):
             self.timed_out = True
             self.stop(1.0)
 
-    def wait(self):
+    def wait(self) -> None:
         code = self.process.wait()
         self.ended.set()
         # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
@@ -166,17 +178,19 @@ class Program:
         except OSError:
             pass
 
-    def feed(self, data, end):
+    def feed(self, data: bytes, end: bool) -> None:
+        stdin = self.process.stdin
+        assert stdin is not None
         try:
             if data:
-                self.process.stdin.write(data)
-                self.process.stdin.flush()
+                stdin.write(data)
+                stdin.flush()
             if end:
-                self.process.stdin.close()
+                stdin.close()
         except OSError:
             pass  # the program closed its stdin or is gone: its exit tells
 
-    def signal(self, number):
+    def signal(self, number: int) -> None:
         if WINDOWS:
             subprocess.call(
                 ["taskkill", "/T", "/F", "/PID", str(self.process.pid)],
@@ -189,7 +203,7 @@ class Program:
         except OSError:
             pass
 
-    def end(self):
+    def end(self) -> None:
         """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up first."""
         if self.carries:
             # In a thread: who does not read holds whoever writes.
@@ -197,52 +211,25 @@ class Program:
         else:
             self.signal(signal.SIGTERM)
 
-    def stop(self, grace):
+    def stop(self, grace: float) -> None:
         self.stopped = True
         self.signal(signal.SIGTERM)
         self.ended.wait(grace)
         self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def strays(tags):
-    """Processes of this run on this node that still live, found by their environment (Linux only).
-
-    The node's name is part of it: two nodes of one inventory may be one machine.
-    """
-    needles = {(name + "=" + value).encode() for name, value in tags.items()}
-    found = []
-    try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return found
-    for pid in pids:
-        if pid == os.getpid():
-            continue
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                if not needles <= set(file.read().split(b"\0")):
-                    continue
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if state not in (b"Z", b"X"):
-            found.append(pid)
-    return found
-
-
 class Supervisor:
-    def __init__(self):
+    def __init__(self) -> None:
         self.pipe = Pipe()
-        self.programs = {}
-        self.tags = {}
-        self.folder = None
+        self.programs: dict[int, Program] = {}
+        self.tags: dict[str, str] = {}
+        self.folder: str | None = None
         self.keep = False
         self.silence_s = 6.0
         self.grace_s = 2.0
         self.ending = threading.Lock()
 
-    def greet(self, config):
+    def greet(self, config: Frame) -> None:
         """Make the run's private folder and say who and where we are."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
         os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
@@ -286,7 +273,7 @@ class Supervisor:
             hello["place"] = place(workdir)
         self.pipe.send(hello)
 
-    def serve(self):
+    def serve(self) -> NoReturn:
         while True:
             received = self.pipe.receive()
             if received is None:
@@ -297,7 +284,7 @@ class Supervisor:
             except Exception as error:
                 self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure(error)})
 
-    def obey(self, frame, payload):
+    def obey(self, frame: Frame, payload: bytes) -> None:
         order = frame["do"]
         if order == "config":
             self.greet(frame)
@@ -319,14 +306,14 @@ class Supervisor:
             program = self.programs[frame["program"]]
             threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
         elif order == "read":
-            with open(os.path.join(self.folder, frame["path"]), "rb") as file:
+            with open(os.path.join(str(self.folder), frame["path"]), "rb") as file:
                 self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
         elif order == "bye":
             self.end(frame)
         else:
             raise ValueError("unknown order " + repr(order))
 
-    def call(self, frame, payload):
+    def call(self, frame: Frame, payload: bytes) -> None:
         """Run `look(arguments)` of a node program that came along, in a thread of this process.
 
         A second interpreter would cost more than most programs do. They start their tools in groups of their own
@@ -349,13 +336,13 @@ class Supervisor:
         except OSError:
             pass
 
-    def put(self, frame, payload):
+    def put(self, frame: Frame, payload: bytes) -> None:
         """Write a file whole or not at all: check its hash, write under a temporary name, rename."""
         import hashlib
 
         if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
             raise ValueError("the pushed bytes do not match their SHA-256")
-        path = os.path.join(self.folder, frame["path"])  # absolute, as the folder is
+        path = os.path.join(str(self.folder), frame["path"])  # absolute, as the folder is
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         partial = path + ".partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), frame["mode"])
@@ -370,7 +357,7 @@ class Supervisor:
         os.replace(partial, path)
         self.pipe.send({"id": frame["id"], "event": "done"})
 
-    def watch(self):
+    def watch(self) -> NoReturn:
         """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
 
         Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine took
@@ -389,7 +376,7 @@ class Supervisor:
                     self.end()
                 silent_s = 0.0  # it speaks, or has spoken: look again
 
-    def end(self, frame=None):
+    def end(self, frame: Frame | None = None) -> NoReturn:
         if not self.ending.acquire(False):
             pause(3600)  # another thread is already ending this process
         # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for that.
@@ -402,17 +389,14 @@ class Supervisor:
             pause(0.02)
         for program in running:
             program.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        swept = strays(self.tags) if self.tags else []
+        # The node's name is one of the tags: two nodes of one inventory may be one machine.
+        swept = tagged(self.tags) if self.tags else []
         deadline = time.monotonic() + 2.0
         left = swept
         while left and time.monotonic() < deadline:
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
+            kill(left, signal.SIGKILL)
             pause(0.02)
-            left = strays(self.tags)
+            left = tagged(self.tags)
         if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT)):
             remove(self.folder)
             try:
@@ -429,7 +413,7 @@ class Supervisor:
         os._exit(0)
 
 
-def waiting():
+def waiting() -> int:
     """Bytes that have come and that nobody has read yet; 0 where the system does not tell."""
     try:
         import fcntl
@@ -440,7 +424,7 @@ def waiting():
         return 0
 
 
-def hostname():
+def hostname() -> str:
     if hasattr(os, "uname"):
         return os.uname().nodename
     import socket
@@ -448,7 +432,7 @@ def hostname():
     return socket.gethostname()
 
 
-def remove(folder):
+def remove(folder: str) -> None:
     try:
         os.rmdir(folder)  # most runs of shell stages put nothing there
     except OSError:
@@ -457,7 +441,7 @@ def remove(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def failure(error, path=None):
+def failure(error: BaseException, path: str | None = None) -> FailureFacts:
     """An exception as data; the controller turns errno into a cause."""
     code = getattr(error, "errno", None)
     return {
@@ -468,37 +452,43 @@ def failure(error, path=None):
     }
 
 
-def place(workdir):
+def place(workdir: str) -> WorkdirFacts:
     """Where the workdir lies: how much of its path is there, whose that is, and on which file system."""
-    import pwd
-
     home = os.path.expanduser("~")
-    said = {"workdir": workdir, "home": home, "user": str(os.getuid()), "owner": None, "mode": None, "link": None}
+    said: WorkdirFacts = {
+        "workdir": workdir,
+        "home": home,
+        "user": str(os.getuid()),
+        "owner": None,
+        "mode": None,
+        "link": None,
+        "there": workdir,
+        "folder": os.path.isdir(workdir),
+    }
     there = workdir
     try:
         if os.path.islink(workdir) and not os.path.exists(workdir):
             said["link"] = os.path.realpath(workdir)
         while not os.path.exists(there) and os.path.dirname(there) != there:
             there = os.path.dirname(there)
+        said["there"], said["folder"] = there, os.path.isdir(there)
         status = os.stat(there)
-        said.update(owner=str(status.st_uid), mode="%04o" % (status.st_mode & 0o7777))
+        said["owner"], said["mode"] = str(status.st_uid), "%04o" % (status.st_mode & 0o7777)
         room = os.statvfs(there)
-        said.update(full_of_files=bool(room.f_files and not room.f_favail), free_bytes=room.f_bavail * room.f_frsize)
+        said["full_of_files"] = bool(room.f_files and not room.f_favail)
+        said["free_bytes"] = room.f_bavail * room.f_frsize
         mount = os.path.realpath(there)
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         said["mount"] = mount
-        for name, number in (("owner", status.st_uid), ("user", os.getuid())):
-            try:
-                said[name] = pwd.getpwuid(number).pw_name
-            except KeyError:
-                pass  # no name: the number has to do
+        said["owner"] = account(status.st_uid) or said["owner"]  # without a name, the number has to do
+        said["user"] = account(os.getuid()) or said["user"]
     except OSError:
         pass  # what is known by now has to do
-    return dict(said, there=there, folder=os.path.isdir(there))
+    return said
 
 
-def machine():
+def machine() -> str:
     """What tells one machine (and network namespace) from another, so that a job of one host cannot pass as two."""
     parts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
@@ -515,7 +505,7 @@ def machine():
     return " ".join(parts) or hostname()
 
 
-def waking_pipe():
+def waking_pipe() -> int:
     """A file descriptor that gives the number of each signal that somebody here has taken, a byte each."""
     numbers, taken = os.pipe()
     os.set_blocking(taken, False)
@@ -523,19 +513,19 @@ def waking_pipe():
     return numbers
 
 
-def wake_main_thread(ends_us, numbers):
+def wake_main_thread(ends_us: list[signal.Signals], numbers: int) -> NoReturn:
     """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which waits for
     its next frame: another signal, sent to that thread alone, ends the waiting."""
     while True:
         for number in os.read(numbers, 64):
             if number in ends_us:
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGURG)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
 
 
-def main():
+def main() -> None:
     supervisor = Supervisor()
 
-    def stop(_number, _frame):
+    def stop(_number: int, _frame: object) -> None:
         DYING.set()
         if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
             supervisor.end()

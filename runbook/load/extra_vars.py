@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.load.didyoumean import nearest
-from runbook.load.document import mapping_problem, plain_scalar, read_document
+from runbook.load.document import mapping_problem, read_document
+from runbook.load.hints import nearest
+from runbook.load.scalars import plain_scalar
 from runbook.load.templating import names_used
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
@@ -34,10 +35,9 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
 
 
 def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: object) -> list[str]:
-    """The names on the command line that neither file knows: they have no effect there, as where one command line serves
-    many playbooks. Raises FilesWrong for those that are a typing error of one that is known.
+    """The names on the command line that neither file knows. One command line may serve many playbooks.
 
-    `inventory` is the data of its document. The names in an `@file.yml` are not judged.
+    Raises FilesWrong for those that are a typing error of one that is known. `inventory` is the data of its document. The names in an `@file.yml` are not judged.
     """
     typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
     if not typed:
