@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from runbook.importers.ansible import read_ansible
+from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
+from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.load.address import is_loopback
 from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
-from runbook.load.foreign.ansible import read_ansible
-from runbook.load.foreign.found import HOSTFILE, ForeignHost, ForeignInventory
-from runbook.load.foreign.hostfile import read_hostfile
-from runbook.load.foreign.slurm import read_host_list
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import FilesWrong, Problem
 
