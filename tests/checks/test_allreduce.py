@@ -12,9 +12,9 @@ import pytest
 import runbook.node
 from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
 from runbook.checks.bandwidth.blame import Blame, Charge
+from runbook.checks.bandwidth.normal import BandwidthSetting, expect
 from runbook.checks.base import configure
 from runbook.checks.context import Context
-from runbook.checks.normal import BandwidthSetting, expect
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -331,7 +331,7 @@ def of_rank_program(name: str) -> Callable[..., Any]:
     source = (Path(runbook.node.__file__).parent / "rank.py").read_text()
     wanted = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name]
     space: dict[str, Any] = {}
-    exec(compile(ast.Module(list(wanted), []), "rank.py", "exec"), space)
+    exec(compile(ast.Module(list(wanted), []), "rank.py", "exec", annotations.compiler_flag), space)
     return cast(Callable[..., Any], space[name])
 
 

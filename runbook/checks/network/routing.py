@@ -1,0 +1,270 @@
+"""What a node's own kernel does not carry: an address or a way that it has lost, a route or policy rule (`ip rule`) that refuses."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from runbook.checks.context import Context
+from runbook.checks.reach.interfaces import unusable
+from runbook.firewall import Evidence
+from runbook.firewall.evaluate import NumberRange, Truth, both, flip
+from runbook.model.commands import word
+from runbook.model.verdict import Finding
+
+REFUSALS = ("blackhole", "unreachable", "prohibit")
+SAYS_NOTHING = frozenset(
+    (
+        *("priority", "table", "action", "protocol", "goto", "suppress_prefixlen", "suppress_ifgroup", "unresolved"),
+        *("not", "src", "srclen", "dst", "dstlen", "fwmask", "iif_detached", "oif_detached"),
+    )
+)
+"""Keys of `ip -j rule` that are looked at elsewhere or do not select packets. Each of the others is a selector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """TCP that a node sends, as its policy rules see it. None: not known. `marks`: those that its packet filter may set."""
+
+    address: str
+    source: str | None = None
+    source_port: NumberRange | None = None
+    port: NumberRange | None = None
+    uid: int | None = None
+    marks: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRefusal:
+    """`certain`: this is what the kernel meets. Else a selector cannot be decided, and `of` is the rule that has it."""
+
+    why: str
+    fix: str
+    certain: bool
+    of: str = ""
+    narrow: bool = False  # it is about some ports, users or marks only
+
+
+def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
+    """The refusal that the kernel meets first, in the order of the rules; failing a certain one, the first that may be.
+
+    `way` has the `rules` and the `routes` that match the address.
+    """
+    target = ipaddress.ip_address(sent.address)
+    perhaps: RouteRefusal | None = None
+    for rule in sorted(way.get("rules") or [], key=_priority):
+        try:
+            matches = _matches(rule, sent)
+            found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
+        except (ValueError, KeyError, TypeError):
+            continue  # in a form that no kernel shows: what it selects, and where it leads, nobody knows
+        if matches is False:
+            continue
+        if matches is None:
+            perhaps = perhaps or (found if isinstance(found, RouteRefusal) else None)
+        elif isinstance(found, RouteRefusal):
+            return found
+        elif found:
+            break
+    return perhaps
+
+
+def _priority(rule: Mapping[str, Any]) -> int:
+    priority = rule.get("priority")
+    return priority if isinstance(priority, int) else 0
+
+
+def _matches(rule: Mapping[str, Any], sent: Sent) -> Truth:
+    tests = [_covers(rule, "dst", sent.address), _covers(rule, "src", sent.source)]
+    tests += [_selects(key, rule, sent) for key in selectors(rule)]
+    return flip(reduce(both, tests), "not" in rule)
+
+
+def selectors(rule: Mapping[str, Any]) -> list[str]:
+    """What a policy rule looks at beyond from whom and to whom."""
+    return [key for key in rule if key not in SAYS_NOTHING and not key.endswith(("_end",))]
+
+
+def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
+    name = key.removesuffix("_start")
+    if key == "ipproto":
+        return None if sent.port is None else str(rule[key]) in ("tcp", "6")
+    if name in ("sport", "dport"):
+        port = sent.source_port if name == "sport" else sent.port
+        return (
+            None if port is None else port.within(NumberRange(int(rule[key]), int(rule.get(f"{name}_end", rule[key]))))
+        )
+    if name == "uid":
+        return None if sent.uid is None else int(rule[key]) <= sent.uid <= int(rule["uid_end"])
+    if key == "iif":
+        return str(rule[key]) == "lo"  # what the node itself sends
+    if key == "fwmark":
+        wanted, mask = int(str(rule[key]), 0), int(str(rule.get("fwmask", "0xffffffff")), 0)
+        if sent.marks is not None and all(mark & mask != wanted for mark in (0, *sent.marks)):
+            return False
+        return True if wanted == 0 and sent.marks == frozenset() else None
+    return None
+
+
+def _leads(
+    rule: Mapping[str, Any],
+    routes: Iterable[Mapping[str, Any]],
+    target: ipaddress.IPv4Address | ipaddress.IPv6Address,
+    *,
+    certain: bool,
+) -> RouteRefusal | bool:
+    """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
+    text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
+    remove = f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}"
+    if rule.get("action") in REFUSALS:
+        return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
+    table = str(rule.get("table", "main"))
+    routes = [
+        route for route in routes if str(route.get("table", "main")) == table and within(target, str(route.get("dst")))
+    ]
+    if not routes:
+        return False
+    best = max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))))
+    kind = best.get("type", "unicast")
+    if kind not in REFUSALS:
+        return bool(kind != "throw")
+    words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
+    via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
+    # A rule for a few packets was written for what it does to them; another's table may well serve others.
+    fix = remove if narrow else f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}"
+    return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
+
+
+def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
+    """Whether a rule's `from` or `to` takes this address."""
+    wanted = rule.get(key, "all")
+    if wanted == "all":
+        return True
+    if address is None:
+        return None
+    length = rule.get(f"{key}len")
+    return within(ipaddress.ip_address(address), f"{wanted}/{length}" if length is not None else str(wanted))
+
+
+def rule_text(rule: Mapping[str, Any]) -> str:
+    """A policy rule in the words of `ip rule`."""
+
+    def end(key: str) -> str:
+        length = f"/{rule[key + 'len']}" if f"{key}len" in rule else ""
+        return f"{rule[key]}{length}"
+
+    def selector(key: str) -> str:
+        name, last = key.removesuffix("_start"), rule.get(key.replace("_start", "_end"))
+        mask = f"/{rule['fwmask']}" if key == "fwmark" and "fwmask" in rule else ""
+        return f" {'uidrange' if name == 'uid' else name} {rule[key]}" + (
+            f"-{last}" if key.endswith("_start") else mask
+        )
+
+    return (
+        f"{rule.get('priority')}: {'not ' if 'not' in rule else ''}from {end('src') if 'src' in rule else 'all'}"
+        + (f" to {end('dst')}" if rule.get("dst", "all") != "all" else "")
+        + "".join(selector(key) for key in selectors(rule))
+        + (f" {rule['action']}" if rule.get("action") in REFUSALS else f" lookup {rule.get('table')}")
+    )
+
+
+def within(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
+    if network == "default":
+        return True
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _length(network: str) -> int:
+    return 0 if network == "default" else ipaddress.ip_network(network, strict=False).prefixlen
+
+
+def family(
+    thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network,
+) -> str:
+    """`ip`'s switch for the IP version of this."""
+    return "-6 " if thing.version == 6 else ""
+
+
+def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
+    """Why nothing can leave or arrive at `address` of a node, or get from it to the address `peer`, whatever the rules say."""
+    if evidence is None:
+        return None
+    return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
+
+
+def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
+    before = at.facts(node).get("interfaces", {})
+    name = next((name for name, entry in before.items() if address in entry["addresses"]), None)
+    if name is None or not evidence.interfaces:
+        return None
+    now = evidence.interfaces.get(name)
+    if now is None:
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node}, which carried {address}, is there no more",
+            f"look on {node} what took it away: `sudo dmesg | tail -30`, `journalctl -n 50`",
+            (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",),
+        )
+    if now.state == "DOWN":
+        entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
+        return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
+    if any(address in entry.addresses for entry in evidence.interfaces.values()):
+        return None
+    length = now.prefixes[0].partition("/")[2] if now.prefixes else "24"
+    return Finding(
+        "interface-missing",
+        f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
+        f"sudo ip address add {word(address)}/{length} dev {word(name)}",
+        (f"when the run began, {name} of {node} had {address}",),
+    )
+
+
+def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
+    """The MTU of an interface that has shrunk: connections that were open before still send what does not fit any more."""
+    for name, entry in at.facts(node).get("interfaces", {}).items():
+        now = evidence.interfaces.get(name) if evidence is not None else None
+        if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
+            return Finding(
+                "mtu-blackhole",
+                f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
+                f"sudo ip link set dev {word(name)} mtu {word(entry['mtu'])}",
+                (f"{node}: {name} mtu {now.mtu}",),
+            )
+    return None
+
+
+def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
+    refused = evidence.no_route_to(peer)
+    if refused is None:
+        return None
+    found = refusal(Sent(peer), refused) or RouteRefusal(
+        "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
+    )
+    return Finding(
+        "no-route",
+        f"{node} has no route to {peer}" + (f": {found.why}" if found.why else ""),
+        found.fix,
+        (f"{node}: ip route get {peer}: {refused['error']}",),
+    )
+
+
+def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
+    """A policy rule by which the node refuses just this to a peer that it has a route to, and whether it surely does."""
+    if evidence is None:
+        return None
+    found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))
+    if found is None or not found.narrow:
+        return None
+    most_likely = "" if found.certain else "most likely "
+    return Finding(
+        "no-route",
+        f"{node} has no route for {what}: {most_likely}{found.why}",
+        found.fix,
+        (f"{node}: ip rule: {found.of}", "a rule typed in lasts until the next boot: keep it out of what sets it up"),
+    ), found.certain
