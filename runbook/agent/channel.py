@@ -1,7 +1,7 @@
 """One byte stream: a supervisor on this node, whose stdin and stdout a WebSocket to the server carries.
 
-When the socket ends, however it does, the supervisor's stdin ends, and it cleans up by itself; nobody signals it, since jobs that
-are to outlive it live on. Only an order to kill it does, for one that never began to listen.
+When the socket ends, however it does, the supervisor's stdin ends, and it cleans up by itself; nobody signals it, since
+jobs that are to outlive it live on. Only an order to kill it does, for one that never began to listen.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 async def carry(
     socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
 ) -> None:
-    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate` has its own
-    command, and says what of the bytes gets through."""
+    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate`
+    has its own command, and says what of the bytes gets through."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(*prefix, "/bin/sh", "-c", gate.command if gate else command),

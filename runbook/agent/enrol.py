@@ -1,4 +1,5 @@
-"""Make this host known to a server: the pasted string is spent for a token, over a connection to the one certificate it names."""
+"""Make this host known to a server: the pasted string is spent for a token, over a connection to the one certificate it
+names."""
 
 from __future__ import annotations
 
@@ -65,7 +66,10 @@ def certificate_of(told: Enrolment) -> str:
         raise _unreached(told.url, error) from None
     if hashlib.sha256(der).hexdigest() != told.certificate:
         why = f"the certificate of {told.url} is not the one that the enrolment string names: nothing was sent"
-        fix = "take a new string from the server itself; if it differs again, somebody is between this host and the server"
+        fix = (
+            "take a new string from the server itself; if it differs again, somebody is between this host and the "
+            "server"
+        )
         raise FilesWrong([Problem("agent.certificate", why, None, fix)])
     return ssl.DER_cert_to_PEM_cert(der)
 
@@ -104,6 +108,7 @@ def _unreached(url: str, error: Exception) -> Unreachable:
     return Unreachable(
         "agent-lost",
         f"the server at {url} cannot be reached from this host",
-        f"see whether `runbook serve` runs and listens there, and whether this host may dial it: `curl -k {word(url + '/healthz')}`",
+        "see whether `runbook serve` runs and listens there, and whether this host may dial it: `curl -k "
+        f"{word(url + '/healthz')}`",
         (f"{type(error).__name__}: {error}",),
     )

@@ -1,7 +1,8 @@
 """What an agent keeps on its node: who it is, whom it trusts, what its owner allows, and what it is doing.
 
-A folder a host, since many hosts may share one home: `~/.runbook-agent/HOSTNAME/` with `identity.json` (0600: it holds the
-agent's token), `agent.yml` (the owner's rules), `state.json` (for `runbook agent status`), `drained` (while it is) and `lock`.
+A folder a host, since many hosts may share one home: `~/.runbook-agent/HOSTNAME/` with `identity.json` (0600: it holds
+the agent's token), `agent.yml` (the owner's rules), `state.json` (for `runbook agent status`), `drained` (while it is)
+and `lock`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a restricted agent lets through of a stream: orders to look, and nothing that the server wrote itself.
 
-The supervisor and the programs that look are this host's own: of what the server sends of them only the names count. Every
-order is read and written anew, so that nobody can read it in another way; one that is not let through becomes an order that
-no supervisor knows, and is answered as that. Orders over which no restriction could be kept end the stream.
+The supervisor and the programs that look are this host's own: of what the server sends of them only the names count.
+Every order is read and written anew, so that nobody can read it in another way; one that is not let through becomes an
+order that no supervisor knows, and is answered as that. Orders over which no restriction could be kept end the stream.
 """
 
 from __future__ import annotations

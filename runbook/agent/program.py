@@ -1,7 +1,8 @@
 """`runbook agent run`: hold the control socket, beat, and open a channel whenever the server asks for one.
 
-Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks at the
-node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the heartbeat.
+Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks
+at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Agent:
         self._scope = await scope()
         if "INVOCATION_ID" in os.environ and not self._scope:
             self.tell(
-                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then restart it"
+                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then "
+                "restart it"
             )
         looking = asyncio.create_task(self._look())
         staying = asyncio.create_task(self._stay())
@@ -173,7 +175,8 @@ class Agent:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError, TimeoutError."""
+        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError,
+        TimeoutError."""
         user = str(os.getuid())
         hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from importlib import resources
 
 from runbook.causes.catalogue import causes, told_by
@@ -20,6 +21,10 @@ PAGES = (*CHECKS, Launch.id)
 CAUSES_BEGIN = "\n## Causes\n"
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
+
+
+def explain_id(arguments: argparse.Namespace) -> int:
+    return explain(arguments.id)
 
 
 def explain(id: str | None) -> int:

@@ -52,7 +52,10 @@ def _read(file: str) -> tuple[str, str]:
         return file, HOST_LIST
     if os.path.isdir(file):  # noqa: PTH112
         message = f"{file} is a folder: name one inventory in it"
-        help = f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        help = (
+            f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "
+            "inventory import -"
+        )
         raise FilesWrong([Problem("import.folder", message, None, help)])
     if not file:
         help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"

@@ -1,4 +1,5 @@
-"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, whoever launched them, from wherever."""
+"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, whoever launched them, from
+wherever."""
 
 from __future__ import annotations
 

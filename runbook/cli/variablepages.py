@@ -14,9 +14,11 @@ _KINDS = {
     "choice": "one of the values below",
     "set": "one or more of the values below",
     "level": "how far apart two devices may be: one of the values below, or its number",
-    "per-function": "algorithms or protocols of the values below, also per function: `allreduce:ring,tree;broadcast:ring`",
+    "per-function": "algorithms or protocols of the values below, also per function: "
+    "`allreduce:ring,tree;broadcast:ring`",
     "interfaces": "names of network interfaces: a prefix, `=` for exact names, `^` for all but these, commas",
-    "adapters": "names of InfiniBand adapters: a prefix, `=` for exact names, `^` for all but these, `name:port`, commas",
+    "adapters": "names of InfiniBand adapters: a prefix, `=` for exact names, `^` for all but these, `name:port`, "
+    "commas",
     "names": "names of network interfaces, whole, with commas",
     "path": "a path",
     "text": "text",
