@@ -40,8 +40,7 @@ def agent(arguments: argparse.Namespace) -> int:
 
 
 def _enrol(home: Home, arguments: argparse.Namespace) -> int:
-    from runbook.agent.enrol import enrol
-    from runbook.agent.home import hostname
+    from runbook.agent.home import enrol, hostname
 
     if (known := home.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"

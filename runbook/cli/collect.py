@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.inventory import only_one_here
-from runbook.cli.new_file import refuse_to_replace
+from runbook.cli.inventory import inventory_source, only_one_here
+from runbook.cli.inventory_new import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
-from runbook.cli.source import inventory_source
 from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.entries import UNFIT, Absent
 from runbook.collect.gather import CollectRequest, Gathered, gather

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
-from runbook.cli.source import inventory_source
+from runbook.cli.inventory import inventory_source
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.cli.source import inventory_source
+from runbook.cli.inventory import inventory_source
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
 from runbook.load.write import written
