@@ -31,8 +31,8 @@ from runbook.agent.protocol import Open
 from runbook.load.document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import PLAIN
+from runbook.transport import programs
 from runbook.transport.bootstrap import command, first_input
-from runbook.transport.session import sources
 
 ALL, LOOK = "all", "look"
 
@@ -164,7 +164,7 @@ class OrderFilter:
             return self._configured(frame), b""
         if do == "call" and frame.get("program") in LOOKS:
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
-            return known, zlib.compress(sources(str(frame["program"])))
+            return known, zlib.compress(programs.called(str(frame["program"])))
         if do == "beat":
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":

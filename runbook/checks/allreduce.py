@@ -14,9 +14,8 @@ from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect
 from runbook.checks.normal.setting import setting_of
-from runbook.checks.ranks.halts import outcomes_of_halt
-from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, place_of, start_pool
-from runbook.checks.ranks.straggler import stragglers
+from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
+from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome
@@ -286,7 +285,7 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
     """How long one iteration of the size at hand should take, by the sizes before or by the gate; None: nobody knows."""
-    size = max(place_of(member.beat)[0] for member in pool.members)
+    size = max(member.place[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
     if isinstance(gate, float) and gate > 0:
@@ -302,7 +301,7 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
     expected = expected_seconds(pool, rows, gate)
     if not expected:
         return None
-    size = max(place_of(member.beat)[0] for member in pool.members)
+    size = max(member.place[0] for member in pool.members)
     return len(pool.members) * _sent_by_one(pool, size) / expected / BURST
 
 

@@ -12,11 +12,10 @@ from runbook.checks.context import Context
 from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import elsewhere
-from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.evidence import gather, log_name, stack_lines
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
-from runbook.checks.ranks.words import log_name, stack_lines
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word

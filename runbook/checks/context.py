@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from runbook.checks.node_limits import limit_met
 from runbook.launch.ranks import socket_interface
@@ -21,9 +21,6 @@ from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 from runbook.transport.awake import ASKING_WAIT_S
-
-if TYPE_CHECKING:
-    from runbook.checks.ranks.pool import RankPool
 
 T = TypeVar("T")
 Facts = dict[str, Any]
@@ -40,6 +37,18 @@ QUIET_S = 2.0
 """A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
 
 
+class StandingRanks(Protocol):
+    """Ranks that stay up from one stage to the next; `runbook.checks.ranks.pool` starts them."""
+
+    joined: bool
+
+    def dismiss(self) -> None:
+        """End them."""
+
+    def close(self) -> None:
+        """Close the files of what they print."""
+
+
 @dataclass
 class Run:
     """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up; `attempts` how
@@ -50,7 +59,7 @@ class Run:
     run_dir: Path
     site: Site
     facts: dict[str, Facts] = field(default_factory=dict)
-    pool: RankPool | None = None
+    pool: StandingRanks | None = None
     attempts: int = 0
     tried: dict[str, list[str]] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)

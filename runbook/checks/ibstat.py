@@ -12,20 +12,16 @@ from runbook.checks.infiniband.compare import uneven
 from runbook.checks.infiniband.ports import longer_names, matches, named, rate, select
 from runbook.checks.infiniband.roce import gid_findings
 from runbook.launch.ranks import hca_expression, network_environment
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.parsers.ib_ports import Port, from_sysfs, parse
-from runbook.parsers.ibstat import read
+from runbook.parsers.ibstat import START_SUBNET_MANAGER, STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
 
-
-STATES = ("active", "down", "initializing", "armed")
-"""The states that a port can be in; another word is the half of one."""
 
 PHYSICAL = {
     "linkup": "LinkUp",
@@ -253,15 +249,14 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     where = f"{port.name} of {node.name}"
     state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
-    if port.state in ("initializing", "armed") and port.physical == "linkup" and not port.ethernet:
+    if port.cause == "ib-port-initializing":
         return Finding(
             "ib-port-initializing",
             f"{where} is {state}: the link is up, but no subnet manager has set it up",
-            "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch; "
-            "`sudo sminfo` shows who it is",
+            f"{START_SUBNET_MANAGER}; `sudo sminfo` shows who it is",
             seen,
         )
-    if not port.sound:
+    if port.cause == "ib-port-not-active":
         return Finding(
             "ib-port-not-active",
             f"{where} is {state or 'in an unknown state'} (physical state {physical or 'unknown'})",

@@ -23,8 +23,8 @@ from runbook.collect.nodes import WINDOWS, NodeAnswer
 from runbook.collect.sources import RunFolder, latest_run, load, read_run
 from runbook.load.document import Document
 from runbook.load.env import Environment
+from runbook.load.node_sets import select
 from runbook.load.origins import Origins
-from runbook.load.patterns import select
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold

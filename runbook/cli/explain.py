@@ -11,7 +11,7 @@ from runbook.checks import CHECKS, page
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
 

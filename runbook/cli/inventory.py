@@ -13,10 +13,10 @@ from runbook.lint.files import leads_out
 from runbook.lint.redaction import secrets_in
 from runbook.load.document import Document, parse_document
 from runbook.load.env import Environment
-from runbook.load.extra import parse_extra
+from runbook.load.extra_vars import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.node_sets import select
 from runbook.load.origins import Origins
-from runbook.load.patterns import select
 from runbook.load.shipped import find_inventory
 from runbook.load.write import Draft, written
 from runbook.model.errors import FilesWrong, Problem, Unreachable
@@ -117,7 +117,7 @@ def asked(named: str, name: str | None = None) -> str:
 
 
 def _allocated(named: str) -> tuple[Draft, list[str]]:
-    from runbook.survey.allocation import allocation
+    from runbook.importers.slurm_job import allocation
 
     match = ALLOCATION.fullmatch(named)
     number = match["job"] if match else None
@@ -128,7 +128,7 @@ def _allocated(named: str) -> tuple[Draft, list[str]]:
 
 
 def _pods(named: str) -> tuple[Draft, list[str]]:
-    from runbook.survey.pods import pods_of
+    from runbook.importers.pods import pods_of
 
     match = PODS.fullmatch(named)
     namespace, selector = (match["namespace"], match["selector"]) if match else (None, None)

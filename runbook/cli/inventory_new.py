@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.cli.inventory import asked, is_asked
+from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.foreign import ANSIBLE, Remark
 from runbook.load.document import read_document
-from runbook.load.explain import render_all
-from runbook.load.foreign.convert import draft_of
-from runbook.load.foreign.detect import read_foreign
-from runbook.load.foreign.found import ANSIBLE, Remark
+from runbook.load.problems import render_all
 from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
@@ -28,7 +27,7 @@ from runbook.model.visible import visible
 from runbook.report.output import complain, stderr, stdout
 
 if TYPE_CHECKING:
-    from runbook.survey.ask import SurveyResult
+    from runbook.importers.survey import SurveyResult
 
 STDIN, HOST_LIST = "stdin", "the host list"  # what text is called that is in no file
 _HOST_LIST = re.compile(
@@ -103,9 +102,8 @@ HERE = {
 def init_inventory(arguments: argparse.Namespace) -> int:
     """0 written; 2 wrong arguments; 3 a host was not reached: it is a comment in `--out`, and nothing is printed."""
     from runbook.cli.run import terminated_like_interrupted
-    from runbook.survey.ask import survey
-    from runbook.survey.draft import draft_of as draft_of_survey
-    from runbook.survey.hosts import Login, parse_hosts
+    from runbook.importers.survey import Login, parse_hosts, survey
+    from runbook.importers.survey_draft import draft_of as draft_of_survey
 
     refuse_to_replace(arguments.out, force=arguments.force)
     if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):

@@ -23,7 +23,7 @@ from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
-from runbook.load.patterns import select
+from runbook.load.node_sets import select
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.fold import fold

@@ -45,7 +45,7 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         return dispatch(parsed)
     except FilesWrong as wrong:
         from runbook.lint.redaction import RedactedProblems
-        from runbook.load.explain import render_all
+        from runbook.load.problems import render_all
 
         shown = RedactedProblems(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")

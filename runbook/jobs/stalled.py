@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runbook.checks.context import Facts
-from runbook.checks.ranks.words import rank_stopped
+from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.commands import word

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.checks.ranks.ended import FATAL_OF_ITS_OWN, STOPPED
+from runbook.checks.ranks.ended import STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.jax import never_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
+from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 
@@ -116,7 +117,6 @@ def _parent(folder: str) -> str:
     return folder.rpartition("/")[0] or "/"
 
 
-POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 TAIL = 8
 NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
@@ -190,9 +190,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         why = str(member.journal.get("why") or "it was never started")
         says = f"{member.label} ended before it was started: {why}"
         return Finding("terminated-from-outside", says, f"look at {node}", tail)
-    if code >= 0:
-        code = 128 - code if 128 < code < 160 else code  # a shell in between tells a signal in this way
-    if code >= 0:
+    end = ProcessEnd(code)
+    if end.signal is None:
         said = next((line for line in reversed(tail)), "it printed nothing")
         return Finding(
             "program-error",
@@ -200,19 +199,20 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
             f"read its log: `less {word(_log(kept, place))}`",
             tail,
         )
-    return _by_signal(kept, place, -code, _ran(member), tail, frozen)
+    return _by_signal(kept, place, end, _ran(member), tail, frozen)
 
 
 def _by_signal(
-    kept: KeptProcesses, place: ProcessSpec, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+    kept: KeptProcesses,
+    place: ProcessSpec,
+    end: ProcessEnd,
+    ran: str,
+    tail: tuple[str, ...],
+    frozen: Mapping[str, Facts],
 ) -> Finding:
-    node = place.node
-    try:
-        name = f"signal {number}, {signal.Signals(number).name}"
-    except ValueError:
-        name = f"signal {number}"
-    says = f"{place.label} {{}} ({name}) after {ran}"
-    if number == signal.SIGKILL:
+    node, cause = place.node, end.cause
+    says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
+    if end.signal == signal.SIGKILL:
         memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
         return Finding(
             "rank-killed",
@@ -221,21 +221,18 @@ def _by_signal(
             "more memory; else find who sent the signal",
             (*memory, *tail),
         )
-    if number in POLITE:
+    if cause == "terminated-from-outside":
         return Finding(
-            "terminated-from-outside",
+            cause,
             says.format("was ended from outside"),
             f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl --since '-5 min'`",
             tail,
         )
-    if hasattr(signal, "SIGHUP") and number == signal.SIGHUP:
-        return Finding(
-            "terminal-closed", says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail
-        )
-    crashed = number in FATAL_OF_ITS_OWN
+    if cause == "terminal-closed":
+        return Finding(cause, says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail)
     return Finding(
-        "rank-crashed" if crashed else "rank-killed",
-        says.format("crashed" if crashed else "was ended by a signal"),
+        cause,
+        says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
         f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(kept, place))}`",
         tail,
     )

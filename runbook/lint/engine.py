@@ -15,8 +15,7 @@ from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.lint.subject import InventoryFile, PlaybookFile
-from runbook.load.collector import collector_paused
-from runbook.load.document import Document
+from runbook.load.document import Document, collector_paused
 from runbook.model.errors import FilesWrong, Problem, Span
 
 

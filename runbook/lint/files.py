@@ -10,13 +10,12 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from runbook.lint.subject import InventoryFile, PlaybookFile
-from runbook.load.didyoumean import nearest
 from runbook.load.document import Document, read_document
+from runbook.load.file_kinds import INVENTORY, PLAYBOOK, shape_of, wrong_kind
+from runbook.load.hints import nearest
 from runbook.load.inventory import examine_inventory
-from runbook.load.launch import examine_launch, has_launch, launch_document
-from runbook.load.playbook import examine_playbook
+from runbook.load.playbook import examine_launch, examine_playbook, has_launch, launch_document
 from runbook.load.schema import schema
-from runbook.load.shape import INVENTORY, PLAYBOOK, shape_of, wrong_kind
 from runbook.model.errors import FilesWrong, Problem
 
 SUFFIXES = (".yml", ".yaml")

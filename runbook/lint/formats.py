@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import runbook
 from runbook.lint.findings import LintFinding, LintRule, Report, rules
-from runbook.load.explain import render
+from runbook.load.problems import render
 
 
 def text(report: Report) -> str:

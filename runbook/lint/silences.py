@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from runbook.lint.findings import LintFinding, rules
 from runbook.lint.subject import Comments
-from runbook.load.didyoumean import did_you_mean
 from runbook.load.document import Document
+from runbook.load.hints import did_you_mean
 from runbook.model.errors import Problem, Span
 
 _GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond

@@ -7,22 +7,22 @@ what is wrong is listed in `Document.problems`.
 
 from __future__ import annotations
 
-import math
+import gc
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from runbook.load.collector import collector_paused
-from runbook.load.separators import unfinished
+from runbook.load.hints import unfinished
+from runbook.load.scalars import plain_scalar
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
 Point = tuple[int, int]  # line and column, from 1
-Scalar = str | int | float | bool | None
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
@@ -32,10 +32,7 @@ MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote 
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_INTEGER = re.compile(r"\A-?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")
-_NULLS = ("", "~", "null")
 _OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -136,22 +133,6 @@ def _span(file: str, lines: list[str], packed: int) -> Span:
 
 def split_lines(text: str) -> list[str]:
     return _LINE_BREAK.split(text)
-
-
-def plain_scalar(text: str) -> Scalar:
-    """The value of an unquoted scalar."""
-    if text in _NULLS:
-        return None
-    if text == "true":
-        return True
-    if text == "false":
-        return False
-    if len(text) < 400:  # longer ones are nobody's number, and Python refuses to parse very long ones
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
-            return float(text)
-    return text
 
 
 def read_document(path: str | Path) -> Document:
@@ -495,3 +476,16 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     length = 1 if mark.column < len(lines[line]) else 0
     column = mark.column + 1 if length else max(1, len(lines[line]))
     return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Reading makes a million small objects and no cycles; the collector would walk all of them, again and again,
+    and take three quarters of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,7 +1,7 @@
 """Changes to a YAML file that leave everything else in it as somebody wrote it: comments, order, quotes, blank lines.
 
-The text is changed at the place where a value stands, and what comes out is read again: it must hold what the change was
-to make of the data and nothing else. Where that is not so (an alias, a merge), nothing is changed and Uneditable says why.
+The text is changed at the place where a value stands, and the result is read again: it must hold what the change was to
+make of the data and nothing else. Where that is not so (an alias, a merge), nothing changes and Uneditable says why.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Text:
         return found
 
     def set(self, keys: Keys, value: object) -> None:
-        """Put a value there; of a mapping that is there already only what differs is touched. Missing mappings are made."""
+        """Put a value there. Of a mapping that is there only what differs is touched; missing mappings are made."""
         old = self.get(*keys)
         if self._has(keys) and old == value and type(old) is type(value):
             return
@@ -135,7 +135,7 @@ class Text:
         self._accept(self.text[:start] + between.join(words) + self.text[end:], wanted)
 
     def exchange(self, keys: Keys, other: str | int) -> None:
-        """This key and another of the same mapping, each in the other's place, with what stands behind them on their lines."""
+        """This key and another of the same mapping change places, with what stands behind them on their lines."""
         above = keys[:-1]
         order = list(self.get(*above))
         one, two = sorted((order.index(keys[-1]), order.index(other)))

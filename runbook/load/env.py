@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runbook.load.document import Keys
-from runbook.load.placed import Complaints
+from runbook.load.problems import Complaints
 from runbook.model.inventory import EnvValue
 from runbook.model.secret import Secret
 
@@ -57,8 +57,10 @@ class EnvReader:
 
 
 class Environment(Mapping[str, str]):
-    """This process's variables, for commands that look at what is there. One that is not set does not stop anything: it is
-    remembered, and has no value."""
+    """This process's variables, for commands that look at what is there.
+
+    One that is not set does not stop anything: it is remembered, and has no value.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runbook.load.didyoumean import did_you_mean, nearest
 from runbook.load.document import Keys
-from runbook.load.separators import spaced
+from runbook.load.hints import did_you_mean, nearest, spaced
 
 Path = tuple[str, ...]
 

@@ -11,17 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 from runbook.load.address import is_loopback, one_spelling, strip_brackets
-from runbook.load.collector import collector_paused
-from runbook.load.didyoumean import did_you_mean
-from runbook.load.document import Document, Keys, mapping_problem, read_document
+from runbook.load.document import Document, Keys, collector_paused, mapping_problem, read_document
 from runbook.load.env import EnvReader
-from runbook.load.folding import Folding
-from runbook.load.names import NodeKey, group_members, node_entries
+from runbook.load.file_kinds import wrong_kind
+from runbook.load.hints import did_you_mean
+from runbook.load.nodes import Folding, NodeKey, group_members, node_entries
 from runbook.load.origins import Layer, Origins
-from runbook.load.placed import Complaints, in_file_order
-from runbook.load.ports import port_ranges
+from runbook.load.problems import Complaints, in_file_order
+from runbook.load.quantities import port_ranges
 from runbook.load.schema import judge
-from runbook.load.shape import wrong_kind
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 
@@ -116,7 +114,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 ORDERS: Mapping[str, Callable[[str], Any] | None] = {"inventory": None, "name": natural, "alphabet": str}
-"""How nodes after the master are ranked, by what `order:` says: the sorting key of a name, None for the order of the file."""
+"""How nodes after the master are ranked, by what `order:` says: a name's sorting key, None for the file's order."""
 
 
 def default_backend(nodes: Iterable[Node]) -> str:
@@ -239,3 +237,26 @@ class _Assembly:
             return None
         rate = given.get("min_rate_gbps")
         return Infiniband(given.get("hca"), None if rate is None else float(rate))
+
+
+# An inventory as if it said `shell: X` for every node: what `--shell` asks for.
+
+
+def with_shell(inventory: Inventory, origins: Origins, shell: str) -> Inventory:
+    """The same nodes with this shell; defaults that hang on it (Python's name, the backend) follow."""
+    python = "python3" if shell == "sh" else "python"
+    nodes = tuple(
+        replace(node, shell=shell, python=node.python if origins.span(node.name, "python") else python)
+        for node in inventory.nodes
+    )
+    rendezvous = inventory.rendezvous
+    if not backend_given(origins):
+        rendezvous = replace(rendezvous, backend=default_backend(nodes))
+    return replace(inventory, nodes=nodes, rendezvous=rendezvous)
+
+
+def backend_given(origins: Origins) -> bool:
+    """Whether the file itself names the backend."""
+    data = origins.document.data
+    given = data.get("rendezvous") if isinstance(data, dict) else None
+    return isinstance(given, dict) and "backend" in given

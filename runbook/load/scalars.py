@@ -1,20 +1,43 @@
-"""Values as YAML on one line, which every YAML reader takes for what they are: ours, and those of YAML 1.1."""
+"""Single values of YAML: what an unquoted one means, and values written so that every YAML reader agrees.
+
+A written one is on one line, and means the same to our reader and to those of YAML 1.1.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from runbook.load.document import plain_scalar
+Scalar = str | int | float | bool | None
 
+_INTEGER = re.compile(r"\A-?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
+_NULLS = ("", "~", "null")
 _BARE = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
 _BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
 _RESOLVER: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+
+
+def plain_scalar(text: str) -> Scalar:
+    """The value of an unquoted scalar."""
+    if text in _NULLS:
+        return None
+    if text == "true":
+        return True
+    if text == "false":
+        return False
+    if len(text) < 400:  # longer ones are nobody's number, and Python refuses to parse very long ones
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
+            return float(text)
+    return text
 
 
 def flow(value: object) -> str:

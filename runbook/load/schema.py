@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from runbook.load.accepts import Accepts, accepts
-from runbook.load.didyoumean import did_you_mean
-from runbook.load.document import Document, Keys, Point, plain_scalar
+from runbook.load.document import Document, Keys, Point
 from runbook.load.foreign_keys import advise
-from runbook.load.ports import port_range_message
-from runbook.load.separators import spaced
+from runbook.load.hints import did_you_mean, spaced
+from runbook.load.quantities import port_range_message
+from runbook.load.scalars import plain_scalar
 from runbook.load.shipped import shipped
 from runbook.model.errors import Problem, Span
 
@@ -172,35 +172,13 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
     here = document.span(*keys)
     match error.validator:
         case "additionalProperties":
-            known = list(rule.get("properties", {}))
-            for name in instance:
-                if name not in known:
-                    place = f" in {_label(keys)}" if keys else ""
-                    span = document.key_span(*keys, name)
-                    help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
-                    yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+            yield from _unknown_keys(error, document, kind)
         case "required":
-            for name in wanted:
-                if name not in instance and name in _meant(instance, keys, rule, kind):
-                    yield None, keys
-                elif name not in instance:
-                    title = _title(rule["properties"][name], kind)
-                    help = f"add `{name}:`, {title}" if title else None
-                    span = document.key_span(*keys) if keys else document.span()
-                    yield Problem(f"{kind}.missing-key", f"{_label(keys)} needs `{name}`", span, help), keys
+            yield from _missing_keys(error, document, kind)
         case "oneOf" if not isinstance(instance, dict):
             return  # of the wrong type, and that is told by itself
         case "oneOf":
-            choices = [branch["required"][0] for branch in wanted]
-            given = [name for name in choices if name in instance]
-            if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
-                yield None, keys
-                return
-            span = document.key_span(*keys, given[1]) if given else here
-            said = f"has {_and(given)}" if given else "has none of them"
-            message = f"a stage has exactly one of {_and(choices)}; this one {said}"
-            help = "write one stage for each" if given else "begin it with one of them, for example `- check: ping`"
-            yield Problem(f"{kind}.stage-kind", message, span, help), keys
+            yield _stage_kind(error, document, kind), keys
         case "anyOf":
             inner = _branch(error)
             if inner:
@@ -230,6 +208,50 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
             yield _wrong(error, document, kind, "bad-value"), keys
         case _:
             yield _wrong(error, document, kind), keys
+
+
+def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    place = f" in {_label(keys)}" if keys else ""
+    for name in instance:
+        if name not in rule.get("properties", {}):
+            span = document.key_span(*keys, name)
+            help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+
+
+def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    wanted: Any = error.validator_value
+    for name in wanted:
+        if name not in instance and name in _meant(instance, keys, rule, kind):
+            yield None, keys
+        elif name not in instance:
+            title = _title(rule["properties"][name], kind)
+            help = f"add `{name}:`, {title}" if title else None
+            span = document.key_span(*keys) if keys else document.span()
+            yield Problem(f"{kind}.missing-key", f"{_label(keys)} needs `{name}`", span, help), keys
+
+
+def _stage_kind(error: ValidationError, document: Document, kind: str) -> Problem | None:
+    """A stage that is not exactly one of its kinds; None where a misspelt key tells it already."""
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    wanted: Any = error.validator_value
+    choices = [branch["required"][0] for branch in wanted]
+    given = [name for name in choices if name in instance]
+    rule: Any = error.schema
+    if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
+        return None
+    span = document.key_span(*keys, given[1]) if given else document.span(*keys)
+    said = f"has {_and(given)}" if given else "has none of them"
+    message = f"a stage has exactly one of {_and(choices)}; this one {said}"
+    help = "write one stage for each" if given else "begin it with one of them, for example `- check: ping`"
+    return Problem(f"{kind}.stage-kind", message, span, help)
 
 
 def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wrong-type") -> Problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runbook.load.didyoumean import nearest
+from runbook.load.hints import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.visible import visible
 

@@ -106,7 +106,8 @@ def _refuse_growth(name: str, subject: object, arguments: list[object]) -> None:
         grown = size * max((_measured(argument, LARGEST, 0) for argument in arguments), default=0)
     elif name == "replace" and isinstance(subject, str | bytes) and len(arguments) > 1:
         old, new = arguments[:2]
-        grown = (subject.count(old) if isinstance(old, type(subject)) else size) * _measured(new, LARGEST, 0)  # type: ignore[arg-type]
+        times = subject.count(old) if isinstance(old, type(subject)) else size  # type: ignore[arg-type]
+        grown = times * _measured(new, LARGEST, 0)
     elif name == "sum" and isinstance(subject, list | tuple) and any(isinstance(one, list | tuple) for one in subject):
         grown = size * len(subject)
     if grown > LARGEST:

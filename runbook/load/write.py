@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from runbook.load.node_sets import folded, folded_rows
 from runbook.load.origins import DEEP
-from runbook.load.pairing import folded, folded_rows
 from runbook.load.scalars import flow, scalar
 from runbook.model.visible import visible
 

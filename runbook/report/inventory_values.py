@@ -9,10 +9,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from runbook.launch.ranks import NodeRanks, layout, node_environment
-from runbook.load.didyoumean import nearest
 from runbook.load.document import Keys
+from runbook.load.hints import nearest
+from runbook.load.node_sets import select
 from runbook.load.origins import Candidate, Origins
-from runbook.load.patterns import select
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node

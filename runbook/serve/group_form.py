@@ -11,8 +11,8 @@ from typing import Any
 from runbook.load.document import Document, Keys, parse_document
 from runbook.load.edit import Text, Uneditable
 from runbook.load.inventory import examine_inventory
+from runbook.load.node_sets import expand, has_range
 from runbook.load.origins import Origins
-from runbook.load.ranges import expand, has_range
 from runbook.load.write import RANGED
 from runbook.serve.group_preview import PLACEHOLDERS
 

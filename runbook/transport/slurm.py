@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from runbook.load.ranges import expand
+from runbook.load.node_sets import expand
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

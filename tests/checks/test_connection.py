@@ -11,8 +11,8 @@ from runbook.checks import connection
 from runbook.checks.connection import misnumbered, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between
+from runbook.checks.ranks.evidence import log_name
 from runbook.checks.ranks.pool import RankPool
-from runbook.checks.ranks.words import log_name
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote

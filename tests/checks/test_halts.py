@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.network.between import Between
-from runbook.checks.ranks.evidence import gather, main_stack
+from runbook.checks.ranks.evidence import gather, main_stack, progress
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
-from runbook.checks.ranks.words import progress
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote

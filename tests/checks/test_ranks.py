@@ -12,9 +12,8 @@ from runbook.checks.network.between import Between
 from runbook.checks.ranks.calls import faithless
 from runbook.checks.ranks.ended import STOPPED, last_place, own_failure
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
-from runbook.checks.ranks.straggler import stragglers
 from runbook.launch.guards import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runbook.checks.allreduce import pauses
 from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.ended import LAUNCH_SCRIPT
-from runbook.checks.ranks.words import telling
+from runbook.checks.ranks.evidence import telling
 from runbook.checks.shortened import MOST, in_brief
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'

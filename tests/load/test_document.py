@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.load import document as subject
-from runbook.load.document import Keys, parse_document, plain_scalar, read_document
+from runbook.load.document import Keys, parse_document, read_document
+from runbook.load.scalars import plain_scalar
 
 
 def data(text: str) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.load.explain import render, render_all
+from runbook.load.problems import render, render_all
 from runbook.model.errors import Problem, Span
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.load.document import parse_document
-from runbook.load.extra import parse_extra, unknown_names
+from runbook.load.extra_vars import parse_extra, unknown_names
 from runbook.model.errors import FilesWrong
 
 from .write import playbook

@@ -13,7 +13,7 @@ from runbook.launch.ranks import rank_table
 from runbook.lint.engine import lint
 from runbook.load.document import parse_document, read_document
 from runbook.load.inventory import load_inventory
-from runbook.load.launch import load_launch
+from runbook.load.playbook import load_launch
 from runbook.load.schema import schema
 from runbook.model.errors import FilesWrong
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.load.patterns import select
+from runbook.load.node_sets import select
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.inventory import Inventory, Node, Rendezvous
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.load.durations import seconds
-from runbook.load.ports import port_ranges
-from runbook.load.sizes import size_bytes
+from runbook.load.quantities import port_ranges, seconds, size_bytes
 
 
 @pytest.mark.parametrize(

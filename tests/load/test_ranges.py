@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.load.ranges import expand, has_range
+from runbook.load.node_sets import expand, has_range
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from textwrap import dedent
 import pytest
 
 from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.playbook import examine_playbook
-from runbook.load.shape import (
+from runbook.load.file_kinds import (
     ANSIBLE_INVENTORY,
     ANSIBLE_PLAYBOOK,
     ANSIBLE_TASKS,
@@ -19,6 +17,8 @@ from runbook.load.shape import (
     PLAYBOOK,
     wrong_kind,
 )
+from runbook.load.inventory import examine_inventory
+from runbook.load.playbook import examine_playbook
 
 HEAD = "# A paragraph.\n#  of two lines\n\n; another\n   \n\n" * 200
 """What a careful person writes above a file: its length must not matter."""

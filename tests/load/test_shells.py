@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.load.inventory import load_inventory, load_inventory_with_origins
-from runbook.load.shells import with_shell
+from runbook.load.inventory import load_inventory, load_inventory_with_origins, with_shell
 
 
 def write(folder: Path, shell: str | None, rest: str) -> Path:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
-from runbook.load.pairing import folded, folded_rows
-from runbook.load.ranges import expand
+from runbook.load.node_sets import expand, folded, folded_rows
 from runbook.load.scalars import flow
 from runbook.load.write import Draft, NodeDraft, Setting, written
 

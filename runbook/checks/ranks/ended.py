@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.checks.ranks.logs import meaning
-from runbook.checks.ranks.words import log_name, progress, stack_lines
+from runbook.causes.catalogue import of_kind
+from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.checks.shortened import in_brief
-from runbook.diagnose.judge import Cause
+from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.process_end import ProcessEnd
 from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
 
-FATAL_OF_ITS_OWN = {
-    signal.SIGSEGV,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGSYS,
-}
 
-FROM_OUTSIDE = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
-"""Signals that only another process sends, and politely."""
-
-LIMITS = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
+LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
 
 REMEDIES = {
     "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
@@ -118,17 +107,13 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
         return reported(pool, member, member.failure, doing)
     if not member.over or member.lost:
         return None
-    code = member.code
-    if code is not None and 128 < code < 160:
-        code = 128 - code  # a shell in between tells it in this way
-    if code is not None and code < 0:
-        return ended_by_signal(pool, member, -code, doing)
-    return exited(pool, member, code, doing)
+    end = ProcessEnd(member.code)
+    return exited(pool, member, doing) if end.signal is None else ended_by_signal(pool, member, end, doing)
 
 
-def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> Finding:
+def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     """It ended with an exit code, and its program did not come to say why."""
-    node, tail = pool.inventory.node(member.rank.node), pool.lines(member)
+    node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
         return Finding(
@@ -151,8 +136,9 @@ def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> 
     )
 
 
-def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str) -> Finding:
-    node, tail, text = member.rank.node, pool.lines(member), signal_name(number)
+def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: str) -> Finding:
+    node, tail, text = member.rank.node, pool.lines(member), end.signal_text
+    cause, number = end.cause, end.signal
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
         if proof := killed_for_memory(pool, member):
@@ -173,28 +159,28 @@ def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str)
     if number in LIMITS:
         return Finding(
             "rank-killed",
-            f"{member.label} reached its limit of {LIMITS[signal.Signals(number)]} {doing}, {progress(member)}",
+            f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}",
             "raise that limit where the ranks start: in `activate:` or in /etc/security/limits.conf",
             evidence,
         )
-    if number in FROM_OUTSIDE:
+    if cause == "terminated-from-outside":
         return Finding(
-            "terminated-from-outside",
+            cause,
             f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to stop",
             f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
             "`sudo journalctl --since '-5 min'` and `last -5`",
             evidence,
         )
-    if number == signal.SIGHUP:
+    if cause == "terminal-closed":
         return Finding(
-            "terminal-closed",
+            cause,
             f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
             f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since '-5 min'`",
             evidence,
         )
-    crashed = number in FATAL_OF_ITS_OWN
+    crashed = cause == "rank-crashed"
     return Finding(
-        "rank-crashed" if crashed else "rank-killed",
+        cause,
         f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
         (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
@@ -276,8 +262,13 @@ def last_place(lines: tuple[str, ...]) -> str:
     return f" at {last['file']}:{last['line']}" + (f" in {last['function']}" if last["function"] else "")
 
 
-def signal_name(number: int) -> str:
-    try:
-        return f"signal {number}, {signal.Signals(number).name}"
-    except ValueError:
-        return f"signal {number}"
+def meaning(lines: Iterable[str]) -> Cause | None:
+    """The cause that these lines show; None where they are an error like any other, or prove too little."""
+    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a rank that failed
+
+    scan = scanner()
+    scan.feed("rank", ["\n".join(lines).encode()])
+    found = judge(scan)
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
+        return None
+    return found[0]

@@ -386,21 +386,17 @@ class RankPool:
             log.close()
 
 
-def place_of(message: Message) -> tuple[int, int]:
-    return int(message.get("size", 0)), int(message.get("turn", 0))
-
-
 def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:
     """The pool that is up if it has the same nodes and still lives; else a new one, started through `SCRIPT.sh`."""
     pool = run.pool
-    if pool is not None:
+    if isinstance(pool, RankPool):
         alive = all(member.remote and not member.over and not member.failure for member in pool.members)
         if alive and pool.inventory.nodes == inventory.nodes and pool.inventory.rendezvous == inventory.rendezvous:
             return pool
-        dismiss_pool(run)
-    run.pool = RankPool(run, inventory, script)
-    run.pool.start()
-    return run.pool
+    dismiss_pool(run)
+    run.pool = pool = RankPool(run, inventory, script)
+    pool.start()
+    return pool
 
 
 def dismiss_pool(run: Run) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
-from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.words import kept, progress, rank_stopped, stack_lines
+from runbook.checks.ranks.evidence import gather, kept, progress, rank_stopped, stack_lines
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 

@@ -9,9 +9,8 @@ from typing import Any
 from runbook.lint.files import SUFFIXES, Read, ReadFiles, inventory_named
 from runbook.lint.subject import InventoryFile, PlaybookFile, said, trusted
 from runbook.load.address import is_loopback
-from runbook.load.didyoumean import nearest
-from runbook.load.patterns import select
-from runbook.load.ranges import expand
+from runbook.load.hints import nearest
+from runbook.load.node_sets import expand, select
 from runbook.model.errors import FilesWrong, Problem
 
 
