@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.checks.infiniband.compare import uneven
@@ -156,7 +157,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         if select(expression, ports):
             return []
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
-        return [Finding("ib-hca-missing", says, f"correct {where}", listed)]
+        return [finding_for("ib-hca-missing", says, listed, way="inventory", where=where)]
     found = []
     for chosen in wanted.names:
         if any(matches(chosen, port, wanted) for port in ports):
@@ -181,11 +182,12 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
 def half_told(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    return Finding(
+    return finding_for(
         "tool-output-unknown",
         f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}",
-        f"run `ibstat` on {node.name} by hand",
         tuple(line.strip() for line in said[:3] + said[3:][-5:]),
+        way="ibstat",
+        node=node.name,
     )
 
 
@@ -217,30 +219,33 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     if tool.get("missing"):
         return Outcome.unknown(
             node.name,
-            Finding(
+            finding_for(
                 "tool-missing",
                 f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
-                f"{PACKAGES}; if this node has no InfiniBand, take the `infiniband:` block out of the inventory",
                 ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
+                way="ibstat",
+                packages=PACKAGES,
             ),
         )
     if tool.get("timed_out"):
         return Outcome.unknown(
             node.name,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband",
-                f"on {node.name}: `sudo dmesg -T | grep -i mlx`: the driver or the adapter hangs",
                 ("ibstat: no answer within 8 s", *on_bus),
+                way="ibstat-hangs",
+                node=node.name,
             ),
         )
     return Outcome.unknown(
         node.name,
-        Finding(
+        finding_for(
             "tool-output-unknown",
             f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})",
-            f"run `ibstat` on {node.name} by hand",
             said or ("it printed nothing",),
+            way="ibstat",
+            node=node.name,
         ),
     )
 
@@ -254,12 +259,11 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
     if port.state in ("initializing", "armed") and port.physical == "linkup" and not port.ethernet:
-        return Finding(
+        return finding_for(
             "ib-port-initializing",
             f"{where} is {state}: the link is up, but no subnet manager has set it up",
-            "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch; "
-            "`sudo sminfo` shows who it is",
             seen,
+            way="live",
         )
     if not port.sound:
         return Finding(
@@ -270,15 +274,14 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
         narrow = " over one lane instead of four" if "(1X" in port.detail else ""
-        return Finding(
+        return finding_for(
             "ib-rate-low",
             f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}",
-            "a bad cable or transceiver makes a link train slower or narrower: `sudo iblinkinfo` shows both ends; "
-            "reseat or replace it, or correct `min_rate_gbps`",
             seen,
+            way="slow",
         )
     if min_rate and port.rate_gbps is None:
-        return Finding("ib-rate-low", f"{where} shows no rate", f"run `ibstat {word(port.hca)}` there by hand", seen)
+        return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
     return None
 
 
