@@ -15,8 +15,8 @@ from typing import Any
 
 from runbook.agent.rules import OwnerRules
 from runbook.node.journal import PLAIN
+from runbook.transport import programs
 from runbook.transport.bootstrap import command, first_input
-from runbook.transport.session import sources
 
 LOOKS = frozenset(["reach", "gpus", "ibstat", "link", "ping", "port", "route", "flows", "ephemeral", "job"])
 """Programs that run nothing but tools of their own choice. `job` also ends what was launched from here before."""
@@ -94,7 +94,7 @@ class OrderFilter:
             return self._configured(frame), b""
         if do == "call" and frame.get("program") in LOOKS:
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
-            return known, zlib.compress(sources(str(frame["program"])))
+            return known, zlib.compress(programs.called(str(frame["program"])))
         if do == "beat":
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
+from runbook.launch.job import Job
 from runbook.load.hints import did_you_mean, spaced
 from runbook.load.quantities import seconds, size_bytes
 from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.inventory import EnvValue, Node
 from runbook.model.verdict import Outcome
 
 C = TypeVar("C", bound="Check")
+Environment = Mapping[str, EnvValue]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +35,49 @@ class Check(ABC):
     """Whether its verdict is about the master's address and port as well: with another master it has to look again."""
     ends_by_itself: ClassVar[bool] = False
     """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
+    names_bad_nodes: ClassVar[bool] = True
+    """Whether its failure proves something of the node; that a user's own program fails proves nothing."""
 
     @property
     def outlives_s(self) -> float:
         """How long what it started may live on a node that we no longer reach; infinite where it is meant to go on."""
         return 10.0
+
+    @property
+    def user_job(self) -> Job | None:
+        """The user's program that it starts as ranks; None for every check, whose ranks run a program of runbook's."""
+        return None
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """Nodes beside those of its stage, each of which may take the place of one that is lost or broken."""
+        return ()
+
+    def with_spares(self, names: Sequence[str]) -> Check:
+        """The same with these spares left."""
+        assert not names
+        return self
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """Variables of its own that it starts processes with."""
+        return ()
+
+    def with_environments(self, changed: Callable[[Environment], Environment]) -> Check:
+        """The same with each of these changed."""
+        del changed
+        assert not self.environments
+        return self
+
+    @property
+    def summary(self) -> str:
+        """Its arguments in a line, for whoever looks at a plan."""
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value is not None)
+
+    def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
+        """Why it cannot be run on these nodes, although it can be planned and rendered for them."""
+        del stage, nodes
+        return iter(())
 
     @abstractmethod
     def run(self, at: Context) -> list[Outcome]:

@@ -18,15 +18,11 @@ from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.parsers.ib_ports import Port, from_sysfs, parse
-from runbook.parsers.ibstat import read
+from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
 
-
-STATES = ("active", "down", "initializing", "armed")
-"""The states that a port can be in; another word is the half of one."""
 
 PHYSICAL = {
     "linkup": "LinkUp",
@@ -258,14 +254,14 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     where = f"{port.name} of {node.name}"
     state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
-    if port.state in ("initializing", "armed") and port.physical == "linkup" and not port.ethernet:
+    if port.cause == "ib-port-initializing":
         return finding_for(
             "ib-port-initializing",
             f"{where} is {state}: the link is up, but no subnet manager has set it up",
             seen,
             way="live",
         )
-    if not port.sound:
+    if port.cause == "ib-port-not-active":
         return Finding(
             "ib-port-not-active",
             f"{where} is {state or 'in an unknown state'} (physical state {physical or 'unknown'})",

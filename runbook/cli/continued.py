@@ -20,7 +20,6 @@ from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import EXIT_CODES, causes
 from runbook.engine.runfolder import ENDING, folder_of_run
 from runbook.jobs.follow import Follower, Launched
-from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (
     Emit,
@@ -109,14 +108,15 @@ def _launched(
             inventory,
             Choice(None if set(stage.started.nodes) == names else ":".join(stage.started.nodes)),
         )
-        (planned,) = [one for one in plan.stages if isinstance(one.work, Job) and one.name == stage.name]
+        ((planned, job),) = [
+            (one, job) for one in plan.stages if (job := one.check.user_job) and one.name == stage.name
+        ]
     except (FilesWrong, ValueError) as error:
         stderr.line(f"note: it is followed, and not launched again if it fails: {error}")
         return None
-    assert isinstance(planned.work, Job)
     told = [event.data.get("failed") for event in events if isinstance(event, Progress)]
     causes = {str(one["attempt"]): str(one["cause"]) for one in told if isinstance(one, Mapping)}
-    return Launched(planned.work, planned.inventory, plan.sources, Redactor(plan.secrets), causes)
+    return Launched(job, planned.inventory, plan.sources, Redactor(plan.secrets), causes)
 
 
 @contextlib.contextmanager

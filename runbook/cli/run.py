@@ -9,7 +9,6 @@ import json
 import math
 import os
 import secrets
-import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,6 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.engine.slurm import Verdicts, drain, text
-from runbook.launch.job import Job
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.load.document import Document, read_document
 from runbook.load.extra_vars import parse_extra, unknown_names
@@ -279,18 +277,14 @@ def plan_as_text(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
-        spares = f", spares: {fold(stage.spares)}" if stage.spares else ""
+        spares = f", spares: {fold(stage.check.spares)}" if stage.check.spares else ""
         drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
             f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.inventory.nodes)} "
             f"node{'s' * (len(stage.inventory.nodes) != 1)}{spares}{limit}{drops}{skipped}"
         )
-        settings = {} if isinstance(stage.work, Job) else vars(stage.check)
-        settings = {name: value for name, value in settings.items() if value is not None}
-        if isinstance(stage.work, Job):
-            lines.append(f"     {stage.work.launcher}: {shlex.join(next(iter(stage.work.programs.values())).command)}")
-        if settings:
-            lines.append("     " + ", ".join(f"{name}={value}" for name, value in settings.items()))
+        if summary := stage.check.summary:
+            lines.append(f"     {summary}")
     return "\n".join(map(visible, lines)) + "\n"
 
 

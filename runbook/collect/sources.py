@@ -23,7 +23,6 @@ from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.runfolder import homes
 from runbook.engine.scripts import node_files
-from runbook.launch.job import Job
 from runbook.load.document import Document, parse_document, read_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.load.origins import Origins
@@ -323,11 +322,8 @@ def _without_secrets(plan: Plan) -> Plan:
 
 
 def _stage_without(stage: PlannedStage) -> PlannedStage:
-    work = stage.work
-    if isinstance(work, Job):
-        programs = {name: replace(program, env=_without(program.env)) for name, program in work.programs.items()}
-        work = replace(work, programs=programs)
-    return replace(stage, work=work, inventory=_inventory_without(stage.inventory))
+    check = stage.check.with_environments(_without)
+    return replace(stage, check=check, inventory=_inventory_without(stage.inventory))
 
 
 def _inventory_without(inventory: Inventory) -> Inventory:

@@ -10,8 +10,28 @@ from functools import cache
 from pathlib import PurePath
 
 from runbook.diagnose.line import ESCAPES
+from runbook.parsers import (
+    clock,
+    host,
+    ibstat,
+    network,
+    nvidia_details,
+    nvidia_lists,
+    nvidia_table,
+    packet_filters,
+    ping,
+    rdma,
+    services,
+    windows,
+)
 from runbook.parsers.reading import Reading, Tool
-from runbook.parsers.table import TABLE
+
+TABLE: tuple[Tool, ...] = (
+    *(*clock.TOOLS, rdma.PORT_INFO, ibstat.TOOL, rdma.COUNTERS, rdma.LINKS, *ping.TOOLS),
+    *(*nvidia_lists.TOOLS, nvidia_table.TOOL, nvidia_details.TOOL, *services.TOOLS),
+    *(*packet_filters.TOOLS, *windows.TOOLS, *host.TOOLS, *network.TOOLS),
+)
+"""Every form of output that is known. Of two that begin alike the more particular one comes first."""
 
 BEFORE = (
     r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"

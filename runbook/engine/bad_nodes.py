@@ -16,7 +16,6 @@ from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
 from runbook.jobs.launch import UNUSED_SPARE
-from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, RunbookError
 from runbook.model.fold import fold
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
@@ -185,7 +184,7 @@ class Spares:
 
     def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
         """The plan and the launch without these nodes; None where too few spares are left that pass."""
-        free = [name for name in self._stage.spares if name not in {*self._took_over, *self._useless}]
+        free = [name for name in self._stage.check.spares if name not in {*self._took_over, *self._useless}]
         while len(free) >= len(leaving):
             coming, rest = free[: len(leaving)], free[len(leaving) :]
             self._say(f"{', '.join(coming)} is looked at, to take the place of {', '.join(leaving)}")
@@ -214,7 +213,7 @@ class Spares:
         self._run.site.each(nodes, self._run.site.reopen, timeout_s=REOPEN_S)
         at = next(number for number, stage in enumerate(plan.stages) if stage.name == self._stage.name)
         for stage in plan.stages[:at]:
-            if isinstance(stage.work, Job) or stage.skip is not None:
+            if not stage.check.names_bad_nodes or stage.skip is not None:
                 continue
             outcomes = self._check(plan, replace(stage, name=self._stage.name))
             if overall(outcome.verdict for outcome in outcomes).stops:
@@ -226,8 +225,7 @@ class Spares:
                     self._say(f"{name} cannot take over: {self._useless[name]}", name)
                 return None
         launch = plan.stages[at]
-        assert isinstance(launch.work, Job)
-        return plan, replace(launch, work=replace(launch.work, spares=tuple(rest)))
+        return plan, replace(launch, check=launch.check.with_spares(rest))
 
     def _told(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         last = {outcome.node: outcome for outcome in outcomes}

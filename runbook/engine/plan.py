@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.launch.job import Job, make_job, node_facts
+from runbook.launch.job import make_job, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
 from runbook.load.hints import did_you_mean
@@ -56,7 +55,7 @@ class PlannedStage:
     """
 
     name: str
-    work: Check | Job
+    check: Check
     inventory: Inventory
     timeout_s: float
     stop_on_failure: bool = True
@@ -68,24 +67,12 @@ class PlannedStage:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Those that it tells something of: its own, and the spares of a launch."""
-        return (*(node.name for node in self.inventory.nodes), *self.spares)
-
-    @property
-    def spares(self) -> tuple[str, ...]:
-        return self.work.spares if isinstance(self.work, Job) else ()
-
-    @property
-    def check(self) -> Check:
-        """What runs: of a job, the launch of it."""
-        if not isinstance(self.work, Job):
-            return self.work
-        from runbook.jobs.launch import Launch
-
-        return Launch(job=self.work)
+        return (*(node.name for node in self.inventory.nodes), *self.check.spares)
 
     @property
     def starts_ranks(self) -> bool:
-        return isinstance(self.work, Job) or self.work.needs_ranks
+        """Whether there is a script that starts them, of runbook's own program or of the user's."""
+        return self.check.needs_ranks or self.check.user_job is not None
 
 
 @dataclass(frozen=True)
@@ -106,14 +93,13 @@ class Plan:
     @property
     def secrets(self) -> list[Secret]:
         """Every secret that the plan's files name or hold: of the inventory, of jobs, of variables."""
-        jobs = [stage.work for stage in self.stages if isinstance(stage.work, Job)]
-        more = secrets_among(self.playbook.vars, *(program.env for job in jobs for program in job.programs.values()))
+        more = secrets_among(self.playbook.vars, *(env for stage in self.stages for env in stage.check.environments))
         return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
 
     @property
     def first_with_ranks(self) -> PlannedStage | None:
         """The first check that will run one process a rank, or None."""
-        return next((s for s in self.stages if not isinstance(s.work, Job) and s.starts_ranks and s.skip is None), None)
+        return next((s for s in self.stages if s.check.needs_ranks and s.skip is None), None)
 
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
@@ -134,7 +120,7 @@ def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[st
     """The same stages where these spares have taken the places of the nodes that are gone, and without all other spares: so the
     checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
     assert plan.whole is not None
-    spares = {name for stage in plan.stages for name in stage.spares}
+    spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
     return _plan(
         plan.playbook, plan.whole, replace(plan.choice, took_over=tuple(took_over)), narrow(plan.inventory, left)
@@ -175,7 +161,7 @@ def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: C
     drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
     return replace(
         planned,
-        drop_bad=drops and stage.kind != "launch" and planned.stop_on_failure,
+        drop_bad=drops and planned.check.names_bad_nodes and planned.stop_on_failure,
         min_nodes=_first(choice.min_nodes, stage.min_nodes, playbook.min_nodes, FEWEST),
     )
 
@@ -201,7 +187,7 @@ def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iter
 
 def refuse_what_cannot_run(plan: Plan) -> None:
     """Raises FilesWrong for what can be planned and rendered, but not run."""
-    problems = []
+    problems: list[Problem] = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
         problems.append(
@@ -211,16 +197,8 @@ def refuse_what_cannot_run(plan: Plan) -> None:
                 help="leave them out with -l, for example `-l 'all:!" + windows[0] + "'`",
             )
         )
-    batch = [node.name for node in plan.inventory.nodes if node.connection == "slurm"]
     for stage in plan.stages:
-        if isinstance(stage.work, Job) and stage.work.detach and {*batch} & {*stage.nodes}:
-            problems.append(
-                Problem(
-                    "playbook.detach-over-slurm",
-                    f"`{stage.name}` is detached, and over Slurm whatever runbook starts ends with its steps, when runbook does",
-                    help="leave out `detach:`, and start runbook itself from a batch script (sbatch)",
-                )
-            )
+        problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])
     if problems:
         raise FilesWrong(problems)
 
@@ -314,15 +292,19 @@ def _planned(
     skip = None
     if stage.when is not None and not truth(stage.when, variables, stage.span):
         skip = f"when: {stage.when} does not hold"
-    work: Check | Job
     if stage.kind == "launch":
-        # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
-        work = make_job(stage, layout(inventory), _facts(inventory), set_above, spares)
-        timeout = stage.timeout_s or math.inf
+        check = _launch(stage, inventory, set_above, spares)
     else:
-        work = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
-        timeout = stage.timeout_s or _default_timeout(work)
-    return PlannedStage(stage.name, work, inventory, timeout, stage.on_failure == "stop", skip, script)
+        check = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
+    timeout = stage.timeout_s or _default_timeout(check)
+    return PlannedStage(stage.name, check, inventory, timeout, stage.on_failure == "stop", skip, script)
+
+
+def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
+    from runbook.jobs.launch import Launch  # takes a moment: only for a playbook that launches something
+
+    # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
+    return Launch(job=make_job(stage, layout(inventory), _facts(inventory), set_above, spares))
 
 
 def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:

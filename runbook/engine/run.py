@@ -20,7 +20,6 @@ from runbook.checks.context import Context, Run
 from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.engine.slurm import told_by_their_job
-from runbook.launch.job import Job
 from runbook.launch.ranks import described
 from runbook.model.commands import word
 from runbook.model.events import (
@@ -161,8 +160,7 @@ class _Course:
             done -= again
 
     def _suspects(self, outcomes: Sequence[Outcome]) -> Suspects:
-        """Of a launch nobody: that a program fails says nothing of the node that it runs on."""
-        found = Suspects() if isinstance(self.stage.work, Job) else suspects(outcomes)
+        found = suspects(outcomes) if self.stage.check.names_bad_nodes else Suspects()
         self.bad |= found.bad.keys()
         kept = self._unknown.get(self.stage.name, set()) & self.dropped
         self._unknown[self.stage.name] = kept | found.unknown.keys()
@@ -199,7 +197,9 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
     if stage.skip is not None:
         outcomes = [Outcome.skipped(node, stage.skip) for node in stage.nodes]
     else:
-        outcomes = _launched_with_spares(plan, stage, run, emit) if stage.spares else _run_check(plan, stage, run, emit)
+        outcomes = (
+            _launched_with_spares(plan, stage, run, emit) if stage.check.spares else _run_check(plan, stage, run, emit)
+        )
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
     verdict = overall(outcome.verdict for outcome in outcomes)

@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.launch.job import STARTS_ITS_RANKS, Job
-from runbook.launch.launchers import CannotLaunch, launch_spec, program_words, ranks_spec
+from runbook.launch.job import Job
+from runbook.launch.launchers import cannot_start, launch_spec, ranks_spec
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH, ScriptSpec, complaints, write
@@ -123,7 +123,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
     for stage in plan.stages:
         if not stage.starts_ranks or stage.skip is not None:
             continue
-        found = _cannot_start(stage)
+        found = cannot_start(stage.check.user_job, stage.inventory.nodes) if stage.check.user_job else []
         problems.update(dict.fromkeys(found))
         if not found:
             stages.append((stage, whole if stage.inventory is plan.inventory else layout(stage.inventory)))
@@ -162,48 +162,14 @@ def _specs(
         node_ranks = by_node.by_node.get(node.name)
         if node_ranks is None:
             continue
-        if isinstance(stage.work, Job):
+        if job := stage.check.user_job:
             name = stage.script if launched else LAUNCH
-            yield launch_spec(by_node, node_ranks, stage.work, name=name, made_from=plan.sources), stage.work
+            yield launch_spec(by_node, node_ranks, job, name=name, made_from=plan.sources), job
             launched = True
         else:
             yield ranks_spec(by_node, node_ranks, name=stage.script, made_from=plan.sources), None
-    if not launched and not any(node.name in stage.spares for stage, _ in stages):
+    if not launched and not any(node.name in stage.check.spares for stage, _ in stages):
         yield launch_spec(whole, whole.by_node[node.name], None, name=LAUNCH, made_from=plan.sources), None
-
-
-def _cannot_start(stage: PlannedStage) -> list[Problem]:
-    """Why the stage's launcher cannot do what is asked of it."""
-    job = stage.work
-    if not isinstance(job, Job):
-        return []
-    commands = list(dict.fromkeys(program.command for program in job.programs.values()))
-    if any(not command[0] or command[0].startswith("-") for command in commands):
-        message = "the command starts with an option or with nothing, not with a program"
-        help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
-        return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
-    if job.launcher not in STARTS_ITS_RANKS:
-        return []
-    if any(node.windows for node in stage.inventory.nodes):
-        message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
-        help = (
-            "its rendezvous needs libuv, and USE_LIBUV=0 does not reach it; `launcher: direct` starts every rank itself"
-        )
-        return [Problem("playbook.launcher-on-windows", message, job.span("launcher"), help)]
-    for command in commands:
-        try:
-            program_words(job.launcher, command)
-        except CannotLaunch as error:
-            other = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
-            return [
-                Problem(
-                    "playbook.launcher-program",
-                    str(error),
-                    job.span("command", 0),
-                    None if job.launcher == "torchrun" else other,
-                )
-            ]
-    return []
 
 
 ENDINGS = (".sh", ".bat", ".ps1")

@@ -25,8 +25,7 @@ from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import Gpu, parse_gpus, throttled
-from runbook.parsers.xids import events
+from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
 
 Counts = Mapping[str, int | None]
 

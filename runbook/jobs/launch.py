@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
-from runbook.checks.base import Check
+from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import ending
@@ -29,7 +30,8 @@ from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import Fetching, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.commands import word
-from runbook.model.errors import Unreachable
+from runbook.model.errors import Problem, Unreachable
+from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 
@@ -49,12 +51,44 @@ class Launch(Check):
     id: ClassVar[str] = "launch"
     timeout_s: ClassVar[float] = math.inf
     ends_by_itself: ClassVar[bool] = True
+    names_bad_nodes: ClassVar[bool] = False
 
     job: Job = field(kw_only=True)
 
     @property
     def outlives_s(self) -> float:
         return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
+
+    @property
+    def user_job(self) -> Job:
+        return self.job
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        return self.job.spares
+
+    def with_spares(self, names: Sequence[str]) -> Launch:
+        return replace(self, job=replace(self.job, spares=tuple(names)))
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        return tuple(program.env for program in self.job.programs.values())
+
+    def with_environments(self, changed: Callable[[Environment], Environment]) -> Launch:
+        programs = {name: replace(one, env=changed(one.env)) for name, one in self.job.programs.items()}
+        return replace(self, job=replace(self.job, programs=programs))
+
+    @property
+    def summary(self) -> str:
+        return f"{self.job.launcher}: {shlex.join(next(iter(self.job.programs.values())).command)}"
+
+    def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
+        if self.job.detach and any(node.connection == "slurm" for node in nodes):
+            message = (
+                f"`{stage}` is detached, and over Slurm whatever runbook starts ends with its steps, when runbook does"
+            )
+            help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
+            yield Problem("playbook.detach-over-slurm", message, help=help)
 
     def run(self, at: Context) -> list[Outcome]:
         return [

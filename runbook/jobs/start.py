@@ -98,7 +98,6 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
     if attempt.job.watch is not None and attempt.job.watch.stacks:
         session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
         kept.stacks[node.name] = f"{folder}/{STACKS}"
-    session.push_program("owned")
     session.push_program("keeper")
     return {**answer, "script": script.name}
 

@@ -14,7 +14,8 @@ from runbook.launch.job import STARTS_ITS_RANKS, Job
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, node_environment, rank_environment
 from runbook.launch.script import ScriptProcess, ScriptSpec
-from runbook.model.inventory import EnvValue
+from runbook.model.errors import Problem
+from runbook.model.inventory import EnvValue, Node
 
 FOREIGN = ("TORCHELASTIC_", "PET_")
 """Beginnings of names that belong to another torchrun: a rank that inherits them waits for that one's store, and a
@@ -117,6 +118,37 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
         return ("--no-python", *command)
     shown = " ".join(command[:3]) + (" …" if len(command) > 3 else "")
     raise CannotLaunch(f"{launcher} starts a Python script or a module, with no options of Python's own, not `{shown}`")
+
+
+def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
+    """Why the job's launcher cannot do what is asked of it on these nodes."""
+    commands = list(dict.fromkeys(program.command for program in job.programs.values()))
+    if any(not command[0] or command[0].startswith("-") for command in commands):
+        message = "the command starts with an option or with nothing, not with a program"
+        help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
+        return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
+    if job.launcher not in STARTS_ITS_RANKS:
+        return []
+    if any(node.windows for node in nodes):
+        message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
+        help = (
+            "its rendezvous needs libuv, and USE_LIBUV=0 does not reach it; `launcher: direct` starts every rank itself"
+        )
+        return [Problem("playbook.launcher-on-windows", message, job.span("launcher"), help)]
+    for command in commands:
+        try:
+            program_words(job.launcher, command)
+        except CannotLaunch as error:
+            other = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
+            return [
+                Problem(
+                    "playbook.launcher-program",
+                    str(error),
+                    job.span("command", 0),
+                    None if job.launcher == "torchrun" else other,
+                )
+            ]
+    return []
 
 
 def _jax(

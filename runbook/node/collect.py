@@ -13,39 +13,38 @@ Commands are fixed words; what the inventory says is a word of its own and never
 which is the user's own line of shell and is run as every run does.
 """
 
-import collections
+from __future__ import annotations
+
 import concurrent.futures
-import json
+import functools
 import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import threading
 import time
 
-from tool import find, read, say
+from runbook.node.proc import INODE, LOCAL, descriptors, environ, pids, read, stat, tcp
+from runbook.node.proc import arguments as arguments_of
+from runbook.node.proc import owner as owner_of
+from runbook.node.tools import denied, drain, find
+from runbook.node.tools import run as run_tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from re import Pattern
+    from typing import Any, Literal
+
+    from runbook.transport.answers import Collected, CollectedAnswer
+
+    Status = Literal["ok", "missing", "denied", "timeout", "failed"]
+    Accounts = dict[int, tuple[str, str, str]]
+    """uid -> (login name, home, full name)."""
 
 KEPT = 256 * 1024  # bytes of one answer
 KEPT_ERRORS = 16 * 1024
 AT_ONCE = 8
 LONGEST_ARGUMENT = 4096
 
-DENIED = (
-    "password is required",
-    "terminal is required",
-    "not allowed",
-    "not in the sudoers",
-    "may not run sudo",
-    "must be root",
-    "need to be root",
-    "permission denied",
-    "operation not permitted",
-    "not authorized",
-    "no new privileges",
-    "must be owned by uid 0",
-)
 KERNEL = re.compile(
     r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie|link (is )?(up|down)"
     r"|oom|out of memory|killed process|segfault|hung task|blocked for more|soft lockup|hard lockup|\bmce\b|hardware error"
@@ -70,10 +69,21 @@ ONLY = {
 # How to run: as the login user; as root (through `sudo -n`, which never asks); first the one, then the other.
 USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
 
-Command = collections.namedtuple("Command", "name argv seconds rights keep")
+
+class Command:
+    """What is run for one answer. `keep`: only lines in which it finds something."""
+
+    def __init__(self, name: str, argv: list[str], seconds: float, rights: str, keep: Pattern[str] | None) -> None:
+        self.name = name
+        self.argv = argv
+        self.seconds = seconds
+        self.rights = rights
+        self.keep = keep
 
 
-def command(name, words, seconds=5, rights=USER, keep=None):
+def command(
+    name: str, words: str | list[str], seconds: float = 5, rights: str = USER, keep: Pattern[str] | None = None
+) -> Command:
     return Command(name, words.split() if isinstance(words, str) else words, seconds, rights, keep)
 
 
@@ -224,13 +234,13 @@ done
 class HeadAndTail:
     """The head and the tail of what is fed to it, in bounded memory."""
 
-    def __init__(self, most):
+    def __init__(self, most: int) -> None:
         self.half = most // 2
         self.head = bytearray()
         self.tail = bytearray()
         self.size = 0
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> None:
         self.size += len(data)
         room = self.half - len(self.head)
         if room > 0:
@@ -240,197 +250,144 @@ class HeadAndTail:
         if len(self.tail) > 4 * self.half:
             del self.tail[: -self.half]
 
-    def result(self):
-        """The text, and how many bytes in its middle are left out. Lines are left out whole: half a secret is one."""
+    @property
+    def left_out(self) -> int:
+        """Bytes between the head and the tail."""
+        return self.size - sum(map(len, self.parts()))
+
+    def parts(self) -> tuple[bytes, ...]:
+        """Lines are left out whole: half a secret is one."""
         if self.size <= 2 * self.half:
-            return text_of(bytes(self.head + self.tail)), 0
+            return (bytes(self.head + self.tail),)
         head = bytes(self.head)
         tail = bytes(self.tail[-self.half :])
-        head = head[: head.rfind(b"\n") + 1]
         begin = tail.find(b"\n") + 1
-        tail = tail[begin:] if begin else b""
-        left_out = self.size - len(head) - len(tail)
-        return "%s[... %d bytes left out here ...]\n%s" % (text_of(head), left_out, text_of(tail)), left_out
+        return head[: head.rfind(b"\n") + 1], tail[begin:] if begin else b""
+
+    def text(self) -> str:
+        return ("[... %d bytes left out here ...]\n" % self.left_out).join(map(text_of, self.parts()))
 
 
-def text_of(data):
+def text_of(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
 class MatchingLines:
     """Passes on only the lines that a pattern finds something in."""
 
-    def __init__(self, pattern, kept):
+    def __init__(self, pattern: Pattern[str], kept: HeadAndTail) -> None:
         self.pattern = pattern
         self.kept = kept
         self.rest = b""
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> None:
         lines = (self.rest + data).split(b"\n")
         self.rest = lines.pop()[-KEPT:]
         for line in lines:
             if self.pattern.search(text_of(line)):
                 self.kept.feed(line + b"\n")
 
-    def end(self):
+    def text(self) -> str:
         if self.rest:
             self.feed(b"\n")
+        return self.kept.text()
 
 
-def drain(stream, kept, lines=None):
-    """Everything a stream gives, until it ends; in a thread of its own."""
-    sink = lines or kept
-    try:
-        while True:
-            data = os.read(stream.fileno(), 65536)
-            if not data:
-                break
-            sink.feed(data)
-        if lines:
-            lines.end()
-    except (OSError, ValueError):
-        pass
-
-
-def kill(process, sudo):
-    """The command's whole group; what sudo runs as root, only sudo may kill."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    except OSError:
-        if sudo:
-            try:
-                subprocess.call(
-                    [sudo, "-n", "kill", "-KILL", "--", "-%d" % process.pid],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=2,
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                pass
-
-
-def run(name, argv, seconds, as_root=False, keep=None, shown=None):
-    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT."""
+def run(
+    name: str,
+    argv: list[str],
+    seconds: float,
+    as_root: bool = False,
+    keep: Pattern[str] | None = None,
+    shown: str | None = None,
+) -> CollectedAnswer:
+    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT. `shown` is of
+    the job's own Python, which is to see the login's own environment."""
     begun = time.monotonic()
-    translated = shown is None  # the job's own Python is to see the login's own environment
+    env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
     shown = shown or shlex_join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
     if keep and keep.pattern in ONLY:
         shown += "  # " + ONLY[keep.pattern]
-    answer = {"name": name, "command": shown, "status": "ok", "code": None, "out": "", "err": "", "left_out": 0}
     path = argv[0] if os.path.isabs(argv[0]) else find(argv[0])
     if path is None:
-        answer.update(status="missing", err="there is no %s here" % argv[0], seconds=0.0)
-        return answer
-    words = [path] + argv[1:]
-    sudo = None
-    if as_root and os.geteuid() != 0:
-        sudo = find("sudo")
-        if sudo is None:
-            answer.update(status="denied", err="it takes root, and there is no sudo here", seconds=0.0)
-            return answer
-        words = [sudo, "-n"] + words
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if translated else None,
-            start_new_session=True,
-            cwd="/",
-        )
-    except OSError as error:
-        answer.update(status="failed", err=str(error), seconds=0.0)
-        return answer
+        return answered(name, shown, "missing", err="there is no %s here" % argv[0])
+    sudo = find("sudo") if as_root and os.geteuid() != 0 else None
+    if as_root and os.geteuid() != 0 and sudo is None:
+        return answered(name, shown, "denied", err="it takes root, and there is no sudo here")
     out, err = HeadAndTail(KEPT), HeadAndTail(KEPT_ERRORS)
-    lines = MatchingLines(keep, out) if keep else None
-    readers = [
-        threading.Thread(target=drain, args=(process.stdout, out, lines), daemon=True),
-        threading.Thread(target=drain, args=(process.stderr, err), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
-    deadline = begun + seconds
-    for reader in readers:
-        reader.join(max(0.0, deadline - time.monotonic()))
+    sink = MatchingLines(keep, out) if keep else out
     try:
-        # A grandchild may hold the pipes after the command itself has ended: then the command's own end counts.
-        answer["code"] = process.wait(max(0.05, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        answer["status"] = "timeout"
-    if answer["status"] == "timeout" or any(reader.is_alive() for reader in readers):
-        kill(process, sudo)
-        for reader in readers:
-            reader.join(0.5)
-        try:
-            process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            pass  # in uninterruptible sleep nothing dies, not even of KILL
-    answer["out"], answer["left_out"] = out.result()
-    answer["err"] = err.result()[0]
-    said = (answer["err"] + answer["out"][:1000]).lower()
-    if answer["code"] and any(words in said for words in DENIED):
-        answer["status"] = "denied"
+        said = run_tool([path, *argv[1:]], seconds, sudo=sudo, env=env, out=sink, err=err)
+    except (OSError, RuntimeError) as error:
+        return answered(name, shown, "failed", err=str(error))
+    if said.get("timed_out"):
+        answer = answered(name, shown, "timeout", out=sink.text(), err=err.text())
+    elif said["code"] is None:
+        return answered(name, shown, "failed", err=said["err"])
+    else:
+        answer = answered(name, shown, "denied" if denied(said) else "ok", said["code"], said["out"], said["err"])
+    answer["left_out"] = out.left_out
     answer["seconds"] = round(time.monotonic() - begun, 3)
     return answer
 
 
-def shlex_join(words):
-    return " ".join(shlex.quote(word) for word in words)
-
-
-def run_with(rights, name, argv, seconds, keep):
-    """As `rights` say. Of two tries the one that was let in is told; of two refusals the one about root."""
-    if rights in (USER, ROOT) or os.geteuid() == 0:
-        return run(name, argv, seconds, rights == ROOT, keep)
-    first = run(name, argv, seconds, rights == ROOT_THEN_USER, keep)
-    if first["status"] != "denied":
-        return first
-    second = run(name, argv, seconds, rights == USER_THEN_ROOT, keep)
-    if second["status"] == "denied" and rights == ROOT_THEN_USER:
-        return first
-    return second
-
-
-def read_file(name, path, keep=None):
-    begun = time.monotonic()
-    answer = {"name": name, "command": "cat " + path, "status": "ok", "code": 0, "out": "", "err": "", "left_out": 0}
-    kept = HeadAndTail(KEPT)
-    lines = MatchingLines(keep, kept) if keep else None
-    try:
-        descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb", 0) as stream:
-            drain(stream, kept, lines)
-        answer["out"], answer["left_out"] = kept.result()
-    except FileNotFoundError:
-        answer.update(status="missing", code=None, err="there is no %s here" % path)
-    except PermissionError:
-        answer.update(status="denied", code=None, err="%s may not be read by this user" % path)
-    except OSError as error:
-        answer.update(status="failed", code=None, err=str(error))
-    answer["seconds"] = round(time.monotonic() - begun, 3)
-    return answer
-
-
-def told(name, command, lines):
-    """An answer that this program found out by itself."""
-    out = "".join(line + "\n" for line in lines)
+def answered(
+    name: str, command: str, status: Status, code: int | None = None, out: str = "", err: str = ""
+) -> CollectedAnswer:
     return {
         "name": name,
         "command": command,
-        "status": "ok",
-        "code": 0,
+        "status": status,
+        "code": code,
         "seconds": 0.0,
         "out": out,
-        "err": "",
+        "err": err,
         "left_out": 0,
     }
 
 
-def sysctls():
+def shlex_join(words: list[str]) -> str:
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def run_with(one: Command) -> CollectedAnswer:
+    """As its rights say. Of two tries the one that was let in is told; of two refusals the one about root."""
+    root_first = one.rights in (ROOT, ROOT_THEN_USER)
+    first = run(one.name, one.argv, one.seconds, root_first, one.keep)
+    if one.rights in (USER, ROOT) or os.geteuid() == 0 or first["status"] != "denied":
+        return first
+    second = run(one.name, one.argv, one.seconds, not root_first, one.keep)
+    return first if second["status"] == "denied" and root_first else second
+
+
+def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> CollectedAnswer:
+    begun = time.monotonic()
+    answer = answered(name, "cat " + path, "ok", 0)
+    out = HeadAndTail(KEPT)
+    sink = MatchingLines(keep, out) if keep else out
+    try:
+        descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", 0) as stream:
+            drain(stream, sink)
+        answer["out"], answer["left_out"] = sink.text(), out.left_out
+    except OSError as error:
+        answer["code"] = None
+        if isinstance(error, FileNotFoundError):
+            answer["status"], answer["err"] = "missing", "there is no %s here" % path
+        elif isinstance(error, PermissionError):
+            answer["status"], answer["err"] = "denied", "%s may not be read by this user" % path
+        else:
+            answer["status"], answer["err"] = "failed", str(error)
+    answer["seconds"] = round(time.monotonic() - begun, 3)
+    return answer
+
+
+def told(name: str, command: str, lines: Iterable[str]) -> CollectedAnswer:
+    """An answer that this program found out by itself."""
+    return answered(name, command, "ok", 0, "".join(line + "\n" for line in lines))
+
+
+def sysctls() -> CollectedAnswer:
     lines = []
     for key in SYSCTLS:
         value = read("/proc/sys/" + key)
@@ -443,7 +400,7 @@ def sysctls():
     return told("system/sysctl", "sysctl of net.*, vm.* and kernel.* that matter", lines)
 
 
-def interfaces():
+def interfaces() -> CollectedAnswer:
     """What sysfs says of every interface, and of every InfiniBand port."""
     lines = []
     for name in sorted(os.listdir("/sys/class/net")):
@@ -460,7 +417,7 @@ def interfaces():
     return told("network/interfaces", "/sys/class/net", lines)
 
 
-def hcas():
+def hcas() -> CollectedAnswer:
     base = "/sys/class/infiniband"
     lines = []
     for hca in sorted(os.listdir(base)):
@@ -481,9 +438,9 @@ def hcas():
     return told("infiniband/sysfs", base, lines)
 
 
-def passwd():
+def passwd() -> Accounts:
     """uid -> (name, home, full name) of the accounts that are people's."""
-    found = {}
+    found: Accounts = {}
     try:
         import pwd
 
@@ -494,7 +451,7 @@ def passwd():
     return found
 
 
-def owner(uid, known):
+def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
     """The account of a uid; those of a directory service are not all listed, and are asked for one by one."""
     if uid not in known:
         try:
@@ -507,66 +464,51 @@ def owner(uid, known):
     return known[uid]
 
 
-def listening(ports):
+def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
     """inode -> port, of sockets that use one of the ports here."""
     found = {}
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in (read(path) or "").splitlines()[1:]:
-            words = line.split()
-            try:
-                port = int(words[1].rpartition(":")[2], 16)
-                if any(first <= port <= last for first, last in ports):
-                    found[words[9]] = port
-            except (IndexError, ValueError):
-                continue
+    for row in tcp():
+        port = int(row[LOCAL].rpartition(":")[2], 16)
+        if any(first <= port <= last for first, last in ports):
+            found[row[INODE]] = port
     return found
 
 
-def processes(ports, known):
+def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
     """Who holds GPUs or the ports, is stuck in the kernel, or is left of an earlier run: what this user may see of it."""
     sockets = listening(ports)
-    lines, uids, hidden = [], set(), 0
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit())):
-        base = "/proc/%d" % pid
-        try:
-            uid = os.stat(base).st_uid
-            with open(base + "/stat", "rb") as file:
-                rest = file.read().rpartition(b")")[2].split()
-            with open(base + "/cmdline", "rb") as file:
-                arguments = file.read(65536).split(b"\0")[:-1]
-        except (OSError, IndexError):
+    lines: list[str] = []
+    uids: set[int] = set()
+    hidden = 0
+    for pid in sorted(pids()):
+        its, uid = stat(pid), owner_of(pid)
+        if its is None or uid is None:
             continue
         uids.add(uid)
         why = []
-        state = rest[0].decode()
-        if state == "D":
-            why.append("in uninterruptible sleep at %s" % (read(base + "/wchan") or "?"))
+        if its.state == "D":
+            why.append("in uninterruptible sleep at %s" % (read("/proc/%d/wchan" % pid) or "?"))
         try:
-            devices = set()
-            for entry in os.listdir(base + "/fd"):
-                target = os.readlink("%s/fd/%s" % (base, entry))
-                if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/infiniband")):
-                    devices.add(target)
-                elif target.startswith("socket:[") and target[8:-1] in sockets:
-                    why.append("port %d" % sockets[target[8:-1]])
-            why += sorted(devices)
-            with open(base + "/environ", "rb") as file:
-                run_id = re.search(rb"(?:^|\0)RUNBOOK_RUN_ID=([\w.-]+)", file.read())
-                if run_id and run_id.group(1) != os.environ.get("RUNBOOK_RUN_ID", "").encode():
-                    why.append("of the run %s of runbook" % text_of(run_id.group(1)))
+            targets = descriptors(pid)
+            why += [
+                "port %d" % sockets[one[8:-1]] for one in targets if one[8:-1] in sockets and one.startswith("socket:[")
+            ]
+            why += sorted({one for one in targets if one.startswith(("/dev/nvidia", "/dev/kfd", "/dev/infiniband"))})
+            run_id = re.search(r"(?:^|\0)RUNBOOK_RUN_ID=([\w.-]+)", text_of(b"\0".join(environ(pid))))
+            if run_id and run_id.group(1) != os.environ.get("RUNBOOK_RUN_ID"):
+                why.append("of the run %s of runbook" % run_id.group(1))
         except OSError:
             hidden += 1
         if why:
-            shown = [text_of(word) if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in arguments]
-            lines.append(
-                "%d %s %s [%s] %s" % (pid, owner(uid, known)[0], state, ", ".join(why), " ".join(shown) or "(kernel)")
-            )
+            words = (word if len(word) <= LONGEST_ARGUMENT else "(a long word)" for word in arguments_of(pid))
+            shown = " ".join(words) or "(kernel)"
+            lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:
         lines.append("(%d processes of other users could not be looked into)" % hidden)
     return told("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
 
 
-def of_the_run(kernel_log, age):
+def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
     """The kernel's lines since the run began, by this machine's own clock: what is older is another story."""
     begun = time.time() - age - 2
     lines = []
@@ -578,17 +520,17 @@ def of_the_run(kernel_log, age):
         except ValueError:
             continue
     command = kernel_log["command"] + ", since the run began"
-    return dict(
-        told("system/kernel-log-of-the-run", command, lines), status=kernel_log["status"], err=kernel_log["err"]
-    )
+    answer = told("system/kernel-log-of-the-run", command, lines)
+    answer["status"], answer["err"] = kernel_log["status"], kernel_log["err"]
+    return answer
 
 
-def environment(prefixes):
+def environment(prefixes: list[str]) -> CollectedAnswer:
     lines = ["%s=%s" % (key, value) for key, value in sorted(os.environ.items()) if key.startswith(tuple(prefixes))]
     return told("nccl/environment", "env (names on a list only, as this login gives them)", lines)
 
 
-def python(arguments):
+def python(arguments: dict[str, Any]) -> CollectedAnswer:
     """The inventory's Python, behind its activate line, through the shell that would start the job."""
     argv = [os.path.expanduser(arguments["python"]), "-c", PROBE, ",".join(arguments["names"])]
     activate = arguments.get("activate")
@@ -599,7 +541,7 @@ def python(arguments):
     return run("python", ["/bin/sh", "-c", ACTIVATED % (conda, activate), "sh"] + argv, 25, shown=shown)
 
 
-def about_ports(ports):
+def about_ports(ports: list[tuple[int, int]]) -> list[Command]:
     """ss, for these ports only; with root it names the processes of others."""
     around = " or ".join(
         "( %s >= :%d and %s <= :%d )" % (side, first, side, last)
@@ -613,7 +555,7 @@ def about_ports(ports):
     ]
 
 
-def about_addresses(addresses):
+def about_addresses(addresses: list[str]) -> list[Command]:
     commands = []
     for number, address in enumerate(addresses[:16], 1):
         commands.append(command("network/lookup-%d" % number, ["getent", "ahosts", address]))
@@ -622,7 +564,7 @@ def about_addresses(addresses):
     return commands
 
 
-def about_interfaces():
+def about_interfaces() -> list[Command]:
     try:
         names = sorted(name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth"))
     except OSError:
@@ -630,23 +572,23 @@ def about_interfaces():
     return [command("network/ethtool-" + name, ["ethtool", name]) for name in names[:16]]
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Collected:
     begun = time.monotonic()
     deadline = begun + arguments["seconds"]
-    ports = [tuple(pair) for pair in arguments["ports"]]
+    ports = [(int(first), int(last)) for first, last in arguments["ports"]]
     known = passwd()
     uids = {os.getuid()}
 
-    def of_processes():
+    def of_processes() -> CollectedAnswer:
         answer, found = processes(ports, known)
         uids.update(found)
         return answer
 
-    jobs = [("python", lambda: python(arguments))]
+    jobs: list[tuple[str, Callable[[], CollectedAnswer]]] = [("python", lambda: python(arguments))]
     for one in COMMANDS + about_ports(ports) + about_addresses(arguments["addresses"]) + about_interfaces():
-        jobs.append((one.name, lambda one=one: run_with(one.rights, one.name, one.argv, one.seconds, one.keep)))
+        jobs.append((one.name, functools.partial(run_with, one)))
     for name, path, keep in FILES:
-        jobs.append((name, lambda name=name, path=path, keep=keep: read_file(name, path, keep)))
+        jobs.append((name, functools.partial(read_file, name, path, keep)))
     jobs += [
         ("system/sysctl", sysctls),
         ("network/interfaces", interfaces),
@@ -660,12 +602,11 @@ def look(arguments):
     concurrent.futures.wait([future for _, future in asked], timeout=max(0.1, deadline - time.monotonic()))
     answers = []
     for name, future in asked:
-        blank = {"name": name, "command": "", "code": None, "seconds": 0.0, "out": "", "err": "", "left_out": 0}
         if not future.done():
             future.cancel()
-            answers.append(dict(blank, status="timeout", err="not done within %g s" % arguments["seconds"]))
+            answers.append(answered(name, "", "timeout", err="not done within %g s" % arguments["seconds"]))
         elif future.exception() is not None:
-            answers.append(dict(blank, status="failed", err=repr(future.exception())))
+            answers.append(answered(name, "", "failed", err=repr(future.exception())))
         else:
             answers.append(future.result())
     pool.shutdown(wait=False)
@@ -677,20 +618,16 @@ def look(arguments):
     return {
         "answers": answers,
         "user": me[0],
-        "users": [list(entry) for entry in [me, (me[0], os.path.expanduser("~"), "")] + owner_list + people],
+        "users": [me, (me[0], os.path.expanduser("~"), ""), *owner_list, *people],
         "hostnames": hostnames(),
         "seconds": round(time.monotonic() - begun, 3),
     }
 
 
-def hostnames():
+def hostnames() -> list[str]:
     """What this machine calls itself, and what its /etc/hosts calls machines that are not this one's loopback."""
     names = [os.uname().nodename, read("/etc/hostname") or ""]
     for line in (read("/etc/hosts") or "").splitlines()[:5000]:
         words = line.partition("#")[0].split()
         names += words[1:]
     return [name for name in dict.fromkeys(names) if name]
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

@@ -8,14 +8,23 @@ a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"
 "machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's log, or null}.
 """
 
+from __future__ import annotations
+
 import glob
 import os
 import re
 import time
 
-from gpus import find_smi, query_gpus
-from link import CLASS, hardware, number
-from tool import read, tool
+from runbook.node.gpus import find_smi, query_gpus
+from runbook.node.link import CLASS, hardware, number
+from runbook.node.proc import read
+from runbook.node.tools import tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import Counters, Ran, Segments
 
 OF_INTERFACE = (
     "rx_packets",
@@ -56,7 +65,7 @@ MOST_PROCESSES = 8
 DMESG_S = 3
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
     smi = find_smi() if arguments["gpus"] else None
     return {
@@ -70,24 +79,24 @@ def look(arguments):
     }
 
 
-def interface(name):
+def interface(name: str) -> dict[str, int | None]:
     found = {key: number(CLASS + name + "/statistics/" + key) for key in OF_INTERFACE}
     found["carrier_down_count"] = number(CLASS + name + "/carrier_down_count")
     return found
 
 
-def tcp():
+def tcp() -> Segments | None:
     rows = [line.split() for line in (read("/proc/net/snmp") or "").splitlines() if line.startswith("Tcp:")]
     if len(rows) != 2:
         return None
     named = dict(zip(*rows))
     try:
-        return {name: int(named[name]) for name in ("OutSegs", "RetransSegs")}
+        return {"OutSegs": int(named["OutSegs"]), "RetransSegs": int(named["RetransSegs"])}
     except (KeyError, ValueError):
         return None
 
 
-def ports():
+def ports() -> dict[str, dict[str, int | None]]:
     found = {}
     for base in sorted(glob.glob(PORTS)):
         hca, _, port = base.split("/")[-3:]
@@ -97,19 +106,19 @@ def ports():
     return found
 
 
-def machine(pid):
+def machine(pid: int | None) -> dict[str, int | None]:
     """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
     found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout", "oom_kill")}
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
-        found[what + "_waited_us"] = whole(waited and waited.group(1))
-    waited = [held_back(one) for one in descent(pid)] if pid else []
-    found["quota_us"] = max((one for one in waited if one is not None), default=None)
+        found[what + "_waited_us"] = whole(waited.group(1) if waited else None)
+    quotas = [held_back(one) for one in descent(pid)] if pid else []
+    found["quota_us"] = max((one for one in quotas if one is not None), default=None)
     return found
 
 
-def descent(pid):
+def descent(pid: int) -> list[int]:
     """A process and what it started, the first of them."""
     found = [pid]
     for one in found:
@@ -118,7 +127,7 @@ def descent(pid):
     return found[:MOST_PROCESSES]
 
 
-def held_back(pid):
+def held_back(pid: int) -> int | None:
     """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of hierarchy."""
     found = None
     for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
@@ -137,17 +146,17 @@ def held_back(pid):
     return found
 
 
-def whole(text):
+def whole(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
 
 
-def gpus(smi, indices, seconds):
+def gpus(smi: str, indices: list[int], seconds: float) -> Ran:
     """Of these GPUs only: the driver need not wake others for us."""
     which = ["-i", ",".join(str(index) for index in indices)]
     return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
 
 
-def xids():
+def xids() -> list[str] | None:
     """What the driver logged of faults. Read as who we are: nobody is to find a `sudo` of ours every half a minute."""
     said = tool("dmesg", [], DMESG_S)
     if said.get("code") != 0:

@@ -4,12 +4,21 @@ more. Python 3.8, standard library.
 Only root and CAP_NET_RAW may open such sockets, and those whose group is in net.ipv4.ping_group_range.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import struct
 import time
 
-from turns import READ, pause
+from runbook.node.turns import READ, pause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.node.turns import Conversation, Turns
+    from runbook.transport.answers import Pinged
 
 PAUSE_S = 0.005
 FULL = 5
@@ -25,14 +34,14 @@ DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (s
 class Peer:
     """One address, and the echoes that it gave back."""
 
-    def __init__(self, address, full_bytes):
+    def __init__(self, address: str, full_bytes: int) -> None:
         self.address, self.full_bytes = address, full_bytes
-        self.sent = {"small": {}, "full": {}}  # by sequence number, when
-        self.trips = {"small": [], "full": []}  # seconds
+        self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # by sequence number, when
+        self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds
 
-    def told(self):
+    def told(self) -> dict[str, Pinged] | None:
         """As `ping` would have it, where every echo came back; else None."""
-        found = {}
+        found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
             trips = self.trips[size]
             if not trips or len(trips) < len(sent):
@@ -48,16 +57,16 @@ class Peer:
 
 
 class Echoes:
-    def __init__(self, family, turns):
+    def __init__(self, family: socket.AddressFamily, turns: Turns) -> None:
         self.request, self.reply, self.protocol = ECHO[family]
         self.turns = turns
         self.family = family
         self.own = os.getpid() & 0xFFFF
         self.number = 0
-        self.waiting = {}  # by sequence number: (peer, size)
+        self.waiting: dict[int, tuple[Peer, str]] = {}  # by sequence number: (peer, size)
         self.sockets = {size: self._open(size == "full") for size in ("small", "full")}
 
-    def _open(self, whole):
+    def _open(self, whole: bool) -> socket.socket:
         try:
             sock = socket.socket(self.family, socket.SOCK_RAW, self.protocol)
             self.raw = True
@@ -70,7 +79,7 @@ class Echoes:
             sock.setsockopt(*DONT_FRAGMENT[self.family])
         return sock
 
-    def run(self, peers, count):
+    def run(self, peers: list[Peer], count: int) -> Conversation:
         """Generator: so many small echoes to each, and a few of full size."""
         listening = [self.turns.start(self._listen(sock)) for sock in self.sockets.values()]
         begun = self.turns.clock
@@ -88,7 +97,7 @@ class Echoes:
             self.turns.cancel(task)
             sock.close()
 
-    def _send(self, peer, size):
+    def _send(self, peer: Peer, size: str) -> None:
         self.number = self.number + 1 & 0xFFFF
         body = b"runbook!" * 7 if size == "small" else b"r" * peer.full_bytes
         packet = struct.pack("!BBHHH", self.request, 0, 0, self.own, self.number) + body
@@ -101,7 +110,7 @@ class Echoes:
         except OSError:
             pass  # it counts as lost, and `ping` says why
 
-    def _listen(self, sock):
+    def _listen(self, sock: socket.socket) -> Conversation:
         while True:
             yield (sock,), READ, None
             try:
@@ -113,26 +122,28 @@ class Echoes:
             if len(packet) < 8:
                 continue
             kind, _, _, own, number = struct.unpack_from("!BBHHH", packet)
-            peer, size = self.waiting.get(number, (None, None))
-            if kind != self.reply or peer is None or (self.raw and own != self.own) or where[0] != peer.address:
+            if number not in self.waiting or kind != self.reply or (self.raw and own != self.own):
+                continue
+            peer, size = self.waiting[number]
+            if where[0] != peer.address:
                 continue
             del self.waiting[number]
             peer.trips[size].append(time.monotonic() - peer.sent[size][number])
 
 
-def checksum(packet):
+def checksum(packet: bytes) -> int:
     """RFC 1071."""
     if len(packet) % 2:
         packet += b"\0"
-    total = sum(struct.unpack("!%dH" % (len(packet) // 2), packet))
+    total = int(sum(struct.unpack("!%dH" % (len(packet) // 2), packet)))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def echoes(turns, addresses, count):
+def echoes(turns: Turns, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
     """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came back."""
     peers = [Peer(address, size) for address, size in addresses.items()]
-    over = []
+    over: list[Any] = []
     for family in ECHO:
         those = [peer for peer in peers if (":" in peer.address) == (family == socket.AF_INET6)]
         if not those:

@@ -7,13 +7,47 @@ the kernel's table tells (`waiting`: TIME_WAIT, which no process holds any more)
 where only the user can be seen), "user", "sockets"}], most sockets first}.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import socket
 
-from tool import account, command, endpoint, find, read, run, run_of
+from runbook.node.proc import (
+    INODE,
+    LISTEN,
+    LOCAL,
+    RUN_ID_VARIABLE,
+    STATE,
+    TIME_WAIT,
+    UID,
+    account,
+    command,
+    endpoint,
+    owner,
+    pids,
+    read,
+    run_of,
+    sockets,
+    tcp,
+)
+from runbook.node.tools import find, run
 
-LISTEN, TIME_WAIT = "0A", "06"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypedDict
+
+    from runbook.transport.answers import Ephemeral, SocketHolder
+
+    class Connection(TypedDict):
+        port: int
+        state: str
+        uid: int
+        inode: str
+
+    View = tuple[list[tuple[int, str]], dict[int, str]]
+    """The open sockets, each as (pid, inode), and the network of each process."""
+
 MOST_HOLDERS = 8
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
@@ -36,7 +70,7 @@ OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)
 NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)
 
 
-def look(_arguments):
+def look(_arguments: dict[str, Any]) -> Ephemeral:
     words = (read(RANGE) or "").split()
     if len(words) != 2:
         return {"low": None, "high": None}
@@ -44,7 +78,7 @@ def look(_arguments):
     reserved = reserved_ports(read(RESERVED) or "") & set(range(low, high + 1))
     rows = [row for row in connections() if low <= row["port"] <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
-    told = {
+    told: Ephemeral = {
         "low": low,
         "high": high,
         "reserved": len(reserved),
@@ -56,15 +90,15 @@ def look(_arguments):
     # A socket that is bound and neither listens nor is connected stands in no table.
     held = holders(rows, bare=len(taken) > len({row["port"] for row in rows}))
     # What we listen on ourselves at this moment is not what ate them.
-    ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ["RUNBOOK_RUN_ID"]}
+    ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ[RUN_ID_VARIABLE]}
     told["ours"] = len({row["port"] for row in rows if row["inode"] in ours} & taken)
     told["holders"] = named(held, {row["inode"]: row["uid"] for row in rows if row["inode"] != "0"}, ours)
     return told
 
 
-def reserved_ports(text):
+def reserved_ports(text: str) -> set[int]:
     """`8080,50000-50010` as a set."""
-    found = set()
+    found: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
         if low.isdigit():
@@ -72,17 +106,14 @@ def reserved_ports(text):
     return found
 
 
-def connections():
-    rows = []
-    for name in ("tcp", "tcp6"):
-        for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
-            fields = line.split()
-            port = endpoint(fields[1])[1]
-            rows.append({"port": port, "state": fields[3], "uid": int(fields[7]), "inode": fields[9]})
-    return rows
+def connections() -> list[Connection]:
+    return [
+        {"port": endpoint(row[LOCAL])[1], "state": row[STATE], "uid": int(row[UID]), "inode": row[INODE]}
+        for row in tcp()
+    ]
 
 
-def free(port):
+def free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         try:
             sock.bind(("", port))
@@ -91,14 +122,14 @@ def free(port):
     return True
 
 
-def holders(rows, bare):
+def holders(rows: list[Connection], bare: bool) -> dict[int, set[str]]:
     """pid -> inodes of these sockets that it holds. `bare`: and of those that stand in no table at all."""
     wanted = {row["inode"] for row in rows} - {"0"}
     listed = inodes_listed() if bare else set()
     owners, networks = own_view()
     if os.getuid() and (bare or not wanted <= {inode for _, inode in owners}):
         owners, networks = view_of_root() or (owners, networks)
-    found = {}
+    found: dict[int, set[str]] = {}
     for pid, inode in owners:
         # What belongs to a container's network stands in that one's tables.
         if inode in wanted or (bare and inode not in listed and networks.get(pid) == networks.get(os.getpid())):
@@ -106,15 +137,15 @@ def holders(rows, bare):
     return found
 
 
-def named(held, owners, ours):
+def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
     """The processes that hold most, without us and without those that are gone again; and by user what nobody was seen to
     hold. `owners`: inode -> uid."""
-    found = []
+    found: list[SocketHolder] = []
     for pid, inodes in held.items():
         line = command(pid)
         if line and inodes - ours:
-            found.append({"pid": pid, "command": line, "user": account(owner_of(pid)), "sockets": len(inodes - ours)})
-    unseen = set(owners) - set().union(*held.values())
+            found.append({"pid": pid, "command": line, "user": account(owner(pid)), "sockets": len(inodes - ours)})
+    unseen = set(owners) - {inode for inodes in held.values() for inode in inodes}
     for uid in sorted({owners[inode] for inode in unseen}):
         number = sum(owners[inode] == uid for inode in unseen)
         found.append({"pid": None, "command": None, "user": account(uid) or str(uid), "sockets": number})
@@ -122,48 +153,36 @@ def named(held, owners, ours):
     return found[:MOST_HOLDERS]
 
 
-def inodes_listed():
-    found = set()
+def inodes_listed() -> set[str]:
+    found: set[str] = set()
     for name in TABLES:
         for line in (read("/proc/net/" + name) or "").splitlines()[1:]:
             found.update(line.split())  # the inode's column differs by table, and none of the others is as long
     return found
 
 
-def own_view():
-    """[(pid, inode)] of the open sockets that this user may see, and the network of each process."""
-    owners, networks = [], {}
-    try:
-        pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return owners, networks
-    for pid in pids:
-        base = "/proc/%s/" % pid
+def own_view() -> View:
+    """What this user may see."""
+    owners: list[tuple[int, str]] = []
+    networks: dict[int, str] = {}
+    for pid in pids():
         try:
-            networks[int(pid)] = os.readlink(base + "ns/net")
-            targets = [os.readlink(base + "fd/" + descriptor) for descriptor in os.listdir(base + "fd")]
+            networks[pid] = os.readlink("/proc/%d/ns/net" % pid)
         except OSError:
             continue
-        owners += [(int(pid), target[8:-1]) for target in targets if target.startswith("socket:[")]
+        owners += [(pid, inode) for inode in sockets(pid)]
     return owners, networks
 
 
-def view_of_root():
+def view_of_root() -> View | None:
     """The same of every process, where sudo does not ask; None where it does."""
     sudo, tool = find("sudo"), find("find")
     if not sudo or not tool:
         return None
     words = ["/proc", "-mindepth", "3", "-maxdepth", "3", "(", "-path", "/proc/[0-9]*/fd/*", "-lname", "socket:*"]
     words += ["-o", "-path", "/proc/[0-9]*/ns/net", ")", "-printf", "%p %l\\n"]
-    said = run([sudo, "-n", tool] + words, 4).get("out", "")
+    said = run([tool, *words], 4, sudo=sudo).get("out", "")
     if not said:
         return None
     owners = [(int(pid), inode) for pid, inode in OPEN_SOCKET.findall(said)]
     return owners, {int(pid): network for pid, network in NETWORK.findall(said)}
-
-
-def owner_of(pid):
-    try:
-        return os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        return None

@@ -5,66 +5,64 @@ sent and not acknowledged), "unread" (bytes that arrived and were not read), "re
 them was sent again)}], "listening": [ports]}. Only established connections, none on loopback.
 """
 
-import os
+from __future__ import annotations
 
-from tool import endpoint
+from runbook.node.proc import (
+    ESTABLISHED,
+    INODE,
+    LISTEN,
+    LOCAL,
+    QUEUES,
+    REMOTE,
+    RESENT,
+    RUN_ID_VARIABLE,
+    STATE,
+    TIMER,
+    endpoint,
+    sockets,
+    tagged,
+    tcp,
+)
 
-ESTABLISHED, LISTEN = "01", "0A"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import Flows, TcpConnection
+
 RETRANSMITTING = "01"
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Flows:
     inodes = sockets_of(arguments["run_id"])
-    connections, listening = [], set()
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(path) as file:
-                rows = file.read().splitlines()[1:]
-        except OSError:
+    connections: list[TcpConnection] = []
+    listening = set()
+    for row in tcp():
+        pid = inodes.get(row[INODE])
+        if pid is None:
             continue
-        for row in rows:
-            fields = row.split()
-            pid = inodes.get(fields[9])
-            if pid is None:
-                continue
-            local, local_port = endpoint(fields[1])
-            if fields[3] == LISTEN:
-                listening.add(local_port)
-            remote, remote_port = endpoint(fields[2])
-            if fields[3] != ESTABLISHED or remote.startswith("127.") or remote == "::1":
-                continue
-            unacked, _, unread = fields[4].partition(":")
-            timer = fields[5].partition(":")[0]
-            connections.append(
-                {
-                    "local": local,
-                    "local_port": local_port,
-                    "remote": remote,
-                    "remote_port": remote_port,
-                    "pid": pid,
-                    "unacked": int(unacked, 16),
-                    "unread": int(unread, 16),
-                    "resent": int(fields[6], 16) if timer == RETRANSMITTING else 0,
-                }
-            )
+        local, local_port = endpoint(row[LOCAL])
+        if row[STATE] == LISTEN:
+            listening.add(local_port)
+        remote, remote_port = endpoint(row[REMOTE])
+        if row[STATE] != ESTABLISHED or remote.startswith("127.") or remote == "::1":
+            continue
+        unacked, _, unread = row[QUEUES].partition(":")
+        connections.append(
+            {
+                "local": local,
+                "local_port": local_port,
+                "remote": remote,
+                "remote_port": remote_port,
+                "pid": pid,
+                "unacked": int(unacked, 16),
+                "unread": int(unread, 16),
+                "resent": int(row[RESENT], 16) if row[TIMER].partition(":")[0] == RETRANSMITTING else 0,
+            }
+        )
     return {"connections": connections, "listening": sorted(listening)}
 
 
-def sockets_of(run_id):
+def sockets_of(run_id: str) -> dict[str, int]:
     """inode -> pid of every socket that a process of this run holds."""
-    mark = ("RUNBOOK_RUN_ID=" + run_id).encode()
-    found = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if not name.isdigit():
-            continue
-        try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                if mark not in file.read().split(b"\0"):
-                    continue
-            for descriptor in os.listdir("/proc/%s/fd" % name):
-                target = os.readlink("/proc/%s/fd/%s" % (name, descriptor))
-                if target.startswith("socket:["):
-                    found[target[8:-1]] = int(name)
-        except OSError:
-            continue
-    return found
+    return {inode: pid for pid in tagged({RUN_ID_VARIABLE: run_id}) for inode in sockets(pid)}

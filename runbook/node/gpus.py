@@ -7,16 +7,24 @@ asked side by side, each in a process group of its own, each with a deadline, an
 whatever happens to the others.
 """
 
+from __future__ import annotations
+
 import glob
-import json
 import os
-import pwd
 import re
-import sys
 import threading
 import time
 
-from tool import find, read, run, say
+from runbook.node.proc import account, command, read, run_of
+from runbook.node.proc import owner as owner_of
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from runbook.transport.answers import GpuProcess, GpusAnswer, Ran
 
 KERNEL_DEADLINE_S = 4
 ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
@@ -42,12 +50,12 @@ KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
 KEPT_LINES = 300
 
 
-def find_smi():
+def find_smi() -> str | None:
     """Where nvidia-smi lies, None where there is none."""
     return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
 
 
-def query_gpus(smi, fields, deadline):
+def query_gpus(smi: list[str], fields: Iterable[str], deadline: float) -> Ran:
     """One line a GPU; a field that this driver does not know is left out and the others are asked for again. `smi`: the
     command, with what chooses GPUs."""
     fields = list(fields)
@@ -56,30 +64,21 @@ def query_gpus(smi, fields, deadline):
         said = run(smi + arguments, max(1.0, deadline - time.monotonic()))
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
-            return dict(said, fields=fields)
+            said["fields"] = fields
+            return said
         at = fields.index(refused.group(1))
         former = FORMER_NAMES.get(fields[at])
         fields[at : at + 1] = [former] if former else []
 
 
-def sudo(argv):
-    """The command as root: through `sudo -n`, which asks for nothing, or None where there is no way."""
-    if os.geteuid() == 0:
-        return None
-    path = find("sudo")
-    return [path, "-n"] + argv if path else None
-
-
-def kernel_lines(argv):
+def kernel_lines(argv: list[str]) -> list[str] | None:
     """What this tool shows of the kernel's log that concerns NVIDIA, or None where it may not be read."""
     path = find(argv[0])
     if path is None:
         return None
-    plain = [path] + argv[1:]
-    for command in (plain, sudo(plain)):
-        if command is None:
-            continue
-        said = run(command, KERNEL_DEADLINE_S)
+    root = find("sudo") if os.geteuid() else None  # `sudo -n` asks for nothing
+    for sudo in (None, root) if root else (None,):
+        said = run([path, *argv[1:]], KERNEL_DEADLINE_S, sudo=sudo)
         lines = said["out"].splitlines()
         # journalctl ends with 0 and shows nothing to those who may not read the system's journal.
         if said["code"] == 0 and lines:
@@ -87,7 +86,7 @@ def kernel_lines(argv):
     return None
 
 
-def pci_devices():
+def pci_devices() -> int | None:
     """How many graphics cards and accelerators of NVIDIA are on the PCI bus; None where there is no such bus."""
     found = None
     for folder in glob.glob("/sys/bus/pci/devices/*"):
@@ -97,32 +96,21 @@ def pci_devices():
     return found
 
 
-def owner(pid, run_id):
+def owner(pid: int, run_id: str) -> GpuProcess:
     """Who runs a process, its command line, and whether it belongs to this run. {} where it cannot be seen."""
-    base = "/proc/%d/" % pid
-    try:
-        uid = os.stat(base).st_uid
-    except OSError:
+    uid = owner_of(pid)
+    if uid is None:
         return {}
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    environment = read(base + "environ") or ""
-    return {
-        "user": user,
-        "command": (read(base + "cmdline") or "").replace("\0", " ").strip()[:200],
-        "ours": ("RUNBOOK_RUN_ID=%s\0" % run_id) in environment + "\0",
-    }
+    return {"user": account(uid) or str(uid), "command": command(pid) or "", "ours": run_of(pid) == run_id}
 
 
-def look(arguments):
-    facts = {
+def look(arguments: dict[str, Any]) -> GpusAnswer:
+    facts: dict[str, Any] = {
         "pci": pci_devices(),
         "amd": find("rocm-smi") or find("amd-smi"),
     }
     smi = find_smi()
-    jobs = {
+    jobs: dict[str, Callable[[], Any]] = {
         "dmesg": lambda: kernel_lines(["dmesg"]),
         "journal": lambda: kernel_lines(["journalctl", "-k", "-q", "--no-pager", "-o", "short-monotonic"]),
     }
@@ -137,7 +125,7 @@ def look(arguments):
         jobs["links"] = lambda: run([smi, "nvlink", "-s"], seconds)
         jobs["all"] = lambda: run([smi, "-q"], seconds)
 
-    def work(name, job):
+    def work(name: str, job: Callable[[], Any]) -> None:
         facts[name] = job()
 
     threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in jobs.items()]
@@ -146,10 +134,7 @@ def look(arguments):
     for thread in threads:
         thread.join()
     pids = {int(match) for match in re.findall(r"^(\d+),", facts.get("apps", {}).get("out", ""), re.MULTILINE)}
-    facts["processes"] = {str(pid): owner(pid, arguments.get("run_id")) for pid in sorted(pids)}
+    facts["processes"] = {str(pid): owner(pid, arguments["run_id"]) for pid in sorted(pids)}
     facts["uptime_s"] = float((read("/proc/uptime") or "0").split()[0])
-    return facts
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))
+    found: GpusAnswer = facts  # type: ignore[assignment]  # filled by threads
+    return found

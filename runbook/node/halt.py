@@ -12,13 +12,26 @@ interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the k
 boot, "kernel_says": [its lines about that], "seconds": how long it watched}.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import signal
 import threading
 import time
 
-from tool import find, read, run, tool
+from runbook.node.proc import Stat, account, command, owner, pids, read, sockets, stat, variable
+from runbook.node.proc import arguments as arguments_of
+from runbook.node.tools import find, run, tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from runbook.transport.answers import BusyProcess, HaltAnswer, ProcessFacts, RankSeen
+
+    Processes = dict[int, "Process"]
 
 BUSY = 0.2
 WORKS = 0.05
@@ -26,9 +39,10 @@ PY_SPY_S = 4.0
 ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and can be imported by nobody else
 STACK_S = 1.0
 LONGEST_STACK = 64 * 1024
+LONGEST_COMMAND = 120
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> HaltAnswer:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     begun = time.monotonic()
     ours = set(leaders.values())
@@ -38,22 +52,21 @@ def look(arguments):
     after, bytes_after, carried_after = processes(ours), tcp_bytes(), carried()
     seconds = time.monotonic() - begun
     hertz = tell_cpu(before, after, seconds)
-    ranks = {}
+    ranks: dict[str, RankSeen] = {}
     for rank, leader in leaders.items():
         mine = family(after, leader)
-        sockets = set().union(*(sockets_of(entry["pid"]) for entry in mine))
-        known = None if bytes_after is None else sockets & set(bytes_after)
-        past = bytes_before or {}
-        moved = None if not known else sum(bytes_after[one][0] - past.get(one, (0, 0))[0] for one in known)
-        queued = sum(min(bytes_after[one][1], past.get(one, (0, 0))[1]) for one in known or ())
-        report = [
+        now, past = bytes_after or {}, bytes_before or {}
+        known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
+        moved = sum(now[one][0] - past.get(one, (0, 0))[0] for one in known) if known else None
+        queued = sum(min(now[one][1], past.get(one, (0, 0))[1]) for one in known)
+        report: list[ProcessFacts] = [
             {
-                "pid": entry["pid"],
-                "state": entry["state"],
-                "comm": entry["comm"],
-                "wchan": read("/proc/%d/wchan" % entry["pid"]) or "",
-                "rank": own_rank(entry["pid"]),
-                "cpu": entry["cpu"],
+                "pid": entry.pid,
+                "state": entry.stat.state,
+                "comm": entry.stat.comm,
+                "wchan": read("/proc/%d/wchan" % entry.pid) or "",
+                "rank": own_rank(entry.pid),
+                "cpu": entry.cpu,
             }
             for entry in mine
         ]
@@ -64,7 +77,11 @@ def look(arguments):
             "moved": moved,
             "queued": queued,
             "stack": stacks.get(rank),
-            "own_stacks": own_stacks(arguments["stacks"], mine) if arguments.get("stacks") else {},
+            "own_stacks": (
+                own_stacks(arguments["stacks"], [(entry.pid, entry.stat.state) for entry in mine])
+                if arguments.get("stacks")
+                else {}
+            ),
         }
     return {
         "ranks": ranks,
@@ -77,95 +94,82 @@ def look(arguments):
     }
 
 
-def tell_cpu(before, after, seconds):
+class Process:
+    """One as it was seen. `cpu` is the share of one CPU that it used since a look before, `fetched` what it read from disks."""
+
+    def __init__(self, pid: int, its: Stat, fetched: int) -> None:
+        self.pid = pid
+        self.stat = its
+        self.fetched = fetched
+        self.cpu = 0.0
+
+
+def tell_cpu(before: Processes, after: Processes, seconds: float) -> float:
     """Put down for each process the share of one CPU that it used meanwhile; gives the ticks of a second."""
     hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     for pid, entry in after.items():
-        used = entry["ticks"] - before[pid]["ticks"] if pid in before else 0
-        entry["cpu"] = round(used / hertz / max(0.01, seconds), 2)
+        used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
+        entry.cpu = round(used / hertz / max(0.01, seconds), 2)
     return hertz
 
 
-def busy(entries, ours):
+def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
     """The processes besides ours that use most of the CPU."""
-    kin = {entry["pid"] for leader in ours for entry in family(entries, leader)}
-    others = [entry for pid, entry in entries.items() if pid not in kin and entry["cpu"] >= BUSY]
-    others.sort(key=lambda entry: -entry["cpu"])
-    return [{"pid": e["pid"], "user": owner(e["pid"]), "command": command(e), "cpu": e["cpu"]} for e in others[:6]]
+    kin = {entry.pid for leader in ours for entry in family(entries, leader)}
+    others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= BUSY]
+    others.sort(key=lambda entry: -entry.cpu)
+    return [
+        {
+            "pid": one.pid,
+            "user": account(owner(one.pid)) or "?",
+            "command": command(one.pid, LONGEST_COMMAND) or one.stat.comm,
+            "cpu": one.cpu,
+        }
+        for one in others[:6]
+    ]
 
 
-def processes(ours):
-    """Every process by pid: state, name, session and CPU time in ticks, as proc(5) numbers the fields of `stat`; of our own
-    sessions also what they read."""
+def processes(ours: set[int]) -> Processes:
+    """Every process by pid; of our own sessions also what they read."""
     found = {}
-    try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return found
-    for pid in pids:
-        try:
-            with open("/proc/%d/stat" % pid) as file:
-                text = file.read()
-            rest = text.rpartition(")")[2].split()
-            found[pid] = {
-                "pid": pid,
-                "comm": text[text.index("(") + 1 : text.rindex(")")],
-                "state": rest[0],
-                "parent": int(rest[1]),
-                "session": int(rest[3]),
-                "ticks": int(rest[11]) + int(rest[12]),
-                "reaped": int(rest[13]) + int(rest[14]),
-                "fetched": fetched(pid) if int(rest[3]) in ours else 0,
-            }
-        except (OSError, ValueError, IndexError):
-            continue
+    for pid in pids():
+        its = stat(pid)
+        if its is not None:
+            found[pid] = Process(pid, its, fetched(pid) if its.session in ours else 0)
     return found
 
 
-def family(entries, leader):
+def family(entries: Processes, leader: int) -> list[Process]:
     """Those of a session, and what they started: a launcher gives each of its ranks a session of its own."""
-    found = {pid for pid, entry in entries.items() if entry["session"] == leader}
+    found = {pid for pid, entry in entries.items() if entry.stat.session == leader}
     while True:
-        more = {pid for pid, entry in entries.items() if entry["parent"] in found} - found
+        more = {pid for pid, entry in entries.items() if entry.stat.parent in found} - found
         if not more:
             return [entries[pid] for pid in sorted(found)]
         found |= more
 
 
-def own_rank(pid):
-    match = re.search(r"(?:^|\0)RANK=(\d{1,7})(?:\0|$)", read("/proc/%d/environ" % pid) or "")
-    return int(match.group(1)) if match else None
+def own_rank(pid: int) -> int | None:
+    rank = variable(pid, "RANK") or ""
+    return int(rank) if rank.isdigit() and len(rank) < 8 else None
 
 
-def works(before, after, ticks):
+def works(before: list[Process], after: list[Process], ticks: float) -> bool:
     """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its reading."""
+    used = sum(one.stat.ticks + one.stat.reaped for one in after) - sum(
+        one.stat.ticks + one.stat.reaped for one in before
+    )
+    read_in = sum(one.fetched for one in after) - sum(one.fetched for one in before)
+    return used >= WORKS * ticks or read_in > 0
 
-    def spent(entries, *names):
-        return sum(entry[name] for entry in entries for name in names)
 
-    used = spent(after, "ticks", "reaped") - spent(before, "ticks", "reaped")
-    return used >= WORKS * ticks or spent(after, "fetched") > spent(before, "fetched")
-
-
-def fetched(pid):
+def fetched(pid: int) -> int:
     """Bytes that a process had to get from a disk or a file server, where we may know that."""
     match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
 
 
-def sockets_of(pid):
-    inodes = set()
-    try:
-        for descriptor in os.listdir("/proc/%d/fd" % pid):
-            target = os.readlink("/proc/%d/fd/%s" % (pid, descriptor))
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    except OSError:
-        pass
-    return inodes
-
-
-def tcp_bytes():
+def tcp_bytes() -> dict[str, tuple[int, int]] | None:
     """inode -> bytes that a TCP connection has carried both ways, and bytes in its send queue; None without `ss`."""
     answer = tool("ss", ["-tineH"], 2)
     if answer.get("code") != 0:
@@ -180,7 +184,7 @@ def tcp_bytes():
     return found
 
 
-def carried():
+def carried() -> int | None:
     """Bytes that all interfaces but lo have carried so far."""
     try:
         with open("/proc/net/dev") as file:
@@ -190,11 +194,11 @@ def carried():
     return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
 
 
-def py_spy(leaders):
+def py_spy(leaders: dict[str, int]) -> dict[str, str]:
     """rank -> what py-spy says of its threads, with native frames where it can; nothing where it is not installed."""
-    said = {}
+    said: dict[str, str] = {}
 
-    def one(rank, pid):
+    def one(rank: str, pid: int) -> None:
         python = (arguments_of(pid) or [""])[0]
         beside = os.path.join(os.path.dirname(python), "py-spy")
         program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find("py-spy")
@@ -215,21 +219,21 @@ def py_spy(leaders):
     return dict(said)
 
 
-def own_stacks(folder, entries):
-    """What those of these processes that can be asked say of their threads, by pid."""
+def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """What those of these processes, told by pid and state, that can be asked say of their threads, by pid."""
     number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
     asked = {}
-    for entry in entries:
-        path = os.path.join(folder, "%d.stack" % entry["pid"])
-        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % entry["pid"]) or "", re.MULTILINE)
-        if entry["state"] in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+    for pid, state in asked_of:
+        path = os.path.join(folder, "%d.stack" % pid)
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
+        if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
             continue  # one that does not catch it would die of it
         try:
-            asked[entry["pid"]] = path, os.stat(path).st_size
-            os.kill(entry["pid"], number)
+            asked[pid] = path, os.stat(path).st_size
+            os.kill(pid, number)
         except OSError:
-            asked.pop(entry["pid"], None)
-    said = {}
+            asked.pop(pid, None)
+    said: dict[int, str] = {}
     deadline = time.monotonic() + STACK_S
     while asked and time.monotonic() < deadline:
         threading.Event().wait(0.05)
@@ -245,30 +249,13 @@ def own_stacks(folder, entries):
     return {str(pid): text for pid, text in said.items() if text}
 
 
-def arguments_of(pid):
-    return [word for word in (read("/proc/%d/cmdline" % pid) or "").split("\0") if word]
-
-
-def command(entry):
-    return " ".join(arguments_of(entry["pid"]))[:120] or entry["comm"]
-
-
-def owner(pid):
-    try:
-        import pwd
-
-        return pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
-    except (ImportError, OSError, KeyError):
-        return "?"
-
-
-def kernel_kills():
+def kernel_kills() -> int | None:
     """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
-def kernel_says():
+def kernel_says() -> list[str]:
     """The kernel's last words about processes that it killed for want of memory, where this user may read them."""
     answer = tool("dmesg", [], 2)
     lines = [

@@ -1,9 +1,18 @@
 """InfiniBand ports as `ibstat` prints them and as the kernel shows them in sysfs. Says one message."""
 
+from __future__ import annotations
+
 import glob
 import os
 
-from tool import read, say, tool
+from runbook.node.proc import read
+from runbook.node.tools import tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import Gid, IbPort, IbstatAnswer
 
 SYSFS = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
@@ -12,30 +21,39 @@ GIDS = 32
 """A port's table has room for hundreds; the first addresses of its interface stand in front."""
 
 
-def sysfs():
+def sysfs() -> dict[str, dict[str, IbPort]] | None:
     """{hca: {port: {state, phys_state, rate, link_layer, sm_lid}}}, or None where the kernel shows no such class."""
     try:
         hcas = sorted(os.listdir(SYSFS))
     except OSError:
         return None
-    found = {}
+    found: dict[str, dict[str, IbPort]] = {}
     for hca in hcas:
         base = "%s/%s/ports" % (SYSFS, hca)
         try:
             ports = sorted(os.listdir(base))
         except OSError:
             ports = []
-        names = ("state", "phys_state", "rate", "link_layer", "sm_lid")
-        found[hca] = {port: {name: read("%s/%s/%s" % (base, port, name)) for name in names} for port in ports}
+        found[hca] = {port: of_port("%s/%s/" % (base, port)) for port in ports}
     return found
 
 
-def gids():
+def of_port(base: str) -> IbPort:
+    return {
+        "state": read(base + "state"),
+        "phys_state": read(base + "phys_state"),
+        "rate": read(base + "rate"),
+        "link_layer": read(base + "link_layer"),
+        "sm_lid": read(base + "sm_lid"),
+    }
+
+
+def gids() -> dict[str, dict[str, Gid]]:
     """{"mlx5_0:1": {index: {gid, type, ndev}}} of the GIDs that are set; without a port whose table is not readable."""
     found = {}
     for base in glob.glob(SYSFS + "/*/ports/*"):
         hca, _, port = base[len(SYSFS) + 1 :].split("/")
-        table = {}
+        table: dict[str, Gid] = {}
         for index in range(GIDS):
             gid = read("%s/gids/%d" % (base, index))
             if gid and gid.strip("0:"):
@@ -49,15 +67,11 @@ def gids():
     return found
 
 
-def cards():
+def cards() -> int | None:
     """How many Mellanox cards are on the PCI bus; None where there is no such bus to look at."""
     vendors = [read(path) for path in glob.glob(PCI + "/*/vendor")]
     return sum(vendor == MELLANOX for vendor in vendors) if vendors else None
 
 
-def look(_arguments):
+def look(_arguments: dict[str, Any]) -> IbstatAnswer:
     return {"ibstat": tool("ibstat", [], 8), "sysfs": sysfs(), "gids": gids(), "cards": cards()}
-
-
-if __name__ == "__main__":
-    say(look({}))

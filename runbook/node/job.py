@@ -19,6 +19,8 @@ list     {"workdir"}: the jobs of this workdir that this node knows, with what e
 clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what does}.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json
@@ -29,24 +31,38 @@ import signal
 import threading
 import time
 
-from journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
-from owned import document, is_ours, listed, opened, ours, safe, write
-from steps import USUAL, number, step_in
-from tool import find, run
+from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
+from runbook.node.owned import document, is_ours, listed, opened, ours, safe, write
+from runbook.node.proc import born, environ, owner, pids, stat
+from runbook.node.proc import kill as send
+from runbook.node.steps import USUAL, number, step_in
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from re import Pattern
+    from typing import Any, BinaryIO
+
+    from runbook.node.journal import Facts
+    from runbook.transport.answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
+
+    Living = dict[tuple[str, str, str], list[int]]
+    """Processes by job, attempt and name."""
 
 KEPT = "KEPT"
 PART = 16 * 1024  # of a log, where steps are looked for
 KEEPER_S = 2.0  # what a keeper may take to end after it wrote down the end of its process
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Any:
     return ORDERS[arguments["do"]](arguments)
 
 
 # Orders.
 
 
-def prepare(order):
+def prepare(order: dict[str, Any]) -> Prepared:
     folder = in_ours(order["folder"], 2)
     attempt = os.path.join(folder, order["attempt"])
     try:
@@ -67,7 +83,7 @@ def prepare(order):
     return {"alive": mine, "gpus": theirs, "sha256": {path: sha256(path) for path in order.get("hash", ())}}
 
 
-def watch(order):
+def watch(order: dict[str, Any]) -> Watched:
     folder, offsets = in_ours(order["folder"], 3), order.get("at") or {}
     deadline = time.monotonic() + order.get("wait_s", 0.0)
     while fingerprint(folder) == order.get("seen") and time.monotonic() < deadline:
@@ -95,33 +111,38 @@ def watch(order):
             read[name] = base64.b64encode(data).decode()
         except OSError:
             continue
-    return {"kept": kept, "read": read, "size": sizes, "steps": steps, "seen": seen, "time": time.time()}
+    # Base64, which the controller reads as bytes.
+    return {
+        "kept": kept,
+        "read": read,  # type: ignore[typeddict-item]
+        "size": sizes,
+        "steps": steps,
+        "seen": seen,
+        "time": time.time(),
+    }
 
 
-def stop(order):
+def stop(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     alive = living()
     found, damaged = journals(folder, alive)
     chosen = [facts for facts in found if order.get("only") is None or facts["name"] in order["only"]]
     for facts in chosen:
-        for pid in [facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive):
-            send(pid, signal.SIGTERM)
+        send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
     if order.get("only") is None:
         end(damaged, signal.SIGTERM)
     return {"kept": chosen}
 
 
-def kill(order):
+def kill(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     deadline = time.monotonic() + 5.0
     while True:
         alive = living()
         chosen, damaged = journals(folder, alive)
         for facts in chosen:
-            if facts["keeper_lives"]:
-                send(facts["keeper"], signal.SIGKILL)
-            for pid in left_of(facts, alive):
-                send(pid, signal.SIGKILL)
+            send([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
+            send(left_of(facts, alive), signal.SIGKILL)
         end(damaged, signal.SIGKILL)
         lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
         if not lives or time.monotonic() > deadline:
@@ -129,13 +150,15 @@ def kill(order):
         threading.Event().wait(0.02)
 
 
-def known(order):
+def known(order: dict[str, Any]) -> Listed:
     workdir = expanded(order["workdir"])
     safe(workdir)
-    alive, jobs = living(), []
+    alive = living()
+    jobs: list[ListedJob] = []
     for folder in folders_of_jobs(workdir):
         job, node = place_of(folder)
-        about, damaged = {"job": job, "node": node}, []
+        about: Facts = {"job": job, "node": node}
+        damaged: list[Facts] = []
         try:
             found = checked(document(os.path.join(folder, "job.json")), ABOUT, ("job", "node"))
             for field, here in about.items():
@@ -144,7 +167,7 @@ def known(order):
             about = found
         except (OSError, ValueError) as error:
             damaged.append(damage("job.json", error))
-        attempts = {}
+        attempts: dict[str, list[Facts]] = {}
         for name in attempts_of(folder):
             attempts[name], bad = journals(os.path.join(folder, name), alive, used=True)
             damaged += bad
@@ -154,7 +177,7 @@ def known(order):
     return {"jobs": jobs, "time": time.time()}
 
 
-def clean(order):
+def clean(order: dict[str, Any]) -> CleanAnswer:
     folder = in_ours(order["folder"], 2)
     deadline = time.monotonic() + KEEPER_S
     while True:
@@ -183,7 +206,7 @@ def clean(order):
     return {"removed": not os.path.lexists(folder) if order.get("whole") else True, "alive": []}
 
 
-def forget_barrier(folder, job, workdir):
+def forget_barrier(folder: str, job: str, workdir: str) -> None:
     """Remove the folder of one attempt where the nodes met, and nothing else that a journal may name."""
     name = os.path.basename(folder)
     if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
@@ -201,7 +224,7 @@ def forget_barrier(folder, job, workdir):
 # Journals.
 
 
-def in_ours(folder, depth):
+def in_ours(folder: str, depth: int) -> str:
     """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what is not there is
     nobody's. Raises NotSafe."""
     above, inner = folder, []
@@ -217,7 +240,7 @@ def in_ours(folder, depth):
     return folder
 
 
-def folders_of_jobs(workdir):
+def folders_of_jobs(workdir: str) -> list[str]:
     """`workdir/JOB/NODE` of every job of ours in this workdir."""
     found = []
     for job in listed(workdir):
@@ -230,17 +253,17 @@ def folders_of_jobs(workdir):
     return found
 
 
-def place_of(folder):
+def place_of(folder: str) -> tuple[str, str]:
     """The job and the node of a job's folder."""
     above, node = os.path.split(folder)
     return os.path.basename(above), node
 
 
-def attempts_of(folder):
+def attempts_of(folder: str) -> list[str]:
     return [name for name in listed(folder) if ATTEMPT.match(name) and is_ours(os.path.join(folder, name))]
 
 
-def all_journals(folder, alive):
+def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
     """Those of all attempts of a job, and what is damaged."""
     found, damaged = [], []
     for name in attempts_of(folder):
@@ -250,7 +273,7 @@ def all_journals(folder, alive):
     return found, damaged
 
 
-def journals(folder, alive=None, used=False):
+def journals(folder: str, alive: Living | None = None, used: bool = False) -> tuple[list[Facts], list[Facts]]:
     """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what that uses.
     And what is damaged: journals that cannot be believed, and what lives that none tells of."""
     attempt = os.path.basename(folder)
@@ -294,13 +317,13 @@ def journals(folder, alive=None, used=False):
     return found, damaged
 
 
-def damage(name, error, attempt=""):
+def damage(name: str, error: Exception, attempt: str = "") -> Facts:
     why = error.strerror if isinstance(error, OSError) else str(error)
     shown = name.encode("utf-8", "replace").decode("utf-8", "replace")
     return {"name": os.path.join(attempt, shown), "why": str(why or error)[:1000], "pids": []}
 
 
-def log(folder, name):
+def log(folder: str, name: str) -> BinaryIO:
     """A file of what a process wrote, open for reading; a link leads to what a launcher wrote, in the same folder."""
     path = os.path.realpath(os.path.join(folder, name))
     if not path.startswith(os.path.realpath(folder) + "/"):
@@ -308,7 +331,7 @@ def log(folder, name):
     return opened(path, strict=False)
 
 
-def pattern(about):
+def pattern(about: Facts) -> Pattern[str]:
     """What finds the number of a step in a job's lines."""
     try:
         return re.compile(about.get("progress") or USUAL)
@@ -316,7 +339,7 @@ def pattern(about):
         return USUAL
 
 
-def steps(folder, facts, finds):
+def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
     """The highest step that a process, or a rank that it started, told, how long ago, and the first one: where any was."""
     told = []
     for name in [facts["name"]] + (facts.get("each") or []):
@@ -335,7 +358,7 @@ def steps(folder, facts, finds):
     return {"step": last, "step_age_s": -age, "first_step": last if first is None else first}
 
 
-def ends(file):
+def ends(file: BinaryIO) -> tuple[list[str], list[str]]:
     """The lines at the beginning of a file, and those at its end, the last one first."""
     first = file.read(PART)
     file.seek(max(0, os.fstat(file.fileno()).st_size - PART))
@@ -344,13 +367,13 @@ def ends(file):
     return begin, end[::-1]
 
 
-def step_told(lines, end, finds):
+def step_told(lines: list[str], end: str, finds: Pattern[str]) -> int | None:
     """The first step that these lines tell."""
     found = (number(line.strip()) if end == ".step" else step_in(line, finds) for line in lines)
     return next((step for step in found if step is not None), None)
 
 
-def fingerprint(folder):
+def fingerprint(folder: str) -> list[Any]:
     """Changes with every journal and every byte of output."""
     seen = []
     for name in listed(folder):
@@ -365,59 +388,46 @@ def fingerprint(folder):
 # Processes.
 
 
-def key(facts):
+def key(facts: Facts) -> tuple[str, str, str]:
     return facts["job"], str(facts["attempt"]), facts["name"]
 
 
-def living():
-    """Living processes of all jobs by (job, attempt, name): the kept ones, what they started, and what left their session."""
-    found = {}
-    for name in listed("/proc"):
-        if not name.isdigit():
-            continue
+def living() -> Living:
+    """Living processes of all jobs: the kept ones, what they started, and what left their session."""
+    found: Living = {}
+    for pid in pids():
         try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                words = file.read()
+            words = environ(pid)
         except OSError:
             continue  # another user's, or gone
-        if b"RUNBOOK_KEPT=" not in words:
+        tags = dict(word.partition(b"=")[::2] for word in words if word.startswith(b"RUNBOOK_"))
+        if b"RUNBOOK_KEPT" not in tags or born(pid) is None:
             continue
-        tags = dict(word.partition(b"=")[::2] for word in words.split(b"\0"))
         job, attempt, kept = (
             tags.get(b"RUNBOOK_" + word, b"").decode("utf-8", "replace") for word in (b"JOB", b"ATTEMPT", b"KEPT")
         )
-        if born(int(name)) is not None:
-            found.setdefault((job, attempt, kept), []).append(int(name))
+        found.setdefault((job, attempt, kept), []).append(pid)
     return found
 
 
-def left_of(facts, alive):
+def left_of(facts: Facts, alive: Living) -> set[int]:
     """The processes of a journal that live."""
     pids = set(alive.get(key(facts), ()))
     return pids | ({facts["pid"]} if same(facts.get("pid"), facts.get("born")) else set())
 
 
-def same(pid, its_born):
+def same(pid: int | None, its_born: int | None) -> bool:
     """Whether the process of this number lives, is the one that was born then, and is ours."""
     return pid is not None and its_born is not None and born(pid) == its_born and owner(pid) == os.getuid()
 
 
-def owner(pid):
-    """Whose process it is, None where there is none."""
-    try:
-        with open("/proc/%d/status" % pid) as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def gpu_memory():
+def gpu_memory() -> dict[int, int]:
     """Bytes of GPU memory by process, as far as nvidia-smi tells."""
     tool = find("nvidia-smi")
     if tool is None:
         return {}
     said = run([tool, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], 3.0)
-    found = {}
+    found: dict[int, int] = {}
     for line in said["out"].splitlines():
         pid, _, size = line.partition(",")
         if pid.strip().isdigit() and size.strip().isdigit():
@@ -425,52 +435,28 @@ def gpu_memory():
     return found
 
 
-def use(pids, gpus):
+def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
     """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not told)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    fields = [found for found in map(stat, pids) if found]
-    cpu = sum(int(one[11]) + int(one[12]) for one in fields) / hertz
+    seen = [found for found in map(stat, those) if found]
     return {
-        "cpu_s": cpu,
-        "rss": sum(int(one[21]) for one in fields) * page,
-        "processes": len(fields),
-        "gpu_bytes": sum(gpus.get(pid, 0) for pid in pids) if gpus else None,
+        "cpu_s": sum(one.ticks for one in seen) / hertz,
+        "rss": sum(one.pages for one in seen) * page,
+        "processes": len(seen),
+        "gpu_bytes": sum(gpus.get(pid, 0) for pid in those) if gpus else None,
     }
 
 
-def stat(pid):
-    """The fields of /proc/PID/stat behind the name, or None."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-
-
-def born(pid):
-    """When a living process started, in ticks since boot."""
-    fields = stat(pid)
-    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None
-
-
-def send(pid, number):
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass
-
-
-def end(damaged, number):
+def end(damaged: list[Facts], number: int) -> None:
     """Signal what lives that no journal tells of."""
     for one in damaged:
-        for pid in one["pids"]:
-            send(pid, number)
+        send(one["pids"], number)
 
 
 # Files.
 
 
-def drop(folder, only=None):
+def drop(folder: str, only: str | None = None) -> None:
     """Remove an empty folder; others may have something in it. With `only`, no other than that: the rest is not ours."""
     try:
         if only is None or folder == only:
@@ -479,7 +465,7 @@ def drop(folder, only=None):
         pass
 
 
-def sha256(path):
+def sha256(path: str) -> str | None:
     try:
         with open(expanded(path), "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
@@ -487,7 +473,7 @@ def sha256(path):
         return None
 
 
-def expanded(path):
+def expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 

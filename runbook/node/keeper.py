@@ -18,6 +18,8 @@ Stdin: `go AT` starts the process at that time of this node's clock; `stop SECON
 Stdout: one message a change: ready, running, ended.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import queue
@@ -27,9 +29,15 @@ import sys
 import threading
 import time
 
-from owned import document, ours, safe, write
+from runbook.node.message import say as say_it
+from runbook.node.owned import document, listed, ours, safe, write
+from runbook.node.proc import born, kill, tagged
 
-MARK = "\x1erunbook "
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
 PROTOCOL = "RUNBOOK_"
 LATE_S = 0.005
 SWEEP_S = 5.0
@@ -41,10 +49,10 @@ OWNER_S = 10.0
 class Journal:
     """What is known of the process, in a file that is always whole."""
 
-    def __init__(self, order):
+    def __init__(self, order: dict[str, Any]) -> None:
         self.path = os.path.join(order["folder"], order["name"] + ".json")
         self.lock = threading.Lock()
-        self.facts = {
+        self.facts: dict[str, Any] = {
             key: order.get(key)
             for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "each", "detached")
         }
@@ -52,12 +60,12 @@ class Journal:
         if order.get("barrier"):
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 
-    def note(self, **facts):
+    def note(self, **facts: Any) -> None:
         """Remember what the next change tells as well."""
         with self.lock:
             self.facts.update(facts)
 
-    def write(self, state, **facts):
+    def write(self, state: str, **facts: Any) -> None:
         with self.lock:
             self.facts.update(facts, state=state)
             try:
@@ -67,28 +75,33 @@ class Journal:
             say(dict(self.facts, event="kept"))
 
 
-def say(message):
-    line = (MARK + json.dumps(message) + "\n").encode()
+def say(told: dict[str, Any]) -> None:
     try:
-        while line:
-            line = line[os.write(1, line) :]  # a signal cuts what the pipe has no room for
+        say_it(told)
     except OSError:
         pass  # whoever started us is gone: the journal says it all
 
 
 class Keeper:
-    def __init__(self, order):
+    def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.journal = Journal(order)
-        self.news = queue.SimpleQueue()
-        self.process = None
+        self.news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.finished: float | None = None
         self.tags = {
             PROTOCOL + "JOB": order["job"],
             PROTOCOL + "ATTEMPT": str(order["attempt"]),
             PROTOCOL + "KEPT": order["name"],
         }
 
-    def keep(self):
+    @property
+    def kept(self) -> subprocess.Popen[bytes]:
+        """The process, which was started."""
+        assert self.process is not None
+        return self.process
+
+    def keep(self) -> None:
         for name in ("SIGTERM", "SIGINT"):
             signal.signal(getattr(signal, name), self.signalled)
         if hasattr(signal, "SIGHUP"):
@@ -113,10 +126,10 @@ class Keeper:
 
     # What may happen.
 
-    def signalled(self, number, _frame):
+    def signalled(self, number: int, _frame: object) -> None:
         self.news.put(("stop", self.order["grace_s"], "signal %d" % number))
 
-    def listen(self):
+    def listen(self) -> None:
         """Orders from whoever started us; their end is the end of the process, unless it is detached."""
         for line in sys.stdin:
             words = line.split(None, 2)
@@ -126,7 +139,7 @@ class Keeper:
                 self.news.put(("stop", float(words[1]), words[2].strip() if len(words) > 2 else "told to"))
         self.news.put(("alone",))
 
-    def meet(self):
+    def meet(self) -> None:
         """The barrier of files: every node says that it is ready, the owner says go, or that somebody did not come."""
         barrier = Barrier(self.order["barrier"])
         absent = barrier.pass_through(lambda met: self.journal.note(met=met, met_on=file_system(barrier.folder)))
@@ -135,10 +148,10 @@ class Keeper:
         else:
             self.news.put(("stop", 0.0, "barrier: " + absent))
 
-    def watch_siblings(self):
+    def watch_siblings(self) -> None:
         """Detached, nobody else is there to do it: a process of this node that failed ends the others of its gang."""
         me = self.order["name"] + ".json"
-        while self.process.poll() is None:
+        while self.kept.poll() is None:
             pause(5 * POLL_S)
             for entry in os.listdir(self.order["folder"]):
                 if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
@@ -147,7 +160,7 @@ class Keeper:
 
     # The process.
 
-    def start(self, at):
+    def start(self, at: float) -> None:
         pause(max(0.0, min(60.0, at - time.time()) - LATE_S))
         while time.time() < at and at - time.time() < 60.0:
             pass  # the last milliseconds are not left to the scheduler's timer
@@ -177,19 +190,19 @@ class Keeper:
         except OSError as error:
             self.journal.write("ended", started=begun, ended=time.time(), code=127, why=str(error))
             sys.exit(0)
-        self.journal.write("running", pid=self.process.pid, born=born(self.process.pid), started=begun)
+        self.journal.write("running", pid=self.kept.pid, born=born(self.kept.pid), started=begun)
         threading.Thread(target=self.wait, daemon=True).start()
         if order.get("each"):
             threading.Thread(target=self.name_logs, daemon=True).start()
         if order["detached"]:
             threading.Thread(target=self.watch_siblings, daemon=True).start()
 
-    def name_logs(self):
+    def name_logs(self) -> None:
         """Until every file of a rank that a launcher started has the name that it would have without one."""
-        while not self.name_logs_now() and self.process.poll() is None:
+        while not self.name_logs_now() and self.kept.poll() is None:
             pause(POLL_S / 4)
 
-    def name_logs_now(self):
+    def name_logs_now(self) -> bool:
         """Links to what torchrun writes: LOGS/ID_RANDOM/attempt_0/LOCAL_RANK/stdout.log. Whether all are there."""
         done, logs = 0, self.order["logs"]
         for local_rank, name in enumerate(self.order["each"]):
@@ -205,12 +218,12 @@ class Keeper:
                 done += os.path.islink(link)
         return done == 2 * len(self.order["each"])
 
-    def wait(self):
-        self.process.wait()
+    def wait(self) -> None:
+        self.kept.wait()
         self.finished = time.time()
         self.news.put(("ended",))
 
-    def stop(self, grace_s, why):
+    def stop(self, grace_s: float, why: str) -> None:
         if self.process is None:
             self.journal.write("ended", why=why, ended=time.time())
             return
@@ -219,37 +232,37 @@ class Keeper:
             self.journal.write("stopping", why=why)
             self.signal(signal.SIGTERM)
             try:
-                self.process.wait(grace_s)
+                self.kept.wait(grace_s)
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
         try:
-            self.process.wait(SWEEP_S)
+            self.kept.wait(SWEEP_S)
         except subprocess.TimeoutExpired:
             pass  # uninterruptible: the journal says that it is left
         self.ended(None if before else why, deadline)
 
-    def has_ended(self):
+    def has_ended(self) -> bool:
         """Also where the thread that waits for it has not come to hear of it: until then `poll` does not know."""
-        if self.process.poll() is not None:
+        if self.kept.poll() is not None:
             return True
         try:
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self.kept.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
             return True
         except AttributeError:  # macOS before Python 3.13
             return False
 
-    def ended(self, why, deadline=None):
+    def ended(self, why: str | None, deadline: float | None = None) -> None:
         """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets TERM
         where the process failed, as a launcher that was killed leaves its ranks, or where somebody wants it to end."""
-        code = self.process.poll()
+        code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
-        facts = {"code": code, "ended": getattr(self, "finished", time.time()), "why": why}
+        facts = {"code": code, "ended": self.finished or time.time(), "why": why}
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
         if code != 0 or deadline is not None:
-            send(left, signal.SIGTERM)
+            kill(left, signal.SIGTERM)
         if deadline is None:
             deadline = time.monotonic() + self.order["grace_s"]
         while left and time.monotonic() < deadline:
@@ -257,40 +270,39 @@ class Keeper:
                 what, *more = self.news.get(timeout=POLL_S / 2)
                 if what in ("stop", "alone"):
                     deadline = min(deadline, time.monotonic() + (more[0] if more else self.order["grace_s"]))
-                    send(left, signal.SIGTERM)
+                    kill(left, signal.SIGTERM)
             except queue.Empty:
                 pass
             left = self.alive()
         deadline = time.monotonic() + SWEEP_S
         while left and time.monotonic() < deadline:
-            send(left, signal.SIGKILL)
+            kill(left, signal.SIGKILL)
             pause(0.02)
             left = self.alive()
         if left or self.journal.facts["left"]:
             self.journal.write("ended", left=left)
 
-    def signal(self, number):
+    def signal(self, number: int) -> None:
         try:
-            os.killpg(self.process.pid, number)
+            os.killpg(self.kept.pid, number)
         except OSError:
             pass
 
-    def alive(self):
+    def alive(self) -> list[int]:
         """Processes of ours that live, found by what they inherited, also those that left the group; and by their session,
         also those that wrote over their environment."""
-        needles = {(name + "=" + value).encode() for name, value in self.tags.items()}
-        return [pid for pid in tagged(needles, self.process.pid) if pid != os.getpid()]
+        return tagged(self.tags, self.kept.pid)
 
 
 class Barrier:
     """A shared folder where nodes meet that no controller holds together. Its name is new for every attempt; the token in
     each file tells it from one that an older attempt left there. Files appear whole, by a rename."""
 
-    def __init__(self, order):
+    def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
 
-    def pass_through(self, met=lambda names: None):
+    def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
         """None when everybody came; else who did not, or what stood in the way. `met` is told who is there, as they come."""
         order = self.order
         came = set()
@@ -327,7 +339,7 @@ class Barrier:
         except OSError as error:
             return "the shared folder %s: %s" % (self.folder, error.strerror or error)
 
-    def put(self, name, **facts):
+    def put(self, name: str, **facts: str) -> None:
         partial = os.path.join(self.folder, ".%s.%s.%d" % (name, self.order["node"], os.getpid()))
         with open(partial, "w") as file:
             json.dump(dict(facts, token=self.order["token"]), file)
@@ -335,39 +347,33 @@ class Barrier:
             os.fsync(file.fileno())
         os.replace(partial, os.path.join(self.folder, name))
 
-    def read(self, name):
+    def read(self, name: str) -> dict[str, Any]:
         try:
             with open(os.path.join(self.folder, name)) as file:
-                return json.load(file)
+                found: dict[str, Any] = json.load(file)
+                return found
         except (OSError, ValueError):
             return {}
 
-    def valid(self, name):
-        return self.read(name).get("token") == self.order["token"]
+    def valid(self, name: str) -> bool:
+        return bool(self.read(name).get("token") == self.order["token"])
 
 
-def listed(folder):
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def appended(path):
+def appended(path: str) -> BinaryIO:
     """A file that grows at its end, for us alone; no link is followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.fdopen(os.open(path, flags, 0o600), "ab", 0)
 
 
-def failed(path):
+def failed(path: str) -> bool:
     try:
         facts = document(path)
-        return facts["state"] == "ended" and facts["code"] != 0
+        return bool(facts["state"] == "ended" and facts["code"] != 0)
     except (OSError, ValueError, KeyError):
         return False
 
 
-def dies_with_us(launcher):
+def dies_with_us(launcher: bool) -> Callable[[], object] | None:
     """What a child does so that the kernel ends it when we are killed: nobody else may be left to do it (Linux, else None). A
     launcher gets TERM, for it has ranks to end."""
     try:
@@ -379,7 +385,7 @@ def dies_with_us(launcher):
     return lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def file_system(path):
+def file_system(path: str) -> str | None:
     """Which one a path lies on, as the kernel names it: `server:/export (nfs4) at /shared` (Linux)."""
     found = None
     try:
@@ -396,47 +402,7 @@ def file_system(path):
     return found and found[1]
 
 
-def send(pids, number):
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
-
-
-def tagged(needles, session):
-    """Living processes of a session, or whose environment holds all of these (Linux)."""
-    found = []
-    try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return found
-    for pid in pids:
-        try:
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
-            if state in (b"Z", b"X"):
-                continue
-            if int(its_session) != session:
-                with open("/proc/%d/environ" % pid, "rb") as file:
-                    if not needles <= set(file.read().split(b"\0")):
-                        continue
-            found.append(pid)
-        except (OSError, ValueError):
-            continue
-    return found
-
-
-def born(pid):
-    """When a process started, in ticks since boot: a number that comes back later belongs to somebody else."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def pause(seconds):
+def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 

@@ -3,18 +3,25 @@
 Argument, JSON: {"interfaces": names}. Says one message and ends. Python 3.8, standard library.
 """
 
-import json
-import os
-import sys
+from __future__ import annotations
 
-from tool import find, read, run, say
+import os
+
+from runbook.node.proc import read
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import AdapterFacts, LinkAnswer
 
 CLASS = "/sys/class/net/"
 COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
 TC_TIMEOUT_S = 4
 
 
-def hardware(name, depth=0):
+def hardware(name: str, depth: int = 0) -> list[str]:
     """The devices below this interface that are made of metal: itself, or those of a bond, VLAN or bridge."""
     base = CLASS + name
     if os.path.exists(base + "/device"):
@@ -26,7 +33,7 @@ def hardware(name, depth=0):
     return [device for lower in below for device in hardware(lower, depth + 1)] if depth < 4 else []
 
 
-def number(path):
+def number(path: str) -> int | None:
     text = read(path)
     try:
         return int(text) if text else None
@@ -34,7 +41,7 @@ def number(path):
         return None
 
 
-def shaping(name):
+def shaping(name: str) -> dict[str, str] | None:
     """What `tc` shows of this interface: how it queues what leaves, and filters what arrives."""
     tc = find("tc")
     if tc is None:
@@ -48,22 +55,19 @@ def shaping(name):
     return said
 
 
-def look(arguments):
-    found = {}
+def look(arguments: dict[str, Any]) -> LinkAnswer:
+    found: dict[str, AdapterFacts] = {}
     for name in arguments["interfaces"]:
         if not os.path.exists(CLASS + name):
             continue
         devices = hardware(name)
         speeds = [number(CLASS + device + "/speed") for device in devices]
+        known = [speed for speed in speeds if speed and speed > 0]
         found[name] = {
             "hardware": devices,
-            "mbit": min(speeds) if speeds and all(speed and speed > 0 for speed in speeds) else None,
+            "mbit": min(known) if known and len(known) == len(speeds) else None,
             "duplex": [read(CLASS + device + "/duplex") for device in devices],
             "counters": {key: number(CLASS + name + "/statistics/" + key) for key in COUNTERS},
             "tc": shaping(name),
         }
     return {"interfaces": found}
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

@@ -15,8 +15,11 @@ that every packet counts whatever the card merges. Full-size segments in one dir
 path that loses large packets, and which way.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -26,8 +29,18 @@ import termios
 import threading
 import time
 
-from tool import say
-from turns import READ, WRITE, Turns, pause
+from runbook.node.message import say
+from runbook.node.turns import READ, WRITE, Turns, pause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any, Literal
+
+    from runbook.node.turns import Conversation, Task
+    from runbook.transport.answers import AwakeFacts, Dialled
+
+    Outcome = Literal["open", "stranger", "silent", "lost"]
 
 FULL = 64 * 1024
 TRIPS, TRIPS_S = 200, 1.0
@@ -38,7 +51,7 @@ sooner, and six lost in a row are no chance at any loss that `ping` lets pass.""
 MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
-UNMEASURED = {
+UNMEASURED: Dialled = {
     "outcome": "unmeasured",
     "errno": None,
     "seconds": 0.0,
@@ -53,14 +66,14 @@ class PatienceOver(Exception):
     """The patience with the other end is used up."""
 
 
-def greeting(run_id):
+def greeting(run_id: str) -> bytes:
     return ("runbook " + run_id + "\n").encode()
 
 
 # Conversations: each is a generator that `turns` resumes.
 
 
-def receive(sock, count, seconds):
+def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
     """As many bytes, or those that came before the other end closed. Raises Silence."""
     data = b""
     while len(data) < count:
@@ -74,7 +87,7 @@ def receive(sock, count, seconds):
     return data
 
 
-def transmit(sock, data, seconds):
+def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
     """All of it, with patience for every piece. Raises Silence."""
     view = memoryview(data)
     while view:
@@ -84,7 +97,7 @@ def transmit(sock, data, seconds):
         view = view[sock.send(view) :]
 
 
-def send_full(sock, data, seconds):
+def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
     """The first full segment goes alone until it has arrived: several at once are merged on their way (GSO), and virtual
     networks let pass what is merged and drop each of them alone, as a switch does."""
     view = memoryview(data)
@@ -100,7 +113,7 @@ def send_full(sock, data, seconds):
     yield from transmit(sock, view, seconds)
 
 
-def receipt(sock, seconds):
+def receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
     """The two bytes that acknowledge a transfer; waited for as long as less and less of it is on the way."""
     left = on_the_way(sock)
     while True:
@@ -108,11 +121,11 @@ def receipt(sock, seconds):
             return (yield from receive(sock, 2, seconds))
         except PatienceOver:
             before, left = left, on_the_way(sock)
-            if left is None or left >= before:
+            if left is None or before is None or left >= before:
                 raise
 
 
-def answer(sock, run_id):
+def answer(sock: socket.socket, run_id: str) -> Conversation:
     """What a listener of ours does with one connection."""
     with sock:
         try:
@@ -132,12 +145,14 @@ def answer(sock, run_id):
             pass
 
 
-def dial(target, order, run_id, held, turns):
+def dial(
+    target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], turns: Turns
+) -> Generator[Any, Any, Dialled | None]:
     """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to dial
     from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not counted; all
     of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
     begun = turns.clock
-    result = {"errno": None, "tries": 0, "retransmitted": None, "local": None, "remote": None}
+    result: Dialled = {**UNMEASURED}
     try:
         sock = yield from connect(target, result, order["open_s"], turns)
         knock = target.get("mode") == "knock"
@@ -157,7 +172,7 @@ def dial(target, order, run_id, held, turns):
     except PatienceOver:
         result["outcome"] = "dropped"
     except OSError as error:
-        result["errno"] = errno.errorcode.get(error.errno, str(error))
+        result["errno"] = errno.errorcode.get(error.errno or 0, str(error))
         if error.errno == errno.ECONNREFUSED:
             result["outcome"] = "refused"
         elif error.errno in (errno.ECONNRESET, errno.EPIPE):
@@ -173,7 +188,7 @@ def dial(target, order, run_id, held, turns):
     return None if plain else result
 
 
-def forget(sock):
+def forget(sock: socket.socket) -> None:
     """Close what our own listener answered with a reset: else the port that it was dialled from stays taken for a minute
     (TIME_WAIT), and few may be left to those who come after us."""
     try:
@@ -183,7 +198,7 @@ def forget(sock):
     sock.close()
 
 
-def has_source(address, port):
+def has_source(address: str, port: int) -> bool:
     """Whether this machine has an address to dial this one from: without one of IPv6 the kernel says the same as without a
     port. UDP has ports of its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -198,10 +213,10 @@ def has_source(address, port):
 class Lookups:
     """Names that are being resolved, each once. getaddrinfo cannot be hurried, and must not keep those waiting who dial us."""
 
-    def __init__(self):
-        self.found = {}
+    def __init__(self) -> None:
+        self.found: dict[str, list[Any] | OSError | None] = {}
 
-    def of(self, address, port):
+    def of(self, address: str, port: int) -> Generator[Any, Any, list[Any]]:
         if address not in self.found:
             try:
                 self.found[address] = socket.getaddrinfo(
@@ -221,7 +236,7 @@ class Lookups:
             raise found
         return found
 
-    def _look_up(self, address, port):
+    def _look_up(self, address: str, port: int) -> None:
         try:
             self.found[address] = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -232,7 +247,9 @@ class Lookups:
 LOOKUPS = Lookups()
 
 
-def connect(target, result, seconds, turns):
+def connect(
+    target: dict[str, Any], result: Dialled, seconds: float, turns: Turns
+) -> Generator[Any, Any, socket.socket]:
     """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though others
     have been sent after it. Raises Silence."""
     found = yield from LOOKUPS.of(target["address"], target["port"])
@@ -240,7 +257,8 @@ def connect(target, result, seconds, turns):
     where = (where[0], target["port"]) + tuple(where[2:])
     result["remote"] = where[0]
     begun = turns.clock
-    pending, starts = [], TRIES_S
+    pending: list[socket.socket] = []
+    starts: tuple[float, ...] = TRIES_S
     try:
         while True:
             waited = turns.clock - begun
@@ -258,7 +276,7 @@ def connect(target, result, seconds, turns):
                 result["local"], result["tries"] = sock.getsockname()[0], len(pending)
             following = starts[len(pending)] if len(pending) < len(starts) else seconds
             alive = [sock for sock in pending if sock.fileno() >= 0]
-            ready = yield alive, WRITE, max(0.0, min(following, seconds) - waited)
+            ready: list[socket.socket] = yield alive, WRITE, max(0.0, min(following, seconds) - waited)
             for sock in sorted(ready, key=pending.index):
                 error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if error == errno.ETIMEDOUT:
@@ -276,15 +294,17 @@ def connect(target, result, seconds, turns):
             sock.close()
 
 
-def retransmitted(sock):
+def retransmitted(sock: socket.socket) -> int | None:
     """How many segments had to be sent again, as Linux counts them in `struct tcp_info`; None elsewhere."""
     try:
-        return struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0]
+        return int(struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0])
     except (AttributeError, OSError, struct.error):
         return None
 
 
-def converse(sock, target, run_id, seconds, turns):
+def converse(
+    sock: socket.socket, target: dict[str, Any], run_id: str, seconds: float, turns: Turns
+) -> Generator[Any, Any, Outcome]:
     expected = greeting(run_id)
     try:
         if (yield from receive(sock, len(expected), seconds)) != expected:
@@ -315,10 +335,10 @@ def converse(sock, target, run_id, seconds, turns):
     return "open"
 
 
-def on_the_way(sock):
+def on_the_way(sock: socket.socket) -> int | None:
     """Bytes that were sent and not acknowledged, as Linux tells (SIOCOUTQ); None elsewhere."""
     try:
-        return struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
+        return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
     except (AttributeError, OSError):
         return None
 
@@ -326,28 +346,28 @@ def on_the_way(sock):
 # The program: listeners, and orders.
 
 
-def places(address, port):
+def places(address: str, port: int) -> list[tuple[int, Any]]:
     """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's (NAT)."""
-    everywhere = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
+    everywhere: list[tuple[int, Any]] = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
     if not address:
         return everywhere
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except OSError:
         return everywhere
-    return [(found[0], found[4])] + everywhere
+    return [(found[0], found[4]), *everywhere]
 
 
 class MeshProgram:
-    def __init__(self, run_id):
+    def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.turns = Turns()
         self.shut_out = 0  # connections for which this process had no descriptor
         self.over = False
 
-    def listen(self, address, port):
+    def listen(self, address: str, port: int) -> int:
         """A listener, as torch's store has it where `address` is empty; the port it got."""
-        first = None
+        first: OSError | None = None
         for family, where in places(address, port):
             try:
                 listener = socket.socket(family, socket.SOCK_STREAM)
@@ -368,10 +388,10 @@ class MeshProgram:
                 continue
             listener.setblocking(False)
             self.turns.start(self.accept(listener))
-            return listener.getsockname()[1]
-        raise first
+            return int(listener.getsockname()[1])
+        raise first or OSError("no place to listen")
 
-    def accept(self, listener):
+    def accept(self, listener: socket.socket) -> Conversation:
         while True:
             yield (listener,), READ, None
             try:
@@ -384,7 +404,7 @@ class MeshProgram:
             sock.setblocking(False)
             self.turns.start(answer(sock, self.run_id))
 
-    def orders(self):
+    def orders(self) -> Conversation:
         """The lines of stdin; its end is ours."""
         os.set_blocking(0, False)
         pending = b""
@@ -399,48 +419,50 @@ class MeshProgram:
             for line in lines:
                 Order(self, json.loads(line.decode())).begin()
 
-    def awake(self):
+    def awake(self) -> AwakeFacts:
         shut_out, self.shut_out = self.shut_out, 0
-        return dict(self.turns.report(), shut_out=shut_out)
+        told = self.turns.report()
+        told["shut_out"] = shut_out
+        return told
 
 
 class Order:
     """Dials all that it asks for, so many at once, until the last has an end, or until its own time has passed by any clock: of
     what is left then nothing is known."""
 
-    def __init__(self, mesh, order):
+    def __init__(self, mesh: MeshProgram, order: dict[str, Any]) -> None:
         self.mesh, self.order = mesh, order
         self.targets = order["dial"]
-        self.results = [dict(UNMEASURED) for _ in self.targets]
+        self.results: list[Dialled | None] = [UNMEASURED.copy() for _ in self.targets]
         self.left = list(reversed(range(len(self.targets))))
-        self.under_way = {}
-        self.held = []
+        self.under_way: dict[int, Task] = {}
+        self.held: list[socket.socket] = []
         self.told = False
 
-    def begin(self):
+    def begin(self) -> None:
         self.mesh.turns.start(self.minded())
         self.fill()
 
-    def fill(self):
+    def fill(self) -> None:
         while self.left and len(self.under_way) < self.order["at_once"]:
             at = self.left.pop()
             conversation = dial(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.turns)
-            self.under_way[at] = self.mesh.turns.start(conversation, lambda result, at=at: self.ended(at, result))
+            self.under_way[at] = self.mesh.turns.start(conversation, functools.partial(self.ended, at))
         if not self.left and not self.under_way:
             self.tell()
 
-    def ended(self, at, result):
+    def ended(self, at: int, result: Dialled | None) -> None:
         self.results[at] = result
         del self.under_way[at]
         self.fill()
 
-    def minded(self):
+    def minded(self) -> Conversation:
         deadline = time.monotonic() + self.order["within_s"]
         while not self.told and time.monotonic() < deadline:
             yield from pause(0.25)
         self.tell()
 
-    def tell(self):
+    def tell(self) -> None:
         if self.told:
             return
         self.told = True
@@ -451,7 +473,7 @@ class Order:
         say({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
 
 
-def all_descriptors():
+def all_descriptors() -> None:
     """As many as this login may have: the master's listeners have guests from everywhere."""
     try:
         import resource
@@ -463,7 +485,7 @@ def all_descriptors():
         pass
 
 
-def main():
+def main() -> None:
     arguments = json.loads(sys.argv[1])
     all_descriptors()
     mesh = MeshProgram(arguments["run_id"])
@@ -472,7 +494,7 @@ def main():
         try:
             ports.append(mesh.listen("" if everywhere else arguments["address"], port))
         except OSError as error:
-            errors.append({"port": port, "errno": errno.errorcode.get(error.errno, ""), "text": str(error)})
+            errors.append({"port": port, "errno": errno.errorcode.get(error.errno or 0, ""), "text": str(error)})
     say({"event": "listening", "ports": ports, "errors": errors})
     mesh.turns.start(mesh.orders())
     while not mesh.over:

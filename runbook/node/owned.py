@@ -11,6 +11,10 @@ import json
 import os
 import stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
 LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
 LINKS = 40
 POSIX = hasattr(os, "getuid")
@@ -20,7 +24,7 @@ CHECK_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 class NotSafe(OSError):
     """Somebody else could change what lies there. `strerror` says who and why, `filename` what."""
 
-    def __init__(self, why, path):
+    def __init__(self, why: str, path: str) -> None:
         OSError.__init__(self, errno.EPERM, why, path)
 
 
@@ -51,12 +55,12 @@ def safe(path: str) -> None:
         todo += parts(target)
 
 
-def parts(path):
+def parts(path: str) -> list[str]:
     """The names in a path, the last first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def guarded(path, status):
+def guarded(path: str, status: os.stat_result) -> bool:
     """Whether a folder is sticky. Raises NotSafe where it is another's, or others may write to it."""
     if not trusted(status.st_uid):
         raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
@@ -75,17 +79,17 @@ def guarded(path, status):
     return False
 
 
-def trusted(uid):
+def trusted(uid: int) -> bool:
     """Us, root, and whoever owns / where root has no number of its own, as in a container."""
     return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
 
 
-def shared(status):
+def shared(status: os.stat_result) -> bool:
     """Whether others than us and root may write to it."""
     return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not own_group(status.st_gid)))
 
 
-def own_group(gid):
+def own_group(gid: int) -> bool:
     """Whether nobody but us and root is in a group: root's own, or one that was made for one user and has his name."""
     if gid == 0:
         return True
@@ -139,7 +143,7 @@ def listed(folder: str) -> list[str]:
         return []
 
 
-def opened(path: str, strict: bool = True):
+def opened(path: str, strict: bool = True) -> BinaryIO:
     """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe, OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
@@ -156,7 +160,7 @@ def opened(path: str, strict: bool = True):
     return file
 
 
-def document(path: str) -> dict:
+def document(path: str) -> dict[str, Any]:
     """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something else."""
     with opened(path) as file:
         data = file.read(LONGEST + 1)
@@ -188,7 +192,7 @@ def write(path: str, text: str) -> None:
     os.replace(partial, path)
 
 
-def user(uid):
+def user(uid: int) -> str:
     import pwd
 
     try:
@@ -197,7 +201,7 @@ def user(uid):
         return "user %d" % uid
 
 
-def group(gid):
+def group(gid: int) -> str:
     import grp
 
     try:

@@ -15,18 +15,36 @@ Peers of which every echo comes back to a socket of our own cost next to nothing
 `ping` and `ip`, whose words tell why.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import json
-import os
 import re
 import socket
-import sys
 import threading
 import time
 
-from echo import echoes
-from tool import find, json_of, read, run, say, tool
-from turns import Turns, pause
+from runbook.node.echo import echoes
+from runbook.node.proc import read
+from runbook.node.tools import find, json_of, run, tool
+from runbook.node.turns import Turns, pause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Any
+
+    from runbook.node.turns import Conversation
+    from runbook.transport.answers import (
+        Looked,
+        Neighbour,
+        NetworkInterface,
+        PingAnswer,
+        Pinged,
+        PingTarget,
+        Ran,
+        Route,
+    )
 
 SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
@@ -47,37 +65,37 @@ A_PIPE = 500  # lines that surely fit into one
 class Lookup:
     """A name that is being resolved. getaddrinfo cannot be told a deadline, so whoever asks waits only so long."""
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self.name = name
         self.begun = time.monotonic()
-        self.took = None
-        self.addresses = None
+        self.took: float | None = None
+        self.addresses: list[str] | None = None
         self._thread = threading.Thread(target=self._resolve, daemon=True)
         if is_number(name):
             self._resolve(socket.AI_NUMERICHOST)
         else:
             self._thread.start()
 
-    def _resolve(self, flags=0):
+    def _resolve(self, flags: int = 0) -> None:
         try:
             found = socket.getaddrinfo(self.name, None, type=socket.SOCK_STREAM, flags=flags)
-            self.addresses = list(dict.fromkeys(info[4][0] for info in found))
+            self.addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         except (OSError, UnicodeError):
             pass
         self.took = time.monotonic() - self.begun
 
-    def wait(self):
+    def wait(self) -> list[str] | None:
         if self.took is None:
             self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
         return None if self.took is None else self.addresses
 
-    def told(self):
+    def told(self) -> Looked:
         addresses = self.wait()
         seconds = LOOKUP_S if self.took is None else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
 
 
-def is_number(name):
+def is_number(name: str) -> bool:
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, name)
@@ -90,36 +108,36 @@ def is_number(name):
 class Reverse:
     """The name of an address: wanted by nobody but torch, which waits for it."""
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         self.begun = time.monotonic()
         self._thread = threading.Thread(target=self._resolve, args=(address,), daemon=True)
         self._thread.start()
 
     @staticmethod
-    def _resolve(address):
+    def _resolve(address: str) -> None:
         try:
             socket.getnameinfo((address, 0), 0)
         except (OSError, UnicodeError):
             pass
 
-    def late(self):
+    def late(self) -> bool:
         self._thread.join(max(0.0, self.begun + REVERSE_S - time.monotonic()))
         return self._thread.is_alive()
 
 
-def hosts_lines(name):
+def hosts_lines(name: str) -> list[tuple[int, str]]:
     """Lines of /etc/hosts that speak of the name, in whatever case."""
     lines = enumerate((read("/etc/hosts") or "").splitlines(), 1)
-    return [[n, line.strip()] for n, line in lines if name.lower() in line.partition("#")[0].lower().split()[1:]]
+    return [(n, line.strip()) for n, line in lines if name.lower() in line.partition("#")[0].lower().split()[1:]]
 
 
-def sources():
+def sources() -> str | None:
     """Where names are looked up, as nsswitch.conf orders it; null where it says nothing."""
     lines = [line.partition("#")[0].strip() for line in (read("/etc/nsswitch.conf") or "").splitlines()]
     return next((line for line in lines if line.startswith("hosts:")), None)
 
 
-def hosts_unreadable():
+def hosts_unreadable() -> str | None:
     """Why this user cannot read /etc/hosts; null where he can, or where there is none."""
     try:
         with open("/etc/hosts"):
@@ -130,18 +148,26 @@ def hosts_unreadable():
         return error.strerror
 
 
-def nameservers():
+def nameservers() -> list[str]:
     words = [line.split() for line in (read("/etc/resolv.conf") or "").splitlines()]
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
 
 
-def summary(result):
+def summary(result: Ran) -> Pinged:
     """What a ping printed, as numbers; `raw` stays for the controller where the numbers cannot be found."""
-    if result.get("missing") or result.get("timed_out"):
-        return result
+    if result.get("missing"):
+        return {"missing": True}
+    if result.get("timed_out"):
+        return {
+            "timed_out": True,
+            "state": result["state"],
+            "code": result["code"],
+            "out": result["out"],
+            "err": result["err"],
+        }
     text = result["out"] + result["err"]
     match = SUMMARY.search(text)
-    said = {"code": result["code"], "raw": text[-600:]}
+    said: Pinged = {"code": result["code"], "raw": text[-600:]}
     if match:
         said["sent"], said["received"] = int(match.group(1)), int(match.group(2))
     trip = ROUND_TRIP.search(text)
@@ -150,7 +176,7 @@ def summary(result):
     return said
 
 
-def ping(address, extra, count, pause="0.005"):
+def ping(address: str, extra: list[str], count: int, pause: str = "0.005") -> Pinged:
     """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do."""
     base = ["-n", "-W", "1"]
     result = tool("ping", base + ["-c", str(count), "-i", pause] + extra + [address], 8)
@@ -162,13 +188,14 @@ def ping(address, extra, count, pause="0.005"):
     return summary(result)
 
 
-def route(address):
+def route(address: str) -> Route:
     """The way that the kernel would take, or its refusal with the rules and routes that it comes from."""
     found = ask_route(["to", address])
     if "error" not in found and found["src"]:
         # A rule may look at the source, and a socket has one only once the first look has chosen it.
         bound = ask_route([address, "from", found["src"]])
-        found = dict(found, error=bound["error"]) if bound.get("error") else found
+        if bound.get("error"):
+            found["error"] = bound["error"]
     if found.get("error"):
         found["rules"] = json_of(tool("ip", ["-6" if ":" in address else "-4", "-j", "rule", "show"], 3)) or []
         shown = tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)
@@ -176,7 +203,7 @@ def route(address):
     return found
 
 
-def ask_route(words):
+def ask_route(words: list[str]) -> Route:
     result = tool("ip", ["-j", "route", "get"] + words, 3)
     listed = json_of(result)
     if not listed:
@@ -187,43 +214,53 @@ def ask_route(words):
     return {"dev": device, "src": way.get("prefsrc"), "via": way.get("gateway"), "mtu": int(mtu) if mtu else None}
 
 
-def look_at(target, lookup, count):
+def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
     resolved = lookup.wait()
-    nothing = {"route": None, "small": None, "full": None, "spare_answers": False, "neighbour": None}
-    result = dict(target, resolved=resolved, **nothing)
+    result: PingTarget = {
+        "peer": target["peer"],
+        "address": target["address"],
+        "spare": target.get("spare"),
+        "resolved": resolved,
+        "route": None,
+        "small": None,
+        "full": None,
+        "spare_answers": False,
+        "neighbour": None,
+    }
     if not resolved:
         return result
     address = next((a for a in resolved if ":" not in a), resolved[0])
-    result["route"] = route(address)
-    payload = full_data(address, result["route"].get("mtu"))
+    result["route"] = way = route(address)
+    payload = full_data(address, way.get("mtu"))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         spare = pool.submit(ping, target["spare"], SIGN_OF_LIFE, 3) if target.get("spare") else None
-        result["small"] = ping(address, SIGN_OF_LIFE, 5)
-        if result["small"].get("received"):
+        seen = ping(address, SIGN_OF_LIFE, 5)
+        if seen.get("received"):
             small = pool.submit(ping, address, [], count)
             full = pool.submit(ping, address, ["-M", "do", "-s", str(payload)], 5)
-            result["small"], result["full"] = small.result(), full.result()
+            seen, result["full"] = small.result(), full.result()
+        result["small"] = seen
         result["spare_answers"] = bool(spare and spare.result().get("received"))
-    lost = result["small"].get("sent", 0) - result["small"].get("received", 0)
-    if result["small"].get("received") and 0 < lost <= DOUBTFUL * result["small"]["sent"]:
+    lost = seen.get("sent", 0) - seen.get("received", 0)
+    if seen.get("received") and 0 < lost <= DOUBTFUL * seen["sent"]:
         # One lost echo proves nothing: a busy host answers late. More of them tell loss from haste.
         result["again"] = ping(address, [], 200)
     result["neighbour"] = neighbour(address)
-    via = result["route"].get("via")
-    if via and not result["small"].get("received"):
+    via = way.get("via")
+    if via and not seen.get("received"):
         shown = tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)
         result["gateway"] = {"neighbour": neighbour(via), "routes": json_of(shown) or []}
     return result
 
 
-def routes_at_once(addresses):
+def routes_at_once(addresses: list[str]) -> dict[str, Route]:
     """The ways to these as the kernel would take them, by two calls of `ip` for all; of those with an error nothing."""
     bare = batch(["route get to " + address for address in addresses])
     sources = [way.get("prefsrc") for way in bare]
     bound = batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
     if len(bare) != len(addresses) or len(bound) != len([src for src in sources if src]):
         return {}
-    found = {}
+    found: dict[str, Route] = {}
     for address, way in zip(addresses, bare):
         device = way.get("dev")
         mtu = read("/sys/class/net/%s/mtu" % device) if device else None
@@ -236,11 +273,12 @@ def routes_at_once(addresses):
     return found
 
 
-def batch(lines):
+def batch(lines: list[str]) -> list[dict[str, Any]]:
     """What `ip` says to each of these, or nothing where it refuses one of them."""
-    path, found = find("ip"), []
-    for at in range(0, len(lines) if path else 0, A_PIPE):
-        result = run([path, "-j", "-batch", "-"], 5, "\n".join(lines[at : at + A_PIPE]) + "\n")
+    path = find("ip")
+    found: list[dict[str, Any]] = []
+    for at in range(0, len(lines), A_PIPE) if path else ():
+        result = run([str(path), "-j", "-batch", "-"], 5, "\n".join(lines[at : at + A_PIPE]) + "\n")
         try:
             found += [json.loads(line)[0] for line in result["out"].splitlines()] if result["code"] == 0 else []
         except (ValueError, IndexError):
@@ -248,7 +286,9 @@ def batch(lines):
     return found
 
 
-def at_first_glance(turns, targets, lookups, count):
+def at_first_glance(
+    turns: Turns, targets: list[dict[str, Any]], lookups: dict[str, Lookup], count: int
+) -> dict[str, PingTarget]:
     """By peer, those of which every echo comes back at once."""
     number = {target["peer"]: numeric(lookups[target["address"]]) for target in targets}
     ways = routes_at_once(sorted({address for address in number.values() if address}))
@@ -257,36 +297,46 @@ def at_first_glance(turns, targets, lookups, count):
     if not answered:
         return {}
     known = {entry.get("dst"): entry for entry in json_of(tool("ip", ["-j", "neigh", "show"], 3)) or []}
-    found = {}
+    found: dict[str, PingTarget] = {}
     for target in targets:
         address = number[target["peer"]]
-        if address in answered:
-            resolved = lookups[target["address"]].addresses
-            more = {"route": ways[address], "spare_answers": False, "neighbour": known.get(address)}
-            found[target["peer"]] = dict(target, resolved=resolved, **dict(more, **answered[address]))
+        if address is None or address not in answered:
+            continue
+        found[target["peer"]] = {
+            "peer": target["peer"],
+            "address": target["address"],
+            "spare": target.get("spare"),
+            "resolved": lookups[target["address"]].addresses,
+            "route": ways[address],
+            "small": answered[address]["small"],
+            "full": answered[address]["full"],
+            "spare_answers": False,
+            "neighbour": known.get(address),
+        }
     return found
 
 
-def numeric(lookup):
+def numeric(lookup: Lookup) -> str | None:
     """The address that a finished lookup has found, IPv4 before IPv6; None where it has not, or one with a zone."""
     found = lookup.addresses if lookup.took is not None else None
     address = next((a for a in found if ":" not in a), found[0]) if found else None
     return None if address is None or "%" in address else address
 
 
-def full_data(address, mtu):
+def full_data(address: str, mtu: int | None) -> int:
     """Bytes of data of an echo as large as the MTU allows, less IP and ICMP headers."""
     return min(mtu or 1500, 65535) - (48 if ":" in address else 28)
 
 
-def neighbour(address):
+def neighbour(address: str) -> Neighbour | None:
     """What ARP or neighbour discovery made of an address on our own segment."""
-    return (json_of(tool("ip", ["-j", "neigh", "show", "to", address], 3)) or [None])[0]
+    listed: list[Neighbour] = json_of(tool("ip", ["-j", "neigh", "show", "to", address], 3)) or []
+    return listed[0] if listed else None
 
 
-def interfaces():
+def interfaces() -> dict[str, NetworkInterface]:
     """Name -> hardware address, MTU, the rp_filter in force, and addresses with their prefix lengths."""
-    found = {}
+    found: dict[str, NetworkInterface] = {}
     everywhere = read("/proc/sys/net/ipv4/conf/all/rp_filter")
     for entry in json_of(tool("ip", ["-j", "address"], 5)) or []:
         name = entry.get("ifname")
@@ -300,7 +350,7 @@ def interfaces():
     return found
 
 
-def rp_filtered():
+def rp_filtered() -> int | None:
     """How many packets the reverse-path filter has dropped since boot; None where the kernel does not tell."""
     lines = [line.split() for line in (read("/proc/net/netstat") or "").splitlines() if line.startswith("TcpExt:")]
     if len(lines) != 2 or "IPReversePathFilter" not in lines[0]:
@@ -308,7 +358,7 @@ def rp_filtered():
     return int(lines[1][lines[0].index("IPReversePathFilter")])
 
 
-def neighbours_refused():
+def neighbours_refused() -> int | None:
     """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does not tell:
     it does so outside containers only."""
     total = None
@@ -320,7 +370,7 @@ def neighbours_refused():
     return total
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> PingAnswer:
     hostname = socket.gethostname()
     dropped, refused = rp_filtered(), neighbours_refused()
     targets = arguments["targets"]
@@ -354,12 +404,7 @@ def look(arguments):
     }
 
 
-def waiting(looking):
+def waiting(looking: dict[str, Future[PingTarget]]) -> Conversation:
     """Somebody who would notice that none of us runs."""
     while not all(one.done() for one in looking.values()):
         yield from pause(0.02)
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))
-    os._exit(0)  # a lookup may still hang, and concurrent.futures would wait for its own threads

@@ -5,26 +5,49 @@ Argument, JSON: {"address": str or null, "speaks": the address that peers dial h
 "unprivileged": the first port that anybody may bind, or null}.
 """
 
+from __future__ import annotations
+
 import errno
 import ipaddress
-import json
 import os
 import re
 import socket
-import sys
 
-from tool import account, command, endpoint, find, read, run, run_of, say
+from runbook.node.proc import (
+    INODE,
+    LISTEN,
+    LOCAL,
+    REMOTE,
+    STATE,
+    TIME_WAIT,
+    UID,
+    account,
+    command,
+    endpoint,
+    pids,
+    read,
+    run_of,
+    sockets,
+    tcp,
+)
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import Holder, OwnAddress, PortAnswer, PortState
 
 USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
-def own_address(address):
+def own_address(address: str) -> OwnAddress:
     """Whether the address, or what the name resolves to, is on an interface here: only then does a bind succeed."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except OSError as error:
         return {"resolved": None, "error": str(error), "local": False}
-    resolved = sorted({info[4][0] for info in found})
+    resolved = sorted({str(info[4][0]) for info in found})
     local = []
     for family, kind, _, _, target in found:
         with socket.socket(family, kind) as sock:
@@ -37,7 +60,7 @@ def own_address(address):
     return {"resolved": resolved, "local": bool(local)}
 
 
-def for_one(family, target):
+def for_one(family: int, target: tuple[Any, ...]) -> bool:
     """Whether an address that can be bound is one machine's: broadcast and multicast addresses can be bound as well."""
     if ipaddress.ip_address(target[0].partition("%")[0]).is_multicast:
         return False
@@ -51,7 +74,7 @@ def for_one(family, target):
     return True
 
 
-def speaks_ipv6(address):
+def speaks_ipv6(address: str) -> bool:
     """Whether all that this address or name means here is IPv6."""
     try:
         return all(info[0] == socket.AF_INET6 for info in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM))
@@ -59,7 +82,7 @@ def speaks_ipv6(address):
         return False
 
 
-def try_bind(port, ipv6):
+def try_bind(port: int, ipv6: bool) -> PortState:
     """Bind as torch's store does: all addresses, so that a listener on one of them is met too.
 
     It asks for a socket of both families and makes do with one for IPv4: what listens for IPv6 alone is only in the way
@@ -74,67 +97,59 @@ def try_bind(port, ipv6):
             sock.bind(("::" if ipv6 else "0.0.0.0", port))
             sock.listen(1)
         except OSError as error:
-            return {"free": False, "errno": errno.errorcode.get(error.errno, str(error)), "holder": holder(port)}
+            return {"free": False, "errno": errno.errorcode.get(error.errno or 0, str(error)), "holder": holder(port)}
     return {"free": True}
 
 
-LISTEN, TIME_WAIT = "0A", "06"
-
-
-def holder(port):
+def holder(port: int) -> Holder:
     """Who has the port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`.
 
     `listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is all.
     """
-    rows = []
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(path) as file:
-                rows += [row.split() for row in file.read().splitlines()[1:]]
-        except OSError:
-            continue
-    rows = [row for row in rows if endpoint(row[1])[1] == port and row[3] != TIME_WAIT]
-    rows = [row for row in rows if row[3] == LISTEN] or rows
-    found = {"uid": None, "user": None, "pid": None, "command": None, "run_id": None, "listens": None, "peer": None}
+    rows = [row for row in tcp() if endpoint(row[LOCAL])[1] == port and row[STATE] != TIME_WAIT]
+    rows = [row for row in rows if row[STATE] == LISTEN] or rows
+    found: Holder = {
+        "uid": None,
+        "user": None,
+        "pid": None,
+        "command": None,
+        "run_id": None,
+        "listens": None,
+        "peer": None,
+    }
     if rows:
         row = rows[0]
-        found.update(uid=int(row[7]), user=account(int(row[7])))
-        found["listens" if row[3] == LISTEN else "peer"] = written(*endpoint(row[1 if row[3] == LISTEN else 2]))
-    pid = process_with({row[9] for row in rows} - {"0"}) or (by_ss(port) if rows else None)
+        found["uid"], found["user"] = int(row[UID]), account(int(row[UID]))
+        if row[STATE] == LISTEN:
+            found["listens"] = written(*endpoint(row[LOCAL]))
+        else:
+            found["peer"] = written(*endpoint(row[REMOTE]))
+    pid = process_with({row[INODE] for row in rows} - {"0"}) or (by_ss(port) if rows else None)
     if pid:
-        found.update(pid=pid, command=command(pid), run_id=run_of(pid), left_behind=left_behind(pid))
+        found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
+        found["left_behind"] = left_behind(pid)
         found["ours"] = found["uid"] == os.getuid() or os.getuid() == 0
     return found
 
 
-def written(address, port):
+def written(address: str, port: int) -> str:
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
 
 
-def process_with(inodes):
-    wanted = {"socket:[%s]" % inode for inode in inodes}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if not name.isdigit():
-            continue
-        try:
-            for descriptor in os.listdir("/proc/%s/fd" % name):
-                if os.readlink("/proc/%s/fd/%s" % (name, descriptor)) in wanted:
-                    return int(name)
-        except OSError:
-            continue
-    return None
+def process_with(inodes: set[str]) -> int | None:
+    return next((pid for pid in pids() if inodes & sockets(pid)), None) if inodes else None
 
 
-def by_ss(port):
+def by_ss(port: int) -> int | None:
     """Another user's process shows only to root."""
     ss, sudo = find("ss"), find("sudo")
     if not ss or not sudo:
         return None
-    match = USERS.search(run([sudo, "-n", ss, "-Htanp", "sport", "=", ":%d" % port], 3).get("out", ""))
+    match = USERS.search(run([ss, "-Htanp", "sport", "=", ":%d" % port], 3, sudo=sudo).get("out", ""))
     return int(match.group(2)) if match else None
 
 
-def left_behind(pid):
+def left_behind(pid: int) -> bool:
     """Whether nobody minds this process of a run any more: its supervisor is gone, and init has adopted it."""
     for _ in range(64):
         if run_of(pid) is None:
@@ -147,7 +162,7 @@ def left_behind(pid):
     return False
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> PortAnswer:
     ipv6 = speaks_ipv6(arguments["speaks"])
     start = read("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     return {
@@ -155,7 +170,3 @@ def look(arguments):
         "ports": {str(port): try_bind(port, ipv6) for port in arguments["ports"]},
         "unprivileged": int(start) if start else None,
     }
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

@@ -4,15 +4,22 @@ Argument, JSON: {"seconds": how long to look}. Says {"pythons": [{"path", "versi
 "unfinished": how many candidates were not asked or did not answer in time}.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import glob
 import json
 import os
 import re
-import sys
 import time
 
-from tool import find, run, say
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import PythonFacts, Pythons
 
 MOST = 60
 ONE_S = 8
@@ -59,31 +66,31 @@ print(json.dumps(said))
 """
 
 
-def candidates():
-    paths = [find("python3"), find("python")]
+def candidates() -> list[str]:
+    paths = [path for path in (find("python3"), find("python")) if path]
     for place in PLACES:
         paths += sorted(glob.glob(os.path.expanduser(place)))
-    found = []
+    found: list[str] = []
     for path in paths:
         # Beside an interpreter lie programs of its packages: python3-config, python3.11-gdb.
-        fits = path and path not in found and re.match(r"python[0-9.]*$", os.path.basename(path))
+        fits = path not in found and re.match(r"python[0-9.]*$", os.path.basename(path))
         if fits and os.path.isfile(path) and os.access(path, os.X_OK):
             found.append(path)
     return found
 
 
-def ask(path):
+def ask(path: str) -> PythonFacts | None:
     """What this interpreter says of itself; None if it says nothing that we know."""
     result = run([path, "-B", "-c", PROBE], ONE_S)
     try:
-        said = json.loads((result.get("out") or "").strip().splitlines()[-1])
+        said: PythonFacts = json.loads((result.get("out") or "").strip().splitlines()[-1])
     except (ValueError, IndexError):
         return None
     said["path"] = path
     return said if isinstance(said.get("version"), str) else None
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Pythons:
     deadline = time.monotonic() + arguments["seconds"]
     paths = candidates()
     pool = concurrent.futures.ThreadPoolExecutor(6)
@@ -99,7 +106,3 @@ def look(arguments):
             seen.add((said["prefix"], said["version"]))
             pythons.append(said)
     return {"pythons": pythons, "unfinished": len(late) + len(paths[MOST:])}
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

@@ -10,6 +10,8 @@ What it leaves beside itself for whoever asks why it hangs or died: stack-RANK.t
 and flight-RANK.json, its last collectives as torch's Flight Recorder has them, at {"do": "flight"} and at a failure.
 """
 
+from __future__ import annotations
+
 import datetime
 import errno
 import faulthandler
@@ -23,6 +25,11 @@ import sys
 import threading
 import time
 import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 MARK = "\x1erunbook "
 BEAT_S = 0.5
@@ -42,7 +49,7 @@ RECORDED = 100  # collectives kept in flight-RANK.json: the newest ones
 speaking = threading.Lock()
 
 
-def say(event, **fields):
+def say(event: str, **fields: Any) -> None:
     fields["event"] = event
     with speaking:
         sys.stdout.write(MARK + json.dumps(fields) + "\n")
@@ -52,7 +59,7 @@ def say(event, **fields):
 class RankFailure(Exception):
     """Something this rank can name itself."""
 
-    def __init__(self, cause, text, **details):
+    def __init__(self, cause: str, text: str, **details: Any) -> None:
         Exception.__init__(self, text)
         self.cause = cause
         self.details = details
@@ -67,28 +74,28 @@ class RankPosition:
     turns = 0
     work = 0  # pieces of memory filled and compared
     calls = 0  # collectives that this program has asked torch for
-    calling = None  # the last of them: operation, elements and type
-    recorded = None  # how many more Flight Recorder had counted than `calls` when the group was new
+    calling: dict[str, Any] | None = None  # the last of them: operation, elements and type
+    recorded: int | None = None  # how many more Flight Recorder had counted than `calls` when the group was new
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, Any]:
         return {"phase": self.phase, "size": self.size, "turn": self.turn, "turns": self.turns, "work": self.work}
 
 
 class Lag:
     """Why the others might have to wait for this rank: seconds of each kind since the order began."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.timed = 0.0  # the timed AllReduces, from the first to the last
         self.own = 0.0  # of these: before it had entered the collective
         self.paused = 0.0  # meanwhile this process did not run at all: stopped, or throttled
         self.queued = 0.0  # meanwhile a thread of it was ready to run and had no CPU
 
-    def snapshot(self):
+    def snapshot(self) -> dict[str, float]:
         return {name: round(seconds, 4) for name, seconds in vars(self).items()}
 
 
 class Worker:
-    def __init__(self):
+    def __init__(self) -> None:
         self.rank = int(os.environ["RANK"])
         self.world_size = int(os.environ["WORLD_SIZE"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
@@ -96,17 +103,17 @@ class Worker:
         self.place = RankPosition()
         self.lag = Lag()
         self.timing = threading.Event()
-        self.orders = queue.Queue()
+        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self.joined = False
-        self.store = None
+        self.store: Any = None
         self.agreements = 0
-        self.device = None
-        self.torch = None
-        self.dist = None
+        self.device: Any = None
+        self.torch: Any = None
+        self.dist: Any = None
 
     # Threads beside the work.
 
-    def listen(self):
+    def listen(self) -> None:
         """Orders in, one JSON object a line. The end of stdin is the end of this process, whatever it is doing."""
         for line in sys.stdin:
             order = json.loads(line) if line.strip() else {}
@@ -116,12 +123,12 @@ class Worker:
                 self.orders.put(order)
         os._exit(0)
 
-    def beat(self):
+    def beat(self) -> None:
         while True:
             threading.Event().wait(BEAT_S)  # not time.sleep(), which fails under libfaketime
             say("beat", **self.place.snapshot())
 
-    def watch_pauses(self):
+    def watch_pauses(self) -> None:
         """While something is timed: how much later than asked for a sleeping thread wakes up."""
         while True:
             self.timing.wait()
@@ -131,19 +138,19 @@ class Worker:
             if late > TICK_S:
                 self.lag.paused += late
 
-    def waited(self):
+    def waited(self) -> Callable[[], float]:
         """A function that tells for how many seconds this process was kept from running since now: ready and without a CPU,
         or stopped."""
         self.timing.set()
         queued, paused = queued_seconds(), self.lag.paused
 
-        def seconds():
+        def seconds() -> float:
             self.timing.clear()
             return max(longest_growth(queued, queued_seconds()), self.lag.paused - paused)
 
         return seconds
 
-    def leave_flight(self):
+    def leave_flight(self) -> None:
         """Write down the last collectives, and the one that this program wanted; never raises."""
         try:
             flight = flight_record(self.backend) if self.torch else None
@@ -159,7 +166,7 @@ class Worker:
 
     # Steps.
 
-    def load(self):
+    def load(self) -> None:
         if sys.version_info < (3, 8):
             raise RankFailure(
                 "python-too-old", "%s is Python %s, older than 3.8" % (sys.executable, sys.version.split()[0])
@@ -190,7 +197,7 @@ class Worker:
         nccl = None
         if has_nccl and gpus:
             try:
-                nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
+                nccl = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
             except Exception:
                 nccl = "unknown"
         if self.backend == "nccl":
@@ -218,7 +225,7 @@ class Worker:
         )
         self.place.phase = "waiting for orders"
 
-    def join(self, _order):
+    def join(self, _order: dict[str, Any]) -> None:
         """Rank 0 opens the store, the others dial it; then the process group and a barrier."""
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         threading.Thread(target=self.look_up, args=(host, port), daemon=True).start()
@@ -243,7 +250,7 @@ class Worker:
         store.set("runbook/host/%d" % self.rank, json.dumps({"host": socket.gethostname(), "machine": machine()}))
         self.step("connected")
         self.store = store
-        options = {}
+        options: dict[str, Any] = {}
         if self.device.type == "cuda":
             import inspect
 
@@ -268,16 +275,16 @@ class Worker:
         self.step("done")
         self.place.phase = "waiting for orders"
 
-    def step(self, name, **fields):
+    def step(self, name: str, **fields: Any) -> None:
         self.place.phase = name
         say("step", step=name, **fields)
 
-    def look_up(self, host, port):
+    def look_up(self, host: str, port: int) -> None:
         """Say how long a name server keeps us waiting: torch asks for names too, also where every address is a number,
         and meanwhile it makes no step."""
         answered = threading.Event()
 
-        def ask():
+        def ask() -> None:
             try:
                 socket.getnameinfo(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4], 0)
             except OSError:
@@ -291,7 +298,7 @@ class Worker:
         if answered.is_set():
             say("looked-up", address=host)
 
-    def dial(self, host, port):
+    def dial(self, host: str, port: int) -> None:
         """Knock until the master's port opens, and say what stands in the way whenever that changes."""
         reason = None
         while True:
@@ -313,20 +320,20 @@ class Worker:
                 self.step("dialling", reason=seen, address=host, port=port)
             threading.Event().wait(0.05)
 
-    def barrier(self):
+    def barrier(self) -> None:
         self.calls("barrier")
         if self.device.type == "cuda":
             self.dist.barrier(device_ids=[self.device.index])
         else:
             self.dist.barrier()
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)
 
     # AllReduce.
 
-    def allreduce(self, order):
+    def allreduce(self, order: dict[str, Any]) -> None:
         """A sweep of sizes within a time budget. Every rank takes the same decisions, from numbers they all share."""
         torch = self.torch
         sizes = order["sizes"]
@@ -378,7 +385,7 @@ class Worker:
         self.step("done", stopped_before=stopped_before, lag=self.lag.snapshot())
         self.place.phase = "waiting for orders"
 
-    def time(self, data, turns):
+    def time(self, data: Any, turns: int) -> list[float]:
         """Seconds of each of `turns` AllReduces: device events on a GPU, the clock on a CPU."""
         self.barrier()
         queued, begun = queued_seconds(), time.perf_counter()
@@ -390,7 +397,7 @@ class Worker:
             self.lag.timed += time.perf_counter() - begun
             self.lag.queued += longest_growth(queued, queued_seconds())
 
-    def timed(self, data, turns):
+    def timed(self, data: Any, turns: int) -> list[float]:
         if self.device.type == "cuda":
             marks = [self.torch.cuda.Event(enable_timing=True) for _ in range(turns + 1)]
             self.synchronize()
@@ -416,7 +423,7 @@ class Worker:
             times.append(ended - begun)
         return times
 
-    def room_for(self, size):
+    def room_for(self, size: int) -> bool:
         """Whether this rank has memory for this size, with as much again to spare for the backend's own buffers."""
         if self.device.type == "cuda":
             free = self.torch.cuda.mem_get_info(self.device)[0]
@@ -424,7 +431,7 @@ class Worker:
             free = available_memory()
         return free is None or free > 3 * size + (256 << 20)
 
-    def agree(self, *numbers, combine=max):
+    def agree(self, *numbers: float, combine: Callable[[Any], float] = max) -> list[Any]:
         """The largest (or what `combine` makes) of each number over all ranks, so that all decide alike.
 
         Through the store: the collectives that are tested may give anything, and ranks that decided by what they gave
@@ -436,20 +443,20 @@ class Worker:
         if self.rank == 0:
             every = [json.loads(self.store.get("%s/%d" % (name, rank)).decode()) for rank in range(self.world_size)]
             self.store.set(name, json.dumps([combine(column) for column in zip(*every)]))
-        return json.loads(self.store.get(name).decode())
+        agreed: list[Any] = json.loads(self.store.get(name).decode())
+        return agreed
 
-    def calls(self, operation, data=None):
+    def calls(self, operation: str, data: Any = None) -> None:
         """Note what this program asks torch for, to be compared with what torch was really asked."""
         self.place.calls += 1
-        self.place.calling = {"operation": operation}
-        if data is not None:
-            self.place.calling.update(count=data.numel(), dtype=str(data.dtype).rpartition(".")[2])
+        about = {} if data is None else {"count": data.numel(), "dtype": str(data.dtype).rpartition(".")[2]}
+        self.place.calling = {"operation": operation, **about}
 
-    def reduce(self, data, **options):
+    def reduce(self, data: Any, **options: Any) -> None:
         self.calls("all_reduce", data)
         self.dist.all_reduce(data, **options)
 
-    def fill(self, data, pattern):
+    def fill(self, data: Any, pattern: Any) -> None:
         """Element i of rank r is (i mod 251) + r + 1: it depends on the place and the rank, and sums stay exact."""
         mine = pattern[: data.numel()] + float(self.rank + 1)
         for start in range(0, data.numel(), CHUNK):
@@ -457,7 +464,7 @@ class Worker:
             piece.copy_(mine[: piece.numel()])
             self.place.work += 1
 
-    def compare(self, data, pattern):
+    def compare(self, data: Any, pattern: Any) -> dict[str, Any]:
         """How many elements differ from the sum over all ranks, and the first one that does."""
         n = self.world_size
         expected = pattern[: data.numel()] * float(n) + float(n * (n + 1) // 2)
@@ -476,7 +483,7 @@ class Worker:
                 first = {"element": start + at, "got": in_json(float(piece[at])), "expected": float(right[at])}
         return {"count": wrong, "first": first}
 
-    def locate(self, count):
+    def locate(self, count: int) -> None:
         """Whose contribution is wrong: each rank in turn contributes alone, and everyone compares what arrived."""
         if self.world_size > 64:
             return
@@ -501,14 +508,14 @@ class Worker:
         say("located", ranks=blamed)
 
 
-def knock(host, port):
+def knock(host: str, port: int) -> None:
     """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which torch
     is to dial next (TIME_WAIT)."""
     with socket.create_connection((host, port), DIAL_S) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def record_flights():
+def record_flights() -> None:
     """Ask torch for its Flight Recorder before it is imported: releases before 2.9 have it switched off."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(2 * RECORDED))
     try:
@@ -521,7 +528,7 @@ def record_flights():
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", os.environ["TORCH_FR_BUFFER_SIZE"])
 
 
-def flight_record(backend):
+def flight_record(backend: str) -> dict[str, Any] | None:
     """What Flight Recorder has, as plain data with its newest entries, or None. Private API: it may be absent."""
     import torch._C._distributed_c10d as c10d
 
@@ -535,7 +542,7 @@ def flight_record(backend):
     return None
 
 
-def recorded_calls(backend):
+def recorded_calls(backend: str) -> int:
     """The number of the last collective that Flight Recorder counted, in whichever group; 0 where there is none."""
     try:
         found = flight_record(backend) or {}
@@ -544,7 +551,7 @@ def recorded_calls(backend):
         return 0
 
 
-def queued_seconds():
+def queued_seconds() -> dict[str, float]:
     """By thread, how long it has ever been ready to run without a CPU (Linux); only of those that a collective needs: a
     thread that only spins is always ready, and holds nobody up."""
     found = {}
@@ -560,12 +567,12 @@ def queued_seconds():
     return found
 
 
-def longest_growth(before, after):
+def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:
     """Of the threads that were there all the time, the largest difference."""
     return max([after[task] - before[task] for task in before if task in after] or [0.0])
 
 
-def kernel_kills():
+def kernel_kills() -> int | None:
     """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
     try:
         with open("/proc/vmstat") as file:
@@ -574,16 +581,16 @@ def kernel_kills():
         return None
 
 
-def in_json(number):
+def in_json(number: float) -> float | str:
     """JSON has no infinity and no NaN, which wrong sums may well be: then the word."""
     return number if abs(number) < float("inf") else str(number)
 
 
-def mean_of(numbers):
+def mean_of(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def affordable(seconds, sizes, left, wanted):
+def affordable(seconds: float, sizes: list[int], left: float, wanted: int) -> int:
     """How many iterations of sizes[0] to time, at least two, when one took `seconds` and `left` of the budget remains.
 
     Each size gets a share of what is left in proportion to its bytes; small ones, which cost next to nothing, at
@@ -593,7 +600,7 @@ def affordable(seconds, sizes, left, wanted):
     return int(max(2, min(wanted, share / max(seconds, 1e-7))))
 
 
-def row(size, count, mean, times, world_size):
+def row(size: int, count: int, mean: float, times: list[float], world_size: int) -> dict[str, Any]:
     """One line of the table people know from nccl-tests; algbw and busbw in GB/s (10^9 bytes)."""
     algbw = size / mean / 1e9
     ordered = sorted(times)
@@ -613,9 +620,9 @@ def row(size, count, mean, times, world_size):
     }
 
 
-def available_memory():
+def available_memory() -> int | None:
     """Bytes the kernel would give without swapping, within the cgroup's limit; None where that cannot be told."""
-    free = None
+    free: int | None = None
     try:
         with open("/proc/meminfo") as file:
             for line in file:
@@ -624,13 +631,14 @@ def available_memory():
         with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
             ceiling = limit.read().strip()
             if ceiling != "max":
-                free = min(free, int(ceiling) - int(used.read()))
-    except (OSError, ValueError, TypeError):
+                left = int(ceiling) - int(used.read())
+                free = left if free is None else min(free, left)
+    except (OSError, ValueError):
         pass
     return free
 
 
-def machine():
+def machine() -> str:
     """The words of the supervisor's `machine()`, which the controller compares these with."""
     parts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
@@ -647,7 +655,7 @@ def machine():
     return " ".join(parts) or socket.gethostname()
 
 
-def main():
+def main() -> None:
     if "RUNBOOK_RUN_ID" not in os.environ:
         # Started by hand it would wait for orders, and end well without having done anything.
         sys.exit("rank.py gets its orders from `runbook run`, which starts it; launch.sh starts programs of yours")

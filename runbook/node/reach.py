@@ -3,17 +3,24 @@
 Argument, JSON: {}, or {"address": what peers dial here}, which adds "own": whether that is an address of ours.
 """
 
-import json
+from __future__ import annotations
+
 import os
 import socket
-import sys
 
-from tool import json_of, read, say, tool
+from runbook.node.proc import read
+from runbook.node.tools import json_of, tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import InterfaceFacts, Limits, ReachAnswer, SharedMemory
 
 
-def interfaces():
+def interfaces() -> dict[str, InterfaceFacts]:
     """Name -> {mtu, state, addresses}. `ip -j` tells all; without it sysfs has no addresses, and says so."""
-    found = {}
+    found: dict[str, InterfaceFacts] = {}
     listed = json_of(tool("ip", ["-j", "address"], 5))
     if listed is not None:
         for entry in listed:
@@ -42,7 +49,7 @@ def interfaces():
     return found
 
 
-def ipv4_of(name):
+def ipv4_of(name: str) -> list[str]:
     """The interface's first IPv4 address by ioctl SIOCGIFADDR, for nodes without iproute2."""
     try:
         import fcntl
@@ -55,7 +62,7 @@ def ipv4_of(name):
         return []
 
 
-def limits():
+def limits() -> Limits:
     """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, which no limit of locked memory concerns."""
     try:
         import resource
@@ -72,14 +79,14 @@ def limits():
     }
 
 
-def may_lock():
+def may_lock() -> bool:
     for line in (read("/proc/self/status") or "").splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> 14 & 1)
     return False
 
 
-def shared_memory():
+def shared_memory() -> SharedMemory | None:
     try:
         room = os.statvfs("/dev/shm")
     except OSError:
@@ -87,7 +94,7 @@ def shared_memory():
     return {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
 
 
-def owns(address):
+def owns(address: str) -> bool | None:
     """Whether a name or an address is one of this network's own; None where it cannot be resolved."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
@@ -103,8 +110,8 @@ def owns(address):
     return False
 
 
-def look(arguments):
-    facts = {
+def look(arguments: dict[str, Any]) -> ReachAnswer:
+    facts: ReachAnswer = {
         "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),
@@ -114,7 +121,3 @@ def look(arguments):
     if "address" in arguments:
         facts["own"] = owns(arguments["address"])
     return facts
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

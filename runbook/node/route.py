@@ -4,29 +4,35 @@ Argument, JSON: {"targets": [{"peer": str, "address": str, "port": int}]}. Says 
 null, "interface": name or null, "answer": "open", "refused", or why there was none}]}.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import ipaddress
-import json
 import socket
-import sys
 
-from tool import read, say
+from runbook.node.proc import read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import Routes, RouteTarget
 
 CONNECT_S = 3
 
 
-def source(address):
+def source(address: str) -> str | None:
     """The address this node would send from: the kernel tells it for a UDP socket, and no packet is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((address, 9))
-            return sock.getsockname()[0].partition("%")[0]
+            return str(sock.getsockname()[0]).partition("%")[0]
     except OSError:
         return None
 
 
-def interface_of(address):
+def interface_of(address: str) -> str | None:
     """The interface of an IPv6 address, for nodes without iproute2; IPv4's are known by then."""
     try:
         wanted = ipaddress.ip_address(address).packed.hex()
@@ -39,7 +45,7 @@ def interface_of(address):
     return None
 
 
-def answer(address, port):
+def answer(address: str, port: int) -> str:
     """A refusal comes from the host as well: it can be reached."""
     try:
         socket.create_connection((address, port), CONNECT_S).close()
@@ -52,21 +58,19 @@ def answer(address, port):
     return "open"
 
 
-def look_at(target):
+def look_at(target: dict[str, Any]) -> RouteTarget:
     address = target["address"]
     from_here = source(address)
-    return dict(
-        target,
-        source=from_here,
-        interface=interface_of(from_here) if from_here else None,
-        answer=answer(address, target["port"]),
-    )
+    return {
+        "peer": target["peer"],
+        "address": address,
+        "port": target["port"],
+        "source": from_here,
+        "interface": interface_of(from_here) if from_here else None,
+        "answer": answer(address, target["port"]),
+    }
 
 
-def look(arguments):
+def look(arguments: dict[str, Any]) -> Routes:
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         return {"targets": list(pool.map(look_at, arguments["targets"]))}
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

@@ -8,19 +8,28 @@ A command's record says what happened: `ok` (rc, stdout, stderr), `missing` (no 
 sudo would ask or refuses), `timeout`, `failed` (it could not be started). "Could not look" is never an empty list.
 """
 
+from __future__ import annotations
+
 import json
 import os
-import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 
-MARKER = "\x1erunbook "
+from runbook.node.message import say
+from runbook.node.proc import read
+from runbook.node.tools import Beginning, denied, find
+from runbook.node.tools import run as run_tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Record = dict[str, Any]
+    """What became of one command."""
+
 SECONDS = 3.0
 LARGEST = 32 * 1024 * 1024
-PATHS = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"]
 
 AS_ROOT = {
     "nft-json": ["nft", "-j", "-a", "list", "ruleset"],
@@ -51,29 +60,9 @@ FACTS = {
 MOST_DEVICES = 16
 KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
-# What sudo, nft, iptables, ufw and firewall-cmd print when the caller is not root enough.
-DENIED = (
-    "password is required",
-    "terminal is required",
-    "not allowed",
-    "not in the sudoers",
-    "may not run sudo",
-    "must be root",
-    "you need to be root",
-    "permission denied",
-    "operation not permitted",
-    "not authorized",
-    "a password",
-    "no new privileges",
-    "must be owned by uid 0",
-)
 
 
-def find(tool):
-    return shutil.which(tool, path=os.pathsep.join(PATHS))
-
-
-def flavour(path):
+def flavour(path: str) -> str:
     """`nft` or `legacy`: which half of the kernel an iptables binary speaks to."""
     name = os.path.basename(os.path.realpath(path))
     if "nft" in name or "compat" in name:
@@ -81,85 +70,36 @@ def flavour(path):
     return "legacy"
 
 
-def stop(process, with_sudo):
-    """Kill the command's whole process group; what sudo runs as root, only sudo may kill."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except PermissionError:
-        if with_sudo:
-            subprocess.call(
-                [with_sudo, "-n", "kill", "-KILL", "--", "-%d" % process.pid],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=2,
-            )
-    except ProcessLookupError:
-        pass
-
-
-def run(argv, sudo=None):
-    """One command -> its record."""
+def run(argv: list[str], sudo: str | None = None) -> Record:
+    """One command -> its record. `sudo` is empty where it takes root, and there is no sudo."""
     started = time.monotonic()
     path = find(argv[0])
     if path is None:
         return {"status": "missing", "argv": argv}
-    command = [path, *argv[1:]]
-    record = {"status": "ok", "argv": argv, "path": os.path.realpath(path)}
-    if sudo is not None:
-        if not sudo:
-            record.update(status="denied", stderr="not root, and there is no sudo here")
-            return record
-        command = [sudo, "-n", *command]
-    environment = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(PATHS))
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-            cwd="/",
-        )
-    except OSError as error:
-        record.update(status="failed", stderr=str(error))
+    record: Record = {"status": "ok", "argv": argv, "path": os.path.realpath(path)}
+    if sudo == "":
+        record.update(status="denied", stderr="not root, and there is no sudo here")
         return record
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        record["status"] = "timeout"
-        try:
-            stop(process, sudo)
-            out, err = process.communicate(timeout=1)
-        except Exception:
-            out, err = b"", b""
+    out = Beginning(LARGEST)
+    said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
+    record["stderr"] = said["err"][:4000]
     record["seconds"] = round(time.monotonic() - started, 3)
-    record["stderr"] = err.decode("utf-8", "replace")[:4000]
-    if record["status"] == "timeout":
+    if said["code"] is None:
+        record["status"] = "timeout" if said.get("timed_out") else "failed"
         return record
-    record["rc"] = process.returncode
-    if len(out) > LARGEST:
-        record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % len(out))
+    record["rc"] = said["code"]
+    if out.size > LARGEST:
+        record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % out.size)
         return record
-    record["stdout"] = out.decode("utf-8", "replace")
-    said = (record["stderr"] + record["stdout"][:1000]).lower()
-    if process.returncode != 0 and any(words in said for words in DENIED):
+    record["stdout"] = said["out"]
+    if denied(said):
         record["status"] = "denied"
     return record
 
 
-def read(path):
-    try:
-        with open(path) as handle:
-            return handle.read().strip()
-    except OSError:
-        return None
-
-
-def legacy_tables(sudo):
+def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
     """The tables that iptables-legacy has filled; None where nobody may look. No such file: none."""
-    found = {}
+    found: dict[str, list[str] | None] = {}
     for family, path in LEGACY_TABLES.items():
         if not os.path.exists(path):
             found[family] = []
@@ -172,7 +112,7 @@ def legacy_tables(sudo):
     return found
 
 
-def traffic_filters():
+def traffic_filters() -> dict[str, str]:
     """`tc` filters where an interface has any: they drop what no packet filter ever sees. (interface, way) -> text."""
     try:
         listed = json.loads(run(["tc", "-j", "qdisc", "show"]).get("stdout") or "[]")
@@ -188,7 +128,7 @@ def traffic_filters():
     return found
 
 
-def policy(family):
+def policy(family: str) -> tuple[Record, bool]:
     """The policy rules of an IP version (`-4`, `-6`), and whether there are any beyond the kernel's own."""
     record = run(["ip", family, "-j", "rule", "show"])
     try:
@@ -198,7 +138,7 @@ def policy(family):
     return record, not priorities <= set(KERNELS_OWN)
 
 
-def nf_tables_in_kernel(release):
+def nf_tables_in_kernel(release: str | None) -> bool | None:
     """False only when it is certain that this kernel has no nf_tables."""
     if os.path.exists("/sys/module/nf_tables"):
         return True
@@ -208,9 +148,11 @@ def nf_tables_in_kernel(release):
     return "nf_tables.ko" in builtin
 
 
-def wanted(root, sudo):
+def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | None]]:
     """name -> (argv, sudo or None): what to run here. One save command for each flavour of iptables is enough."""
-    jobs = {name: (argv, None if root else sudo) for name, argv in AS_ROOT.items()}
+    jobs: dict[str, tuple[list[str], str | None]] = {
+        name: (argv, None if root else sudo) for name, argv in AS_ROOT.items()
+    }
     jobs.update({name: (argv, None) for name, argv in AS_ANYONE.items()})
     for prefix in ("iptables", "ip6tables"):
         path = find(prefix + "-save")
@@ -222,7 +164,7 @@ def wanted(root, sudo):
     return jobs
 
 
-def main():
+def main() -> None:
     started = time.monotonic()
     arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     root = os.geteuid() == 0
@@ -232,11 +174,11 @@ def main():
     policies = {family: policy(family) for family in sorted({"-6" if ":" in peer else "-4" for peer in peers})}
     for peer in peers:
         jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
-    records = {}
-    facts = {name: read(path) for name, path in FACTS.items()}
+    records: dict[str, Record] = {}
+    facts: dict[str, Any] = {name: read(path) for name, path in FACTS.items()}
     facts.update(uid=os.getuid(), gid=os.getgid())
 
-    def work(name, argv, how):
+    def work(name: str, argv: list[str], how: str | None) -> None:
         try:
             records[name] = run(argv, how)
             if name.startswith("route "):
@@ -249,7 +191,7 @@ def main():
         except Exception as error:
             records[name] = {"status": "failed", "argv": argv, "stderr": repr(error)}
 
-    def look():
+    def look() -> None:
         facts["legacy_tables"] = legacy_tables(sudo)
         facts["nf_tables"] = nf_tables_in_kernel(facts.get("release"))
         facts["traffic_filters"] = traffic_filters()
@@ -274,8 +216,7 @@ def main():
         "facts": facts,
         "seconds": round(time.monotonic() - started, 3),
     }
-    sys.stdout.write(MARKER + json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    say(answer)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; whoever wants
 process of which /proc/PID/status says that it catches it.
 """
 
+from __future__ import annotations
+
 import faulthandler
 import importlib.machinery
 import importlib.util
@@ -17,7 +19,7 @@ import sys
 ABOVE_RTMIN = 7
 
 
-def register(folder):
+def register(folder: str) -> None:
     number = getattr(signal, "SIGRTMIN", None)
     if number is None or not hasattr(faulthandler, "register"):
         return
@@ -32,7 +34,7 @@ def register(folder):
         pass  # a training is not to fail because nobody could ask it something
 
 
-def hidden(folder):
+def hidden(folder: str) -> None:
     """Import the `sitecustomize` that would have been found without us."""
     elsewhere = [path for path in sys.path if os.path.abspath(path) != folder]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)

@@ -4,31 +4,39 @@ Says {"login": [address, port] that this very login came in at, or null, "system
 "nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
 """
 
-import json
+from __future__ import annotations
+
 import os
 import re
 import sys
 
-from tool import read, say, tool
+from runbook.node.proc import read
+from runbook.node.tools import tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import SurveyAnswer
 
 NVIDIA = "/proc/driver/nvidia/gpus"
 GPU_FIELDS = "--query-gpu=index,uuid,name,memory.total,memory.used"
 GPU_TIMEOUT_S = 10
 
 
-def login():
+def login() -> tuple[str, int] | None:
     """sshd tells every session its four corners: client address and port, our address and port."""
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return [words[2], int(words[3])] if len(words) == 4 and words[3].isdigit() else None
+    return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
 
 
-def system():
+def system() -> str:
     match = re.search(r'^PRETTY_NAME="?([^"\n]+)', read("/etc/os-release") or "", re.MULTILINE)
     return match.group(1) if match else sys.platform
 
 
-def speeds():
-    found = {}
+def speeds() -> dict[str, int]:
+    found: dict[str, int] = {}
     try:
         names = os.listdir("/sys/class/net")
     except OSError:
@@ -40,14 +48,14 @@ def speeds():
     return found
 
 
-def nvidia_devices():
+def nvidia_devices() -> int | None:
     try:
         return len(os.listdir(NVIDIA))
     except OSError:
         return None
 
 
-def look(_arguments):
+def look(_arguments: dict[str, Any]) -> SurveyAnswer:
     return {
         "login": login(),
         "system": system(),
@@ -56,7 +64,3 @@ def look(_arguments):
         "nvidia_smi": tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S),
         "nvidia_devices": nvidia_devices(),
     }
-
-
-if __name__ == "__main__":
-    say(look(json.loads(sys.argv[1])))

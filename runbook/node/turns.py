@@ -8,9 +8,21 @@ A generator yields (sockets, events, seconds): it goes on with those of the sock
 seconds have passed on our clock (None: it waits for ever).
 """
 
+from __future__ import annotations
+
 import heapq
 import selectors
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from runbook.transport.answers import AwakeFacts
+
+    Conversation = Generator[Any, Any, Any]
+    """It yields what it waits for, is sent the sockets that are ready, and returns what came of it."""
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -19,28 +31,30 @@ IDLE_S = 0.25
 
 
 class Turns:
-    def __init__(self):
+    def __init__(self) -> None:
         self.clock = 0.0
         self._selector = selectors.DefaultSelector()
-        self._due = []  # (when on our clock, number, task): a task that went on meanwhile has another number by now
-        self._fresh = []
+        self._due: list[
+            tuple[float, int, Task]
+        ] = []  # (when on our clock, number, task): a task that went on meanwhile has another number by now
+        self._fresh: list[Task] = []
         self._numbers = 0
         self._looked = self._since = time.monotonic()
         self._late = self._latest = 0.0
 
-    def start(self, generator, done=None):
+    def start(self, generator: Conversation, done: Callable[[Any], object] | None = None) -> Task:
         """It begins with the next turn; `done` gets what it returns in the end."""
         task = Task(generator, done)
         self._fresh.append(task)
         return task
 
-    def cancel(self, task):
+    def cancel(self, task: Task) -> None:
         """Without `done`."""
         self._forget(task)
         task.number = None
         task.generator.close()
 
-    def turn(self):
+    def turn(self) -> None:
         """Wait for what comes first, and let whom it concerns go on."""
         while self._fresh:
             self._go_on(self._fresh.pop(0), [])
@@ -53,7 +67,7 @@ class Turns:
         if late > LOOK_S:
             self._late += late
             self._latest = max(self._latest, late)
-        tasks = {}
+        tasks: dict[Task, list[Any]] = {}
         for key, _ in ready:
             tasks.setdefault(key.data, []).append(key.fileobj)
         for task, sockets in tasks.items():
@@ -63,10 +77,10 @@ class Turns:
             if task.number == number:
                 self._go_on(task, [])
 
-    def report(self):
+    def report(self) -> AwakeFacts:
         """Since the last report: seconds in all, seconds in which we should have run and did not, and the longest of them."""
         now = time.monotonic()
-        told = {
+        told: AwakeFacts = {
             "seconds": round(now - self._since, 3),
             "late_s": round(self._late, 3),
             "latest_s": round(self._latest, 3),
@@ -75,7 +89,7 @@ class Turns:
         self._since, self._late, self._latest = now, 0.0, 0.0
         return told
 
-    def _go_on(self, task, sockets):
+    def _go_on(self, task: Task, sockets: list[Any]) -> None:
         if task.number is None:
             return
         self._forget(task)
@@ -93,23 +107,25 @@ class Turns:
         if seconds is not None:
             heapq.heappush(self._due, (self.clock + seconds, task.number, task))
 
-    def _forget(self, task):
+    def _forget(self, task: Task) -> None:
         for sock in task.sockets:
             self._selector.unregister(sock)
         task.sockets = ()
 
 
 class Task:
-    def __init__(self, generator, done):
+    def __init__(self, generator: Conversation, done: Callable[[Any], object] | None) -> None:
         self.generator, self.done = generator, done
-        self.sockets, self.number, self.begun = (), 0, False  # no number: it was cancelled
+        self.sockets: Any = ()
+        self.number: int | None = 0  # no number: it was cancelled
+        self.begun = False
 
 
-def pause(seconds):
+def pause(seconds: float) -> Conversation:
     yield (), READ, seconds
 
 
-def cpu_pressure():
+def cpu_pressure() -> float | None:
     """Per cent of the last 10 s in which somebody on this machine waited for a CPU; None where the kernel does not tell."""
     try:
         with open("/proc/pressure/cpu") as file:

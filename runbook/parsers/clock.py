@@ -7,7 +7,8 @@ import re
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, fields, number, numbered, yes
 
 WARN_S, FAIL_S = 2.0, 10.0
-"""As the live check has it: torch's elastic agent drops a peer whose heartbeat looks 15 s old."""
+"""Of the live check as well: torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old
+(pytorch#56538)."""
 
 REMEDY = "sudo timedatectl set-ntp true   # or: sudo systemctl enable --now chrony && sudo chronyc makestep"
 
@@ -52,7 +53,8 @@ def tracking(text: str) -> Reading | None:
 
 
 SOURCE = re.compile(
-    r"(?P<mode>[\^=#])(?P<state>[*+\-?x~ ])\s*(?P<name>\S+)\s+(?P<stratum>\d+)\s+(?P<poll>-?\d+)\s+(?P<reach>[0-7]+)\s+(?P<last>\S+)\s+(?P<offset>\S.*)"
+    r"(?P<mode>[\^=#])(?P<state>[*+\-?x~ ])\s*(?P<name>\S+)\s+(?P<stratum>\d+)\s+(?P<poll>-?\d+)\s+(?P<reach>"
+    r"[0-7]+)\s+(?P<last>\S+)\s+(?P<offset>\S.*)"
 )
 
 
@@ -161,7 +163,8 @@ def _milliseconds(text: str) -> float | None:
 
 
 PEER = re.compile(
-    r"\A(?P<tally>[ x.\-+#*o])(?P<remote>\S+)\s+(?P<refid>\S+)\s+(?P<stratum>\d+)\s+(?P<type>\S)\s+(?P<when>\S+)\s+(?P<poll>\d+[mhd]?)\s+"
+    r"\A(?P<tally>[ x.\-+#*o])(?P<remote>\S+)\s+(?P<refid>\S+)\s+(?P<stratum>\d+)\s+(?P<type>\S)\s+"
+    r"(?P<when>\S+)\s+(?P<poll>\d+[mhd]?)\s+"
     r"(?P<reach>[0-7]{1,3})\s+(?P<delay>[\d.-]+)\s+(?P<offset>[+\d.-]+)\s+(?P<jitter>[\d.]+)\s*\Z"
 )
 
@@ -195,9 +198,44 @@ def ntpq(text: str) -> Reading | None:
 
 
 TOOLS = (
-    Tool("chronyc tracking", r"chronyc (?:-\S+ )*tracking\b", r"Reference ID\s+: ", r"[A-Z][\w ()]+: ", ("Reference ID",), tracking),
-    Tool("chronyc sources", r"chronyc (?:-\S+ )*sources\b", r"210 Number of sources|MS Name/IP address", r"210 |MS |=+$|[\^=#][*+\-?x~ ]|\s*$", ("Name/IP address",), sources),
-    Tool("timedatectl timesync-status", r"timedatectl timesync-status", r"\s*Server: ", r"\s*[A-Z][\w ]+: ", ("Poll interval: ",), timesync),
-    Tool("timedatectl", r"timedatectl(?: status)?\s*$", r"\s*Local time: ", r"\s*[\w. -]+: |\s{10,}|Warning:|\s*$", ("Local time: ",), timedatectl),
-    Tool("ntpq", r"ntpq\b", r"\s+remote\s+refid\s+st t when", r"[ x.\-+#*o]\S+\s+\S+\s+\d+ |=+$|\s+remote", ("refid",), ntpq),
-)  # fmt: skip
+    Tool(
+        "chronyc tracking",
+        r"chronyc (?:-\S+ )*tracking\b",
+        r"Reference ID\s+: ",
+        r"[A-Z][\w ()]+: ",
+        ("Reference ID",),
+        tracking,
+    ),
+    Tool(
+        "chronyc sources",
+        r"chronyc (?:-\S+ )*sources\b",
+        r"210 Number of sources|MS Name/IP address",
+        r"210 |MS |=+$|[\^=#][*+\-?x~ ]|\s*$",
+        ("Name/IP address",),
+        sources,
+    ),
+    Tool(
+        "timedatectl timesync-status",
+        r"timedatectl timesync-status",
+        r"\s*Server: ",
+        r"\s*[A-Z][\w ]+: ",
+        ("Poll interval: ",),
+        timesync,
+    ),
+    Tool(
+        "timedatectl",
+        r"timedatectl(?: status)?\s*$",
+        r"\s*Local time: ",
+        r"\s*[\w. -]+: |\s{10,}|Warning:|\s*$",
+        ("Local time: ",),
+        timedatectl,
+    ),
+    Tool(
+        "ntpq",
+        r"ntpq\b",
+        r"\s+remote\s+refid\s+st t when",
+        r"[ x.\-+#*o]\S+\s+\S+\s+\d+ |=+$|\s+remote",
+        ("refid",),
+        ntpq,
+    ),
+)

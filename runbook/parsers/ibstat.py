@@ -1,15 +1,152 @@
-"""ibstat, and ibstatus: ports of HCAs."""
+"""Ports of HCAs as ibstat, ibstatus and the kernel show them, and the one judge of a port, for live checks and pasted
+outputs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from runbook.model.commands import word
-from runbook.parsers.ib_ports import PortBlock, blocks
 from runbook.parsers.reading import CUT, Fault, Reading, Tool, some
 
-DOWN = ("down", "initializing", "armed")
+# --- facts ----------------------------------------------------------------------------------------------------------
+
+PortCause = Literal["ib-port-initializing", "ib-port-not-active"]
+WAITING = ("initializing", "armed")
+STATES = ("active", "down", *WAITING)
+"""The states that a port can be in; another word is the half of one."""
+
+START_SUBNET_MANAGER = "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of one HCA. `rate_gbps` is the link rate in Gbit/s; states are lower case, as ibstat prints them.
+
+    `detail` is the kernel's own word for the rate, which tells width and speed: `100 Gb/sec (1X NDR)`.
+    """
+
+    hca: str
+    number: int
+    state: str
+    physical: str
+    rate_gbps: float | None
+    link_layer: str
+    detail: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.hca}:{self.number}"
+
+    @property
+    def ethernet(self) -> bool:
+        return self.link_layer.lower() == "ethernet"
+
+    @property
+    def sound(self) -> bool:
+        return self.state == "active" and self.physical == "linkup"
+
+    @property
+    def cause(self) -> PortCause | None:
+        """What its states prove to be wrong. A link that is up and waits for a subnet manager is told apart; RoCE has
+        none."""
+        if self.state in WAITING and self.physical == "linkup" and not self.ethernet:
+            return "ib-port-initializing"
+        return None if self.sound else "ib-port-not-active"
+
+
+@dataclass
+class PortBlock:
+    """What is printed of one port: its fields in lower case, and the line (from 1) that each stands on."""
+
+    hca: str
+    number: int
+    fields: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def add(self, line: str, at: int) -> None:
+        name, _, value = line.partition(":")
+        key = name.strip().lower()
+        self.fields[key], self.lines[key] = value.strip(), at
+
+    @property
+    def port(self) -> Port:
+        return Port(
+            hca=self.hca,
+            number=self.number,
+            state=as_state(self.fields.get("state")),
+            physical=as_state(self.fields.get("physical state", self.fields.get("phys state"))),
+            rate_gbps=as_rate(self.fields.get("rate")),
+            link_layer=self.fields.get("link layer", self.fields.get("link_layer", "InfiniBand")),
+        )
+
+
+KERNEL_STATES = {"init": "initializing", "arm": "armed"}
+"""What the kernel calls a state, where ibstat has another word."""
+
+
+def blocks(text: str) -> Iterator[PortBlock]:
+    """The ports in the text of ibstat (its format is that of OFED 1), or of ibstatus."""
+    hca = ""
+    block: PortBlock | None = None
+    for at, line in enumerate(text.splitlines(), 1):
+        started: PortBlock | None = None
+        if match := re.match(r"\s*CA '(.+)'", line):
+            hca = match[1]
+        elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
+            hca = match[1]
+            started = PortBlock(hca, int(match[2]))
+        elif match := re.match(r"\s*Port (\d+):\s*$", line):
+            started = PortBlock(hca, int(match[1]))
+        else:
+            if block is not None and ":" in line:
+                block.add(line, at)
+            continue
+        if block is not None:
+            yield block
+        block = started
+    if block is not None:
+        yield block
+
+
+def parse(text: str) -> list[Port]:
+    """Ports from the text of ibstat, or of ibstatus."""
+    return [block.port for block in blocks(text)]
+
+
+def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> list[Port]:
+    """Ports from /sys/class/infiniband: `4: ACTIVE`, `5: LinkUp`, `400 Gb/sec (4X NDR)`."""
+    return [
+        Port(
+            hca=hca,
+            number=int(number),
+            state=as_state(port.get("state")),
+            physical=as_state(port.get("phys_state")),
+            rate_gbps=as_rate(port.get("rate")),
+            link_layer=port.get("link_layer") or "InfiniBand",
+            detail=port.get("rate") or "",
+        )
+        for hca, ports in hcas.items()
+        for number, port in ports.items()
+        if number.isdecimal()
+    ]
+
+
+def as_state(text: str | None) -> str:
+    """`4: ACTIVE` and `Active` are one."""
+    word = re.sub(r"^\d+:\s*", "", text or "").lower()
+    return KERNEL_STATES.get(word, word)
+
+
+def as_rate(text: str | None) -> float | None:
+    match = re.match(r"\d+(\.\d+)?", text or "")
+    return float(match[0]) if match else None
+
+
+# --- the output of ibstat and ibstatus ------------------------------------------------------------------------------
+
 PHYSICAL = {
     "polling": "Polling: no cable, or nobody at its other end",
     "disabled": "Disabled: switched off",
@@ -41,7 +178,7 @@ def read(text: str) -> Reading | None:
         first = up[0]
         facts |= {
             "rate": first.port.rate_gbps,
-            "sm_lid": _number(first.fields.get("sm lid", "")),
+            "sm_lid": _lid(first.fields.get("sm lid", "")),
             "link_layer": first.port.link_layer,
         }
     if seen and _of_ibstatus(seen[0]):
@@ -77,7 +214,7 @@ def _rates(up: Sequence[PortBlock]) -> dict[str, list[str]]:
     return rates
 
 
-def _number(text: str) -> int | None:
+def _lid(text: str) -> int | None:
     try:
         return int(text, 0)
     except ValueError:
@@ -89,7 +226,7 @@ def _whole(block: PortBlock) -> bool:
     port = block.port
     last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
     return (
-        (port.state == "active" or port.state in DOWN)
+        port.state in STATES
         and bool(port.physical)
         and port.rate_gbps is not None
         and bool(last & set(block.fields))
@@ -118,30 +255,34 @@ def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
 
 
 def _faults(known: Sequence[PortBlock], up: Sequence[PortBlock]) -> tuple[Fault, ...]:
-    waiting = [
-        b
-        for b in known
-        if b.port.state in ("initializing", "armed") and b.port.physical == "linkup" and not b.port.ethernet
-    ]
-    down = [b for b in known if b not in up and b not in waiting]
+    waiting = [block for block in known if block.port.cause == "ib-port-initializing"]
+    down = [block for block in known if block.port.cause == "ib-port-not-active"]
     found = []
     if down:
         spare = f"; {len(up)} other port{'s are' if len(up) > 1 else ' is'} active" if up else ""
         found.append(
             Fault(
                 "ib-port-not-active",
-                some([f"{b.port.name} is {b.port.state.capitalize()} ({PHYSICAL.get(b.port.physical, b.port.physical)})" for b in down]) + spare,
-                _raise(down[0]) + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
+                some(
+                    [
+                        f"{b.port.name} is {b.port.state.capitalize()} "
+                        f"({PHYSICAL.get(b.port.physical, b.port.physical)})"
+                        for b in down
+                    ]
+                )
+                + spare,
+                _raise(down[0])
+                + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
                 _lines(down),
                 "medium" if up else "high",
             )
-        )  # fmt: skip
+        )
     if waiting:
         found.append(
             Fault(
                 "ib-port-initializing",
                 f"{some([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up",
-                "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch; `sudo sminfo` shows who it is",
+                f"{START_SUBNET_MANAGER}; `sudo sminfo` shows who it is",
                 _lines(waiting),
                 "high" if not up else "medium",
             )
@@ -158,15 +299,30 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
 def _raise(block: PortBlock) -> str:
     port = block.port
     if port.ethernet:
-        return f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE up`, then the cable and the switch port"
+        return (
+            f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE "
+            "up`, then the cable and the switch port"
+        )
     if port.physical == "disabled":
         return f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable"
-    return f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable if it stays so"
+    return (
+        f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable "
+        "if it stays so"
+    )
 
 
 LINE = (
-    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:|State:"
-    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '|default gid:"
+    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
+    r"|Port \d+:|State:"
+    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
+    r"|Infiniband device '|default gid:"
     r"|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )
-TOOL = Tool("ibstat", r"ibstat(?:us)?\b", r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:", LINE, ("CA '", "Infiniband device '", "ibpanic:"), read)  # fmt: skip
+TOOL = Tool(
+    "ibstat",
+    r"ibstat(?:us)?\b",
+    r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:",
+    LINE,
+    ("CA '", "Infiniband device '", "ibpanic:"),
+    read,
+)

@@ -1,10 +1,14 @@
-"""What nvidia-smi printed, read without judging it. What is not understood is told apart from what is not there."""
+"""nvidia-smi and the NVIDIA driver's kernel log, for live checks and pasted outputs: facts, and what both judge alike.
+
+What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590);
+`diagnose/rules/gpu.py` reads the same out of files.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 NOT_TOLD = re.compile(
@@ -16,7 +20,8 @@ BROKEN = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?
 """What stands in a field when the driver cannot read the GPU."""
 
 LOST = re.compile(
-    r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost|Unknown Error|Not Found|No Data)",
+    r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9A-Fa-f:. ]*?):? ?(?P<why>GPU is lost"
+    r"|Unknown Error|Not Found|No Data)",
     re.I,
 )
 """With the number, the bus id or both behind `GPU`, with and without a space; the line may be wrapped."""
@@ -178,3 +183,188 @@ THROTTLES = {
 
 def throttled(mask: int) -> tuple[str, ...]:
     return tuple(name for bit, name in THROTTLES.items() if mask & bit)
+
+
+# --- what both judge alike --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What nvidia-smi says instead of an answer. `remedy` is for a pasted output, `remedy_of_node` for a node whose
+    GPUs the inventory promises; None: it is judged there by other means. `cause_of_node`: its cause there, where it
+    differs."""
+
+    phrase: str
+    cause: str
+    says: str
+    remedy: str | None
+    remedy_of_node: str | None
+    cause_of_node: str = ""
+
+
+_NO_GPU = (
+    "no-gpu-visible",
+    "the driver finds no GPU at all",
+    "lspci -d 10de: && sudo dmesg -T | grep -i nvrm",
+    "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
+    "gpu-count-mismatch",
+)
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "driver/library version mismatch",
+        "driver-library-mismatch",
+        "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
+        "sudo reboot",
+        "sudo reboot",
+    ),
+    Refusal(
+        "couldn't communicate with the nvidia driver",
+        "no-gpu-visible",
+        "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
+        "sudo modprobe nvidia   # `sudo dmesg -T | grep -i nvrm` says why it is not",
+        "sudo modprobe nvidia",
+    ),
+    Refusal(
+        "driver not loaded",
+        "no-gpu-visible",
+        "the NVIDIA kernel module is not loaded",
+        "sudo modprobe nvidia",
+        "sudo modprobe nvidia",
+    ),
+    Refusal(
+        "couldn't find libnvidia-ml",
+        "no-gpu-visible",
+        "the driver's library libnvidia-ml.so is not found",
+        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: --gpus all",
+        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: `--gpus all`",
+    ),
+    Refusal(
+        "gpu access blocked",
+        "no-gpu-visible",
+        "the operating system keeps programs from the GPU",
+        "wsl --update   # after an update of Windows' driver, then wsl --shutdown",
+        "on Windows' side of WSL: update the driver, `wsl --update`, then `wsl --shutdown`",
+    ),
+    Refusal("no devices were found", *_NO_GPU),
+    Refusal("no devices found", *_NO_GPU),
+    Refusal("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "sudo nvidia-smi --gpu-reset", None),
+    Refusal(
+        "failed to initialize nvml: unknown error",
+        "no-gpu-visible",
+        "the driver does not open the GPUs; in a container most often because the host took them away again "
+        "(a `systemctl "
+        "daemon-reload` there does)",
+        None,
+        "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
+    ),
+    Refusal(
+        "insufficient permissions",
+        "no-gpu-visible",
+        "the login user may not open the GPUs",
+        None,
+        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then "
+        "log in again",
+    ),
+    Refusal("gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", None, "sudo reboot"),
+)
+
+NO_SPARE_ROWS = "has no spare memory rows left to repair itself with"
+BAD_ROWS = "has bad memory that a reset puts out of use"
+FABRIC_WAITS = ("In Progress", "Not Started")
+
+
+def entry(entries: Mapping[str, str], tail: str) -> str | None:
+    """An entry of `nvidia-smi -q` by the end of its path: excerpts leave the outer sections out."""
+    return next((value for name, value in entries.items() if name == tail or name.endswith("/" + tail)), None)
+
+
+def yes_or_no(entries: Mapping[str, str], tail: str) -> bool | None:
+    value = entry(entries, tail)
+    return None if value not in ("Yes", "No") else value == "Yes"
+
+
+def without_spare_rows(entries: Mapping[str, str]) -> bool:
+    """A reset does not mend it: it has to be replaced."""
+    return yes_or_no(entries, "Remapped Rows/Remapping Failure Occurred") is True
+
+
+def waits_to_remap(entries: Mapping[str, str]) -> bool:
+    return yes_or_no(entries, "Remapped Rows/Pending") is True
+
+
+def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
+    """State and status of a GPU that the fabric manager has not set up; None where it did, or has nothing to."""
+    state, status = entry(entries, "Fabric/State") or "", entry(entries, "Fabric/Status") or "N/A"
+    waits = state in FABRIC_WAITS or (state == "Completed" and status not in ("Success", "N/A"))
+    return (state, status) if waits else None
+
+
+# --- Xid and SXid lines of the kernel's log -------------------------------------------------------------------------
+
+RECENT_S = 3600.0
+"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is no more than a hint."""
+
+CAUSE_OF: Mapping[int, str] = {
+    79: "gpu-fell-off-bus",
+    **dict.fromkeys((48, 94, 95, 140, 171, 172), "gpu-ecc-uncorrectable"),
+    **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
+    **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154), "gpu-reset-required"),
+}
+APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
+"""What a program does to itself. It says nothing about the machine, unless it follows one GPU."""
+
+XID = re.compile(r"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+)(?P<text>.*)")
+SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
+STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
+DRIVER_STARTS = "loading NVIDIA UNIX"
+RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One line. `age_s` is how long ago it was written, None where its time stamp is of an unknown kind."""
+
+    number: int
+    bus: str
+    text: str
+    age_s: float | None
+    cause: str | None
+
+    @property
+    def recent(self) -> bool:
+        return self.age_s is None or self.age_s < RECENT_S
+
+
+def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
+    """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
+    found: list[XidEvent] = []
+    seen: set[tuple[str, str]] = set()
+    for line in lines:
+        if DRIVER_STARTS in line:
+            found = []
+            continue
+        match = XID.search(line) or SXID.search(line)
+        if not match:
+            continue
+        number, bus = int(match["number"]), bus_key(match["at"]) or match["at"]
+        if number == 154 and RECOVERED.search(line):
+            found = [event for event in found if event.bus != bus]
+            continue
+        stamp = STAMP.match(line)
+        # dmesg and journalctl both tell it, the one with microseconds more or less.
+        key = (stamp[1][:-4] if stamp else line, match[0])
+        if key in seen:
+            continue
+        seen.add(key)
+        age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
+        cause = CAUSE_OF.get(number) if "SXid" not in match[0] else "nvlink-error"
+        found.append(XidEvent(number, bus, match[0], age, cause))
+    return found
+
+
+def ago(event: XidEvent) -> str:
+    if event.age_s is None:
+        return "since the last boot"
+    if event.age_s < 120:
+        return f"{event.age_s:.0f} s ago"
+    return f"{event.age_s / 60:.0f} min ago" if event.age_s < 7200 else f"{event.age_s / 3600:.0f} h ago"

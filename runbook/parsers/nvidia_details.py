@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runbook.model.commands import word
-from runbook.parsers.nvidia import parse_details
+from runbook.parsers.nvidia import (
+    BAD_ROWS,
+    NO_SPARE_ROWS,
+    entry,
+    outside_the_fabric,
+    parse_details,
+    waits_to_remap,
+    without_spare_rows,
+    yes_or_no,
+)
 from runbook.parsers.nvidia_table import failures
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, number, numbered
 
@@ -34,8 +43,8 @@ def read(text: str) -> Reading | None:
         "downgraded": downgraded(first),
         "dram_correctable": _whole(first, "Volatile/DRAM Correctable"),
         "dram_uncorrectable": _whole(first, "Volatile/DRAM Uncorrectable"),
-        "remap_pending": _yes(first, "Remapped Rows/Pending"),
-        "remap_failure": _yes(first, "Remapped Rows/Remapping Failure Occurred"),
+        "remap_pending": yes_or_no(first, "Remapped Rows/Pending"),
+        "remap_failure": yes_or_no(first, "Remapped Rows/Remapping Failure Occurred"),
     }
     return Reading(
         "nvidia-smi -q", facts, tuple(faults), tuple(_supports(text, gpus)), _unknown(text, attached, details.gpus)
@@ -53,7 +62,7 @@ def _unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> 
     if not any("Uncorrectable" in name or "Double Bit" in name for name in sections[0]):
         return "it does not show the memory errors (-d ECC)"
     rows = [
-        entries.get("Remapped Rows") or _entry(entries, "Remapped Rows/Remapping Failure Occurred")
+        entries.get("Remapped Rows") or entry(entries, "Remapped Rows/Remapping Failure Occurred")
         for entries in gpus.values()
     ]
     if not all(rows):
@@ -79,24 +88,15 @@ def _counts(name: str) -> bool:
     return name.endswith(("Uncorrectable", "Uncorrectable Parity", "Uncorrectable SEC-DED", "Double Bit/Total"))
 
 
-def _entry(entries: Entries, tail: str) -> str | None:
-    return next((value for name, value in entries.items() if name == tail or name.endswith("/" + tail)), None)
-
-
 def _whole(entries: Entries, tail: str) -> int | None:
-    value = number(_entry(entries, tail) or "")
+    value = number(entry(entries, tail) or "")
     return int(value) if value is not None else None
-
-
-def _yes(entries: Entries, tail: str) -> bool | None:
-    value = _entry(entries, tail)
-    return None if value not in ("Yes", "No") else value == "Yes"
 
 
 def busy(entries: Entries) -> bool:
     """Under load: an idle GPU lowers the generation of its link to save power, and that is no fault."""
-    idle = _entry(entries, "Clocks Event Reasons/Idle") or _entry(entries, "Clocks Throttle Reasons/Idle")
-    state = _entry(entries, "Performance State")
+    idle = entry(entries, "Clocks Event Reasons/Idle") or entry(entries, "Clocks Throttle Reasons/Idle")
+    state = entry(entries, "Performance State")
     return idle == "Not Active" and state in ("P0", "P1", "P2")
 
 
@@ -116,8 +116,8 @@ def _faults(text: str, name: str, entries: Entries) -> Iterator[Fault]:
         for key, value in entries.items()
         if "Volatile/" in key and _counts(key) and value.isdecimal() and int(value)
     }
-    if _yes(entries, "Remapped Rows/Remapping Failure Occurred"):
-        says = f"{where} has no spare memory rows left to repair itself with"
+    if without_spare_rows(entries):
+        says = f"{where} {NO_SPARE_ROWS}"
         yield Fault(
             "gpu-reset-required",
             says,
@@ -129,22 +129,21 @@ def _faults(text: str, name: str, entries: Entries) -> Iterator[Fault]:
         yield Fault(
             "gpu-ecc-uncorrectable", says, reset, _lines(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
         )
-    if _yes(entries, "Remapped Rows/Pending") or _yes(entries, "Retired Pages/Pending Page Blacklist"):
-        says = f"{where} has bad memory that a reset puts out of use"
+    if waits_to_remap(entries) or yes_or_no(entries, "Retired Pages/Pending Page Blacklist"):
+        says = f"{where} {BAD_ROWS}"
         yield Fault(
             "gpu-reset-required",
             says,
             f"{reset}   # when nothing runs on it",
             _lines(text, name, r"Pending(?: Page Blacklist)?\s*: Yes"),
         )
-    action = _entry(entries, "GPU Recovery Action") or "None"
+    action = entry(entries, "GPU Recovery Action") or "None"
     if action not in ("None", "N/A"):
         says = f"{where} asks for: {action}"
         remedy = "sudo reboot" if "reboot" in action.lower() else reset
         yield Fault("gpu-reset-required", says, remedy, _lines(text, name, r"GPU Recovery Action\s*:"))
-    state, status = _entry(entries, "Fabric/State"), _entry(entries, "Fabric/Status") or "N/A"
-    if state in ("In Progress", "Not Started") or (state == "Completed" and status not in ("Success", "N/A")):
-        says = f"{where} is not connected to the NVSwitch fabric ({state}, {status}): CUDA will not start"
+    if outside := outside_the_fabric(entries):
+        says = f"{where} is not connected to the NVSwitch fabric ({', '.join(outside)}): CUDA will not start"
         yield Fault(
             "fabricmanager-down",
             says,
@@ -159,13 +158,14 @@ def _supports(text: str, gpus: Mapping[str, Entries]) -> Iterator[Support]:
         where = f"GPU {name}" if name else "the GPU"
         if downgraded(entries):
             says = (
-                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of {_whole(entries, 'PCIe Generation/Max')}, "
+                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of "
+                f"{_whole(entries, 'PCIe Generation/Max')}, "
                 f"{_whole(entries, 'Link Width/Current')} of {_whole(entries, 'Link Width/Max')} lanes"
             )
             yield Support(
                 slower, says, _lines(text, name, r"Current\s*: "), "reseat the card, or look at its riser and slot"
             )
-        held = [reason for reason in SLOW if _entry(entries, reason) == "Active"]
+        held = [reason for reason in SLOW if entry(entries, reason) == "Active"]
         if held:
             yield Support(
                 slower,
@@ -188,7 +188,11 @@ def _lines(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
 
 
 TOOL = Tool(
-    "nvidia-smi -q", r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
-    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
-    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$", ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"), read,
-)  # fmt: skip
+    "nvidia-smi -q",
+    r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
+    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:"
+    r"|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
+    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$",
+    ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"),
+    read,
+)

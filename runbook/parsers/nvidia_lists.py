@@ -55,7 +55,10 @@ def nvlink(text: str) -> Reading | None:
     if behind:
         lines = tuple(_inactive(text, behind))[:6]
         says = f"GPU {','.join(map(str, behind))} has fewer active NVLinks than the {most} that others have"
-        remedy = "sudo nvidia-smi --gpu-reset   # all GPUs together; then `sudo dmesg -T | grep -i -E 'xid|nvlink'`, reseat or replace the board"
+        remedy = (
+            "sudo nvidia-smi --gpu-reset   # all GPUs together; then `sudo dmesg -T | grep -i -E 'xid|nvlink'`, "
+            "reseat or replace the board"
+        )
         faults = (Fault("nvlink-error", says, remedy, lines or (1,), "medium"),)
     listed = sum(bool(re.match(r"GPU \d+:", line)) for _, line in rows)
     whole = (
@@ -116,9 +119,16 @@ def topology(text: str) -> Reading | None:
 
 
 REASONS = {
-    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown", 0x100: "display_clock_setting",
-}  # fmt: skip
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
 HARMFUL = 0x8 | 0x20 | 0x40 | 0x80
 MASK = re.compile(r"0x[0-9a-fA-F]{16}\Z")
 COUNT = re.compile(r"\A(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
@@ -209,8 +219,37 @@ def _of_fields(names: list[str], body: list[tuple[int, list[str]]]) -> Iterator[
 
 
 TOOLS = (
-    Tool("nvidia-smi nvlink", r"nvidia-smi nvlink", r"GPU \d+: .*\(UUID: GPU-[0-9a-f-]+\)\s*\n\s+Link \d+:", r"GPU \d+: |\s+Link \d+:|\s*NVML: ", ("Link 0:", "links are inactive"), nvlink),
-    Tool("nvidia-smi -L", r"nvidia-smi (?:-L|--list-gpus)", r"GPU \d+: .*\(UUID: (?:GPU-)", r"GPU \d+: |\s+MIG ", ("(UUID: GPU-",), listing),
-    Tool("nvidia-smi topo", r"nvidia-smi topo", r"[ \t]+(?:\x1b\[\d*m)?GPU0\b", r"[ \t]|(?:GPU|NIC)\d+|mlx|Legend:|\s*$", ("GPU0",), topology),
-    Tool("nvidia-smi --query-gpu", r"nvidia-smi .*--query-gpu", r"[^,]*, 0x[0-9a-f]{16}\s*\Z|(?:index|name|uuid|gpu_name|timestamp|pci\.bus_id), [a-z_.]+", r"[^,]+, ", (", 0x0000", "index, ", "name, ", "uuid, "), query),
-)  # fmt: skip
+    Tool(
+        "nvidia-smi nvlink",
+        r"nvidia-smi nvlink",
+        r"GPU \d+: .*\(UUID: GPU-[0-9a-f-]+\)\s*\n\s+Link \d+:",
+        r"GPU \d+: |\s+Link \d+:|\s*NVML: ",
+        ("Link 0:", "links are inactive"),
+        nvlink,
+    ),
+    Tool(
+        "nvidia-smi -L",
+        r"nvidia-smi (?:-L|--list-gpus)",
+        r"GPU \d+: .*\(UUID: (?:GPU-)",
+        r"GPU \d+: |\s+MIG ",
+        ("(UUID: GPU-",),
+        listing,
+    ),
+    Tool(
+        "nvidia-smi topo",
+        r"nvidia-smi topo",
+        r"[ \t]+(?:\x1b\[\d*m)?GPU0\b",
+        r"[ \t]|(?:GPU|NIC)\d+|mlx|Legend:|\s*$",
+        ("GPU0",),
+        topology,
+    ),
+    Tool(
+        "nvidia-smi --query-gpu",
+        r"nvidia-smi .*--query-gpu",
+        r"[^,]*, 0x[0-9a-f]{16}\s*\Z"
+        r"|(?:index|name|uuid|gpu_name|timestamp|pci\.bus_id), [a-z_.]+",
+        r"[^,]+, ",
+        (", 0x0000", "index, ", "name, ", "uuid, "),
+        query,
+    ),
+)

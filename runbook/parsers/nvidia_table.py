@@ -6,33 +6,28 @@ import re
 from collections.abc import Iterator
 
 from runbook.model.commands import word
-from runbook.parsers.nvidia import LOST, flat
+from runbook.parsers.nvidia import LOST, REFUSALS, flat
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
 
 HEAD = re.compile(
-    r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+|N/A)(?:\s+CUDA(?: UMD)? Version: (?P<cuda>[\d.]+|N/A|ERR!))?"
+    r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+"
+    r"|N/A)(?:\s+CUDA(?: UMD)? Version: (?P<cuda>[\d.]+|N/A|ERR!))?"
 )
 FIRST = re.compile(
-    r"\A\|\s*(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<mode>On|Off|N/A|TCC|WDDM|MCDM|ERR!)\s*\|\s*(?P<bus>[0-9A-Fa-f:.]+)\s+(?P<display>On|Off|N/A|ERR!)\s*\|\s*(?P<ecc>\S+)\s*\|"
+    r"\A\|\s*(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?P<mode>On|Off|N/A|TCC|WDDM|MCDM"
+    r"|ERR!)\s*\|\s*(?P<bus>[0-9A-Fa-f:.]+)\s+(?P<display>On|Off|N/A|ERR!)\s*\|\s*(?P<ecc>\S+)\s*\|"
 )
 SECOND = re.compile(
-    r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!|Unknown)\s+(?!\s)(?P<power>(?:[^|\s]|\s+(?![\s|]))*)\s*\|\s*"
-    r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\s*\|\s*(?P<load>\d+%|N/A|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
+    r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!"
+    r"|Unknown)\s+(?!\s)(?P<power>(?:[^|\s]|\s+(?![\s|]))*)\s*\|\s*"
+    r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\s*\|\s*(?P<load>\d+%|N/A"
+    r"|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
 )
 THIRD = re.compile(r"\A\|[\s|]*\|\s*(?P<mig>Disabled|Enabled\*?|N/A)\s*\|\s*\Z")
 PROCESS = re.compile(
-    r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
+    r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C"
+    r"|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
 )
-FAILURES = (
-    ("driver/library version mismatch", "driver-library-mismatch", "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran", "sudo reboot"),
-    ("couldn't communicate with the nvidia driver", "no-gpu-visible", "nvidia-smi cannot talk to the driver: its kernel module is not loaded", "sudo modprobe nvidia   # `sudo dmesg -T | grep -i nvrm` says why it is not"),
-    ("driver not loaded", "no-gpu-visible", "the NVIDIA kernel module is not loaded", "sudo modprobe nvidia"),
-    ("couldn't find libnvidia-ml", "no-gpu-visible", "the driver's library libnvidia-ml.so is not found", "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: --gpus all"),
-    ("gpu access blocked", "no-gpu-visible", "the operating system keeps programs from the GPU", "wsl --update   # after an update of Windows' driver, then wsl --shutdown"),
-    ("no devices were found", "no-gpu-visible", "the driver finds no GPU at all", "lspci -d 10de: && sudo dmesg -T | grep -i nvrm"),
-    ("no devices found", "no-gpu-visible", "the driver finds no GPU at all", "lspci -d 10de: && sudo dmesg -T | grep -i nvrm"),
-    ("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "sudo nvidia-smi --gpu-reset"),
-)  # fmt: skip
 
 
 def failures(text: str) -> Iterator[Fault]:
@@ -50,9 +45,9 @@ def failures(text: str) -> Iterator[Fault]:
             "sudo reboot",
             _line_of(text, "gpu is lost"),
         )
-    for phrase, cause, says, remedy in FAILURES:
-        if phrase in low:
-            yield Fault(cause, says, remedy, _line_of(text, phrase))
+    for one in REFUSALS:
+        if one.remedy is not None and one.phrase in low:
+            yield Fault(one.cause, one.says, one.remedy, _line_of(text, one.phrase))
             return
 
 
@@ -135,7 +130,10 @@ def _faults(gpus: list[dict[str, str]], lines: list[int]) -> Iterator[Fault]:
     ]
     if bad:
         numbers = ",".join(index for index, _, _ in bad)
-        says = f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded ({', '.join(count for _, count, _ in bad)})"
+        says = (
+            f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded "
+            f"({', '.join(count for _, count, _ in bad)})"
+        )
         yield Fault(
             "gpu-ecc-uncorrectable",
             says,
@@ -177,8 +175,13 @@ def _supports(
 
 
 TOOL = Tool(
-    "nvidia-smi", r"(?:sudo )?nvidia-smi(?:\.exe)?(?: -i \S+)?\s*\Z",
-    r"\|\s*NVIDIA-SMI \d|\+-{40,}|Unable to determine the device handle|NVIDIA-SMI has failed|Failed to initialize NVML|No devices (?:were )?found|NVIDIA-SMI couldn't|\w{3} \w{3} +\d+ [\d:]+ \d{4}\s*\Z",
-    r"\||\+[-=]|\w{3} \w{3} +\d+ [\d:]+ \d{4}|\s*$|Unable to determine|\s?(?:the system|Make sure|NVML library)|NVIDIA-SMI|Failed to|No devices",
-    ("NVIDIA-SMI", "the device handle", "initialize NVML", "No devices"), read,
-)  # fmt: skip
+    "nvidia-smi",
+    r"(?:sudo )?nvidia-smi(?:\.exe)?(?: -i \S+)?\s*\Z",
+    r"\|\s*NVIDIA-SMI \d|\+-{40,}|Unable to determine the device handle|NVIDIA-SMI has failed"
+    r"|Failed to initialize NVML|No devices (?:were )?found|NVIDIA-SMI couldn't"
+    r"|\w{3} \w{3} +\d+ [\d:]+ \d{4}\s*\Z",
+    r"\||\+[-=]|\w{3} \w{3} +\d+ [\d:]+ \d{4}|\s*$|Unable to determine"
+    r"|\s?(?:the system|Make sure|NVML library)|NVIDIA-SMI|Failed to|No devices",
+    ("NVIDIA-SMI", "the device handle", "initialize NVML", "No devices"),
+    read,
+)

@@ -1,7 +1,7 @@
 """Listings of packet filters: iptables -L, iptables-save, nft, ufw, firewalld. A filter is no fault; it explains one.
 
-Whether a port is open is told only where the listing decides it. `iptables -L` leaves the interfaces out, nft's text has
-more words than are read here: then it is undetermined, never open.
+Whether a port is open is told only where the listing decides it. `iptables -L` leaves the interfaces out, nft's text
+has more words than are read here: then it is undetermined, never open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ OTHER = "an-interface"
 
 
 def _ephemeral(bases: Sequence[Base]) -> bool | None:
-    """Does a new TCP connection to a high port get in from outside? None where the rules, or interfaces, do not agree."""
+    """Does a new TCP connection to a high port get in from outside? None where the rules, or interfaces, do not
+    agree."""
     inputs = [base for base in bases if base.hook == "input" and base.family != "ip6"]
     text = " ".join(rule.text for base in inputs for rules in base.chains.values() for rule in rules)
     named = set(re.findall(r'(?:-i |iifname"?\}\},"right":")([^\s"]+)', text)) - {"lo"}
@@ -47,11 +48,13 @@ ALLOW_NFT = "sudo nft insert rule {where} ip saddr PEER tcp dport PORT accept   
 
 CHAIN = re.compile(r"Chain (?P<name>\S+) \((?:policy (?P<policy>\w+)|\d+ references)")
 WITH_INTERFACES = re.compile(
-    r"\s*(?:\d+\s+)?(?P<packets>\d+[KMG]?)\s+\d+[KMG]?\s+(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:(?:--|-f|!f)\s+)?(?P<in>\S+)\s+(?P<out>\S+)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
+    r"\s*(?:\d+\s+)?(?P<packets>\d+[KMG]?)\s+\d+[KMG]?\s+(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:(?:--|-f"
+    r"|!f)\s+)?(?P<in>\S+)\s+(?P<out>\S+)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
 PLAIN = re.compile(
     r"\A(?:\d+\s+)?(?P<target>\S+)\s+(?P<protocol>\S+)\s+(?:--|-f|!f)\s+(?P<source>\S+)\s+(?P<to>\S+)\s*(?P<more>.*)\Z"
 )
+LIST_HEADS = re.compile(r"\s*\Z|\s*(?:num\s+)?(?:pkts\s+bytes\s+)?target\s+prot|# Warning")
 ANYWHERE = ("anywhere", "0.0.0.0/0", "::/0")
 
 
@@ -69,11 +72,7 @@ def iptables_list(text: str) -> Reading | None:
                 policies[chain] = found["policy"]
                 where[chain] = at
             continue
-        if (
-            not line.strip()
-            or re.match(r"\s*(?:num\s+)?(?:pkts\s+bytes\s+)?target\s+prot", line)
-            or line.startswith("# Warning")
-        ):
+        if LIST_HEADS.match(line):
             continue
         rule = (WITH_INTERFACES if verbose else PLAIN).match(line)
         if rule is None:
@@ -95,8 +94,8 @@ def iptables_list(text: str) -> Reading | None:
     if not policies:
         return None
     closed = policies.get("INPUT") == "DROP" or bool(refuses)
-    filtered = closed and verbose
     open_ = verbose and not closed and not jumps and "DROP" not in text and "REJECT" not in text
+    filtered = policies.get("INPUT") == "DROP" or (closed and verbose)
     facts: dict[str, object] = {
         "input_policy": policies.get("INPUT"),
         "forward_policy": policies.get("FORWARD"),
@@ -105,11 +104,7 @@ def iptables_list(text: str) -> Reading | None:
         "reject_with": rejects or None,
         "accepts_from": accepts,
         "uses_ipset": ipset,
-        "conclusion": "filtered"
-        if filtered or policies.get("INPUT") == "DROP"
-        else "open"
-        if open_
-        else "undetermined",
+        "conclusion": "filtered" if filtered else "open" if open_ else "undetermined",
     }
     supports: tuple[Support, ...] = ()
     if closed:
@@ -213,7 +208,13 @@ def nft_text(text: str) -> Reading | None:
         for _, rule in rules
         if (found := re.fullmatch(r"(?:\w+ saddr \S+ )?tcp dport (\d+)(?: .*)? accept", rule))
     ]
-    wide = [rule for _, rule in rules if re.search(r"\b(?:accept|jump|goto|vmap|queue)\b", rule) and not re.match(r"tcp dport \d+ |udp |ip6? protocol icmp|icmp|iif\w* \"?lo\"?|ct state \{? ?established", rule)]  # fmt: skip
+
+    wide = [
+        rule
+        for _, rule in rules
+        if re.search(r"\b(?:accept|jump|goto|vmap|queue)\b", rule)
+        and not re.match(r"tcp dport \d+ |udp |ip6? protocol icmp|icmp|iif\w* \"?lo\"?|ct state \{? ?established", rule)
+    ]
     rejecting = [(at, rule) for at, rule in rules if re.match(r"(?:counter [\w ]*?)?(?:drop|reject\b.*)$", rule)]
     ephemeral: bool | None = None
     if (policy == "drop" or rejecting) and not wide:
@@ -319,7 +320,10 @@ def firewall_cmd(text: str) -> Reading | None:
     if closed:
         zone = closed[0]
         at = next((at for at, line in numbered(text) if line.startswith(zone.name)), 1)
-        remedy = f'sudo firewall-cmd --permanent --zone={word(zone.name)} --add-rich-rule=\'rule family="ipv4" source address="PEER" accept\' && sudo firewall-cmd --reload'
+        remedy = (
+            f'sudo firewall-cmd --permanent --zone={word(zone.name)} --add-rich-rule=\'rule family="ipv4" source '
+            'address="PEER" accept\' && sudo firewall-cmd --reload'
+        )
         supports = _blocks(
             "firewalld", f"zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}", (at,), remedy
         )
@@ -341,9 +345,50 @@ def _lets_in(zone: FirewalldZone) -> bool:
 
 
 TOOLS = (
-    Tool("iptables -L", r"(?:sudo )?ip6?tables(?:-legacy|-nft)? .*(?:-\w*L|--list)\b", r"Chain \S+ \((?:policy \w+|\d+ references)", r"Chain |\s*(?:num|pkts|target)\s|\s*$|\s*(?:\d+\s+)*\S+\s+(?:all|tcp|udp|icmp|\d+)\s|\s*\d+[KMG]?\s", ("prot opt",), iptables_list),
-    Tool("iptables-save", r"(?:sudo )?ip6?tables(?:-legacy|-nft)?(?:-save| .*-\w*S)\b", r"# Generated by ip6?tables|-P (?:INPUT|FORWARD|OUTPUT) |\*(?:filter|nat|mangle|raw|security)\s*\Z", r"#|\*|:|-[APN] |COMMIT|\[\d+:\d+\] |\s*$", ("Generated by ip", "-P INPUT", "*filter", "-P OUTPUT"), iptables_save),
-    Tool("nft", r"(?:sudo )?nft (?:-\S+ )*list (?:ruleset|table)", r"table (?:ip|ip6|inet|arp|bridge|netdev) \S+ \{|\{\"nftables\":", r"table |\t|\}|\s*$|\{\"nftables|# Warning|    ", ("table inet", "table ip", "table arp", "table bridge", "table netdev", "\"nftables\""), nft_text),
-    Tool("ufw", r"(?:sudo )?ufw status", r"Status: (?:active|inactive)\s*\Z", r"Status:|Logging:|Default:|New profiles:|To  |--|\[ ?\d+\]|\s|.*\b(?:ALLOW|DENY|REJECT|LIMIT)\b", ("Status: ",), ufw_status),
-    Tool("firewalld", r"(?:sudo )?firewall-cmd\b", r"FirewallD is not running\s*\Z|-?(?:bash|sh|zsh): (?:line \d+: )?firewall-cmd: (?:command )?not found|[\w-]+(?: \((?:active|default)[^)]*\))?\s*\n\s+target: ", r"\s|[\w-]+(?: \([^)]*\))?\s*$|FirewallD", ("target: ", "irewallD", "firewall-cmd"), firewall_cmd),
-)  # fmt: skip
+    Tool(
+        "iptables -L",
+        r"(?:sudo )?ip6?tables(?:-legacy|-nft)? .*(?:-\w*L|--list)\b",
+        r"Chain \S+ \((?:policy \w+|\d+ references)",
+        r"Chain |\s*(?:num|pkts|target)\s|\s*$"
+        r"|\s*(?:\d+\s+)*\S+\s+(?:all|tcp|udp|icmp|\d+)\s"
+        r"|\s*\d+[KMG]?\s",
+        ("prot opt",),
+        iptables_list,
+    ),
+    Tool(
+        "iptables-save",
+        r"(?:sudo )?ip6?tables(?:-legacy|-nft)?(?:-save| .*-\w*S)\b",
+        r"# Generated by ip6?tables|-P (?:INPUT|FORWARD|OUTPUT) "
+        r"|\*(?:filter|nat|mangle|raw|security)\s*\Z",
+        r"#|\*|:|-[APN] |COMMIT|\[\d+:\d+\] |\s*$",
+        ("Generated by ip", "-P INPUT", "*filter", "-P OUTPUT"),
+        iptables_save,
+    ),
+    Tool(
+        "nft",
+        r"(?:sudo )?nft (?:-\S+ )*list (?:ruleset|table)",
+        r"table (?:ip|ip6|inet|arp|bridge|netdev) \S+ \{|\{\"nftables\":",
+        r"table |\t|\}|\s*$|\{\"nftables|# Warning|    ",
+        ("table inet", "table ip", "table arp", "table bridge", "table netdev", '"nftables"'),
+        nft_text,
+    ),
+    Tool(
+        "ufw",
+        r"(?:sudo )?ufw status",
+        r"Status: (?:active|inactive)\s*\Z",
+        r"Status:|Logging:|Default:|New profiles:|To  |--|\[ ?\d+\]|\s"
+        r"|.*\b(?:ALLOW|DENY|REJECT|LIMIT)\b",
+        ("Status: ",),
+        ufw_status,
+    ),
+    Tool(
+        "firewalld",
+        r"(?:sudo )?firewall-cmd\b",
+        r"FirewallD is not running\s*\Z|-?(?:bash|sh"
+        r"|zsh): (?:line \d+: )?firewall-cmd: (?:command )?not found"
+        r"|[\w-]+(?: \((?:active|default)[^)]*\))?\s*\n\s+target: ",
+        r"\s|[\w-]+(?: \([^)]*\))?\s*$|FirewallD",
+        ("target: ", "irewallD", "firewall-cmd"),
+        firewall_cmd,
+    ),
+)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.commands import powershell_word, word
 from runbook.parsers.reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(
-    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? (?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
+    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? "
+    r"(?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
     re.MULTILINE,
 )
 SUMMARY = re.compile(
@@ -21,16 +23,22 @@ SUMMARY = re.compile(
 )
 ROUND_TRIP = re.compile(r"^(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/(?P<avg>[\d.]+)/", re.MULTILINE)
 REASON = re.compile(
-    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded|Packet filtered"
-    r"|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter|Frag(?:mentation)? needed.*)",
+    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable"
+    r"|Time to live exceeded|Packet filtered"
+    r"|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter"
+    r"|Frag(?:mentation)? needed.*)",
     re.MULTILINE | re.IGNORECASE,
 )
 REFUSED = re.compile(
-    r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable|No route to host|Operation not permitted"
-    r"|[Mm]essage too long.*|Message too long.*)|^ping6?: (?:cannot resolve )?(?P<name>\S+): (?P<no_name>Name or service not known"
-    r"|Temporary failure in name resolution|No address associated with hostname|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'",
+    r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable"
+    r"|No route to host|Operation not permitted"
+    r"|[Mm]essage too long.*|Message too long.*)"
+    r"|^ping6?: (?:cannot resolve )?(?P<name>\S+): (?P<no_name>Name or service not known"
+    r"|Temporary failure in name resolution|No address associated with hostname|Unknown host|bad address.*)"
+    r"|^ping6?: bad address '(?P<bad>.*)'",
     re.MULTILINE,
 )
+NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
 LARGE = 1000  # bytes of a packet that tests the path's packet size
 LOSS = 1.0  # percent: below it, of a few packets, none is lost
 
@@ -48,7 +56,10 @@ def read(text: str) -> Reading | None:
     if (large := _only_large_vanish([one for _, one in told])) is not None:
         above, one = told[large]
         says = f"{one.facts['target']} answers small packets, and none of {one.facts['size']} bytes"
-        remedy = f"tracepath -n {word(one.facts['target'])}   # where the MTU shrinks; then one MTU on every interface of the way"
+        remedy = (
+            f"tracepath -n {word(one.facts['target'])}   # where the MTU shrinks; then one MTU on every interface "
+            "of the way"
+        )
         faults = [Fault("mtu-blackhole", says, remedy, _below(one.faults[0], above).lines, "medium")]
     unknown = next((one.unknown for _, one in told if one.unknown), "")
     return Reading("ping", told[0][1].facts, tuple(faults), (), unknown)
@@ -128,8 +139,16 @@ def _verdict(
     return ()
 
 
-def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Fault:
+def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | None:
+    """What a router's answer proves of the way to a peer, for live checks as well; None: it proves neither."""
     if "prohibited" in reason.lower() or "filtered" in reason.lower():
+        return "firewall-reject"
+    return "no-route" if any(words in reason for words in NO_WAY) else None
+
+
+def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Fault:
+    cause = cause_of_reason(reason)
+    if cause == "firewall-reject":
         return Fault(
             "firewall-reject",
             f"{target} refuses ICMP: {reason}",
@@ -139,9 +158,12 @@ def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Faul
         )
     why = f": {reason}" if reason else ": no echo came back"
     says = f"{target} answered none of {sent} echoes{why}"
-    remedy = f"ip route get {word(target)}; ip neigh show {word(target)}   # then its power, cable and address; a firewall may drop ICMP alone: nc -vz {word(target)} 22"
+    remedy = (
+        f"ip route get {word(target)}; ip neigh show {word(target)}   # then its power, cable and address; a "
+        f"firewall may drop ICMP alone: nc -vz {word(target)} 22"
+    )
     return Fault(
-        "no-route" if "Net Unreachable" in reason else "host-unreachable",
+        cause or "host-unreachable",
         says,
         remedy,
         lines,
@@ -161,7 +183,13 @@ def _refusal(text: str, refused: re.Match[str], target: str) -> Fault:
         )
     why = refused["why"]
     if "too long" in why.lower():
-        return Fault("mtu-blackhole", f"packets of this size do not fit the way to {target}: {why}", "ip link show   # the MTU of the interface; tracepath -n shows where it shrinks", at, "medium")  # fmt: skip
+        return Fault(
+            "mtu-blackhole",
+            f"packets of this size do not fit the way to {target}: {why}",
+            "ip link show   # the MTU of the interface; tracepath -n shows where it shrinks",
+            at,
+            "medium",
+        )
     if why == "Operation not permitted":
         return Fault(
             "firewall-drop",
@@ -185,7 +213,8 @@ PACKETS = re.compile(
 AVERAGE = re.compile(r"Average = (?P<avg>\d+)ms")
 REPLY = re.compile(r"Reply from \S+: bytes=\d+ ")
 FAILED = re.compile(
-    r"Destination (?:host|net) unreachable|Request timed out|General failure|PING: transmit failed|TTL expired in transit|Packet needs to be fragmented but DF set"
+    r"Destination (?:host|net) unreachable|Request timed out|General failure|PING: transmit failed"
+    r"|TTL expired in transit|Packet needs to be fragmented but DF set"
 )
 
 
@@ -226,7 +255,10 @@ def windows(text: str) -> Reading | None:
     if failed and not replies:
         reason = failed[0][0]
         cause = "no-route" if "net unreachable" in reason or "General failure" in reason else "host-unreachable"
-        remedy = f"Test-NetConnection {powershell_word(target)} -TraceRoute   # and `arp -a`: is {powershell_word(target)} on, and in this network?"
+        remedy = (
+            f"Test-NetConnection {powershell_word(target)} -TraceRoute   # and `arp -a`: is "
+            f"{powershell_word(target)} on, and in this network?"
+        )
         sure: Confidence = "medium" if "timed out" in reason else "high"
         return Reading("ping", facts, (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
     if failed:
@@ -238,7 +270,15 @@ def windows(text: str) -> Reading | None:
 
 
 TOOLS = (
-    Tool("ping", r"ping6?(?:\.exe)?\b", r"PING \S* ?\(|WARNING: pinging broadcast|Pinging \S+ .*with \d+ bytes of data|Ping request could not find host",
-         r"PING |\d+ bytes from |From |Request timeout|Vr HL|\s*4  5 |---|\d+ packets transmitted|rtt |round-trip |pipe |Pinging |Reply from |Request timed out|Destination |General failure|PING: |Ping statistics for|Approximate round|\s+Packets: |\s+Minimum = |\s*$|WARNING: |ping: ",
-         ("PING ", "Pinging ", "Ping request"), read),
-)  # fmt: skip
+    Tool(
+        "ping",
+        r"ping6?(?:\.exe)?\b",
+        r"PING \S* ?\(|WARNING: pinging broadcast|Pinging \S+ .*with \d+ bytes of data"
+        r"|Ping request could not find host",
+        r"PING |\d+ bytes from |From |Request timeout|Vr HL|\s*4  5 |---|\d+ packets transmitted|rtt "
+        r"|round-trip |pipe |Pinging |Reply from |Request timed out|Destination |General failure|PING: "
+        r"|Ping statistics for|Approximate round|\s+Packets: |\s+Minimum = |\s*$|WARNING: |ping: ",
+        ("PING ", "Pinging ", "Ping request"),
+        read,
+    ),
+)

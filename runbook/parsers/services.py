@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from runbook.model.regex import bounded
+from runbook.parsers.nvidia import APPLICATION, XidEvent, events
 from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
-from runbook.parsers.xids import APPLICATION, XidEvent, events
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
 FAILED = bounded(
-    r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
+    r"fabricmanager\.service: (?:Failed with|Main process exited|Control process exited)"
+    r"|Failed to start .*fabric ?manager|Active: (?:failed|inactive)"
     r"|fabric manager .*(?:version|mismatch).*(?:driver|kernel)|nv-fabricmanager.*(?:failed|error|fatal|exiting|abort)",
     re.IGNORECASE,
 )
@@ -38,7 +39,10 @@ def fabric_manager(text: str) -> Reading | None:
     faults: tuple[Fault, ...] = ()
     if running is False and failed and not NOT_NEEDED.search(text):
         says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
-        remedy = "sudo systemctl restart nvidia-fabricmanager   # its version must be the driver's: nv-fabricmanager --version"
+        remedy = (
+            "sudo systemctl restart nvidia-fabricmanager   # its version must be the driver's: nv-fabricmanager "
+            "--version"
+        )
         faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
     unknown = "" if running and configured is not False else "it does not tell that the fabric manager runs"
     return Reading(
@@ -106,6 +110,23 @@ def _line(lines: list[str], event: XidEvent) -> int:
 
 
 TOOLS = (
-    Tool("fabric manager", r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager", r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: |.*nvidia-fabricmanager\.service - ", r".*", ("fabricmanager",), fabric_manager, log=True),
-    Tool("kernel log", r"(?:sudo )?(?:dmesg|journalctl .*-k)\b", r".*NVRM: Xid \(", r"\[|.*kernel: ", ("Xid (",), kernel_log, log=True),
-)  # fmt: skip
+    Tool(
+        "fabric manager",
+        r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager",
+        r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: "
+        r"|.*nvidia-fabricmanager\.service - ",
+        r".*",
+        ("fabricmanager",),
+        fabric_manager,
+        log=True,
+    ),
+    Tool(
+        "kernel log",
+        r"(?:sudo )?(?:dmesg|journalctl .*-k)\b",
+        r".*NVRM: Xid \(",
+        r"\[|.*kernel: ",
+        ("Xid (",),
+        kernel_log,
+        log=True,
+    ),
+)

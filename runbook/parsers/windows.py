@@ -212,8 +212,14 @@ def _unconnected(
     if tcp is True or (tcp is None and ping is not False):
         return ()
     if tcp is False and ping is not False:
-        says = f"{computer} answers ping, and TCP port {port or '?'} does not open: nothing listens there, or a firewall blocks it"
-        remedy = f"netstat -ano | findstr :{powershell_word(port)}   # on {powershell_word(computer)}: listens anything? If so, its firewall: netsh advfirewall show allprofiles"
+        says = (
+            f"{computer} answers ping, and TCP port {port or '?'} does not open: nothing listens there, or a "
+            "firewall blocks it"
+        )
+        remedy = (
+            f"netstat -ano | findstr :{powershell_word(port)}   # on {powershell_word(computer)}: listens "
+            "anything? If so, its firewall: netsh advfirewall show allprofiles"
+        )
         return (Fault("master-not-listening", says, remedy, lines, "medium"),)
     what = f"neither ping nor TCP port {port}" if port else "no ping"
     says = f"{computer} answers {what}"
@@ -227,9 +233,45 @@ def _truth(word: str) -> bool | None:
 
 
 TOOLS = (
-    Tool("netsh advfirewall", r"(?:.*>\s*)?netsh\s+advfirewall\s+show", r"(?:Domain|Private|Public) Profile Settings:", r"\w|-+|\s*$|Ok\.", ("Profile Settings",), netsh_profiles),
-    Tool("netsh advfirewall rules", r"(?:.*>\s*)?netsh\s+advfirewall\s+firewall\s+show", r"Rule Name:\s", r"\w[\w ]*:|-+|\s|Ok\.", ("Rule Name:",), netsh_rules),
-    Tool("Test-NetConnection", r"(?:.*>\s*)?(?:Test-NetConnection|tnc)\b", r"ComputerName\s+: |PingReplyDetails \(RTT\) : |WARNING: (?:TCP connect to|Ping to)", r"\w[\w ()]*\s*: |\s|WARNING: |PS ", ("ComputerName",), test_connection),
-    Tool("Get-NetFirewallProfile", r"(?:.*>\s*)?Get-NetFirewallProfile", r"Name\s+: (?:Domain|Private|Public)\s*\Z", r"\w+\s+: |\s", ("DefaultInboundAction",), firewall_profiles),
-    Tool("Get-NetFirewallRule", r"(?:.*>\s*)?Get-NetFirewallRule", r"(?:Name|DisplayName)\s+: .*", r"\w+\s+: |\s", ("DisplayName",), firewall_rules),
-)  # fmt: skip
+    Tool(
+        "netsh advfirewall",
+        r"(?:.*>\s*)?netsh\s+advfirewall\s+show",
+        r"(?:Domain|Private|Public) Profile Settings:",
+        r"\w|-+|\s*$|Ok\.",
+        ("Profile Settings",),
+        netsh_profiles,
+    ),
+    Tool(
+        "netsh advfirewall rules",
+        r"(?:.*>\s*)?netsh\s+advfirewall\s+firewall\s+show",
+        r"Rule Name:\s",
+        r"\w[\w ]*:|-+|\s|Ok\.",
+        ("Rule Name:",),
+        netsh_rules,
+    ),
+    Tool(
+        "Test-NetConnection",
+        r"(?:.*>\s*)?(?:Test-NetConnection|tnc)\b",
+        r"ComputerName\s+: |PingReplyDetails \(RTT\) : "
+        r"|WARNING: (?:TCP connect to|Ping to)",
+        r"\w[\w ()]*\s*: |\s|WARNING: |PS ",
+        ("ComputerName",),
+        test_connection,
+    ),
+    Tool(
+        "Get-NetFirewallProfile",
+        r"(?:.*>\s*)?Get-NetFirewallProfile",
+        r"Name\s+: (?:Domain|Private|Public)\s*\Z",
+        r"\w+\s+: |\s",
+        ("DefaultInboundAction",),
+        firewall_profiles,
+    ),
+    Tool(
+        "Get-NetFirewallRule",
+        r"(?:.*>\s*)?Get-NetFirewallRule",
+        r"(?:Name|DisplayName)\s+: .*",
+        r"\w+\s+: |\s",
+        ("DisplayName",),
+        firewall_rules,
+    ),
+)

@@ -15,7 +15,6 @@ from pathlib import Path
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
-from runbook.launch.job import Job
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH
@@ -175,7 +174,7 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
 
 
 def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
-    job = next((stage.work for stage in plan.stages if isinstance(stage.work, Job)), None)
+    job = next((job for stage in plan.stages if (job := stage.check.user_job)), None)
     redactor = Redactor(plan.secrets)
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()

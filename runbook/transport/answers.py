@@ -10,7 +10,7 @@ import ipaddress
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -53,30 +53,35 @@ AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
 
 
-class Address(str):
-    """An IP address as a number, perhaps with an IPv6 zone."""
-
-    __slots__ = ()
-
-    def __new__(cls, value: object) -> Address:
-        ipaddress.ip_address(_of_text(value))
-        return super().__new__(cls, value)
-
-
-class Prefix(str):
-    """An IP address with the length of its network: 10.0.0.1/24."""
-
-    __slots__ = ()
-
-    def __new__(cls, value: object) -> Prefix:
-        ipaddress.ip_interface(_of_text(value))
-        return super().__new__(cls, value)
-
-
 def _of_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
     return value
+
+
+if TYPE_CHECKING:
+    # What a node writes is a text; msgspec makes these of it.
+    Address = str
+    Prefix = str
+else:
+
+    class Address(str):
+        """An IP address as a number, perhaps with an IPv6 zone."""
+
+        __slots__ = ()
+
+        def __new__(cls, value: object) -> Address:
+            ipaddress.ip_address(_of_text(value))
+            return super().__new__(cls, value)
+
+    class Prefix(str):
+        """An IP address with the length of its network: 10.0.0.1/24."""
+
+        __slots__ = ()
+
+        def __new__(cls, value: object) -> Prefix:
+            ipaddress.ip_interface(_of_text(value))
+            return super().__new__(cls, value)
 
 
 # The supervisor's first words.
@@ -528,35 +533,40 @@ class Tabled(dict[str, Any]):
         super().__init__(journal.checked(said, self.kinds, self.needed))
 
 
-class JournalFacts(Tabled):
-    """What a keeper wrote of the process that it keeps; with what a node sees of it now, where it looked."""
+if TYPE_CHECKING:
+    # On a node, where the same table is read, each is a plain mapping.
+    JournalFacts = journal.Facts
+    LivingJournal = journal.Facts
+    Damaged = journal.Facts
+    About = journal.Facts
+else:
 
-    __slots__ = ()
-    kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED}
-    needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
+    class JournalFacts(Tabled):
+        """What a keeper wrote of the process that it keeps; with what a node sees of it now, where it looked."""
 
+        __slots__ = ()
+        kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED}
+        needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
 
-class LivingJournal(JournalFacts):
-    """One of which the node looked whether anything of it lives."""
+    class LivingJournal(JournalFacts):
+        """One of which the node looked whether anything of it lives."""
 
-    __slots__ = ()
-    needed = (*journal.WRITTEN, "lives", "keeper_lives")
+        __slots__ = ()
+        needed = (*journal.WRITTEN, "lives", "keeper_lives")
 
+    class Damaged(Tabled):
+        """A file of a job that its node cannot read, and the living processes that it may be about."""
 
-class Damaged(Tabled):
-    """A file of a job that its node cannot read, and the living processes that it may be about."""
+        __slots__ = ()
+        kinds = journal.DAMAGED
+        needed = tuple(journal.DAMAGED)
 
-    __slots__ = ()
-    kinds = journal.DAMAGED
-    needed = tuple(journal.DAMAGED)
+    class About(Tabled):
+        """`job.json`: what whoever launched a job wrote of it, on each node."""
 
-
-class About(Tabled):
-    """`job.json`: what whoever launched a job wrote of it, on each node."""
-
-    __slots__ = ()
-    kinds = journal.ABOUT
-    needed = ("job", "node")
+        __slots__ = ()
+        kinds = journal.ABOUT
+        needed = ("job", "node")
 
 
 class Prepared(TypedDict):
@@ -873,6 +883,7 @@ class MovedMessage(TypedDict):
     gbytes: Seconds
     seconds: Seconds
     waited: Seconds
+    resent: Annotated[float, Meta(ge=0, le=1)] | None
     both: NotRequired[Seconds]
     us: NotRequired[Seconds]
 
@@ -891,9 +902,9 @@ class ScriptStopped(TypedDict):
     code: NotRequired[ExitCode]
 
 
-class KeptNow(JournalFacts):
+class KeptNow(Tabled):
     __slots__ = ()
-    kinds: ClassVar[Mapping[str, journal.Kind]] = {**JournalFacts.kinds, "event": journal.TEXT}
+    kinds: ClassVar[Mapping[str, journal.Kind]] = {**journal.JOURNAL, **journal.LOOKED, "event": journal.TEXT}
     needed = (*journal.WRITTEN, "event")
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import functools
 import re
 import zlib
-from importlib import resources
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
+from runbook.transport import programs
 
 MARK = b"\x1erunbook-agent "
 """Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
@@ -79,14 +79,7 @@ def first_input(python: str) -> bytes:
 
 @functools.cache
 def _supervisor() -> bytes:
-    """The supervisor's source, behind that of the module which it imports and nobody has put on its disk."""
-    owned, agent = (
-        resources.files("runbook.node").joinpath(f"{name}.py").read_text("utf-8") for name in ("owned", "agent")
-    )
-    module = (
-        f"import sys, types; owned = sys.modules['owned'] = types.ModuleType('owned'); exec({owned!r}, owned.__dict__)"
-    )
-    return zlib.compress(f"{module}\n{agent}".encode(), 9)
+    return zlib.compress(programs.started(programs.SUPERVISOR), 9)
 
 
 # What comes of it.

@@ -253,7 +253,7 @@ def wrong_container(pod: Pod, place: str) -> Unreachable | None:
         (f"pod {pod.namespace}/{pod.name}: containers {', '.join(pod.containers)}",),
         way="live",
         containers=", ".join(pod.containers),
-        containers_2=pod.containers[0],
+        first=pod.containers[0],
     )
 
 

@@ -16,13 +16,12 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import PurePath
 from typing import Protocol
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
-from runbook.transport import answers, bootstrap, container
+from runbook.transport import answers, bootstrap, container, programs
 from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.remote import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
@@ -41,15 +40,6 @@ UNASKED = 1_000
 
 FRAMES_A_SECOND = 5_000
 """More are read later: a node that floods us is held back by its own full pipe, and costs us no more than this."""
-
-BESIDE: Mapping[str, tuple[str, ...]] = {
-    "counters": ("gpus", "link"),
-    "job": ("journal", "steps"),
-    "mesh": ("turns",),
-    "ping": ("turns", "echo"),
-    "standing": ("halt",),
-}
-"""What node programs import of ours, beside `tool`."""
 
 
 class Hears(Protocol):
@@ -271,7 +261,7 @@ class Session:
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        waited = self._asked(frame, sources(name))
+        waited = self._asked(frame, programs.called(name))
 
         def answer(timeout_s: float) -> Message:
             try:
@@ -298,11 +288,9 @@ class Session:
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
-            for wanted in _parts(name):
-                if wanted not in self._pushed:
-                    source = resources.files("runbook.node").joinpath(f"{wanted}.py").read_bytes()
-                    self.push(f"{wanted}.py", source)
-                    self._pushed.add(wanted)
+            if name not in self._pushed:
+                self.push(f"{name}.py", programs.started(name))
+                self._pushed.add(name)
 
     def shell(self, command: str, *, timeout_s: float, on_output: Callable[[str], None] | None = None) -> Answer:
         """Run one line under /bin/sh in the run's folder."""
@@ -588,20 +576,6 @@ def _beat(patience_s: float) -> bytes:
 def _packed(payload: bytes) -> bytes:
     """Compressed, once for all nodes: where packets get lost, every one that need not be sent saves a fraction of a second."""
     return zlib.compress(payload, 6)
-
-
-@functools.cache
-def sources(name: str) -> bytes:
-    """A node program and what it imports of ours, by name."""
-    files = resources.files("runbook.node")
-    return json.dumps(
-        {part: files.joinpath(f"{part}.py").read_text(encoding="utf-8") for part in _parts(name)}
-    ).encode()
-
-
-def _parts(name: str) -> tuple[str, ...]:
-    """A node program and what it imports of ours, which comes first."""
-    return ("tool", *BESIDE.get(name, ()), name)
 
 
 class NoReply(Unreachable):

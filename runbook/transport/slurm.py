@@ -180,7 +180,7 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
             seen,
             way="broke",
             node=word(node),
-            node_2=node,
+            on=node,
         )
     if node is not None and _HUNG_UP.search(complaint):
         return _not_believed(
@@ -208,7 +208,7 @@ def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
         seen,
         way="silent",
         node=node,
-        node_2=word(node),
+        node_typed=word(node),
     )
 
 
@@ -399,7 +399,7 @@ class Allocations:
             way="not-started",
             number=word(number),
             name=word(name),
-            name_2=name,
+            on=name,
         )
 
     def _ask(self, key: object, question: Callable[[], T]) -> T:

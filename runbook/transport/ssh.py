@@ -259,7 +259,7 @@ class SshStream:
                 way="cannot-start",
                 node=node.name,
                 user=target.user,
-                user_2=word(target.user),
+                user_typed=word(target.user),
             ) from error
         self._news = threading.Event()
         self._channel.in_buffer.set_event(self._news)

@@ -283,7 +283,7 @@ def _refused(
         port=target.port,
         user=word(target.user),
         known_as=word(target.known_as),
-        user_2=target.user,
+        login=target.user,
     )
 
 

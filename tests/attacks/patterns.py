@@ -29,7 +29,7 @@ ALPHABET = " =:0a\t\n,.-_/'\"[]({<>#\\|ZeF;%$@é\0*&!"
 """Members of classes are taken from here first: what logs, tools and YAML are made of."""
 GENERIC = (" ", "=", ":", "0", "a", "\n", " \n", "'", '"', "[", "(", "a ", "0.", "a.", "# \n", "-", ", ", "\\")
 
-READ_BY_CHECKS = ("ib_ports", "ibstat", "nvidia.", "nvidia:", "xids")
+READ_BY_CHECKS = ("ibstat", "nvidia.", "nvidia:")
 """Modules of `parsers` that are given what nodes printed as it is; all others get what `paste` has cut into lines."""
 
 

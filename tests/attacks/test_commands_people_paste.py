@@ -115,7 +115,7 @@ OURS = {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
         "base.engine",
     },
-    "parsers/disks.py": {"remedy"},
+    "parsers/host.py": {"remedy"},
     "checks/bandwidth/wires.py": {"way"},
     "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
     "checks/ping/names.py": {"append"},
@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "survey/devices.py")  # fmt: skip
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 

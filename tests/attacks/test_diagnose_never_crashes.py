@@ -21,9 +21,8 @@ from profiles import examples
 from runbook.checks.ranks.calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.catalogue import SIGNS
-from runbook.diagnose.paste import read_paste
+from runbook.diagnose.paste import TABLE, read_paste
 from runbook.model.numbers import MOST, number, small_number
-from runbook.parsers.table import TABLE
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
 DIGITS = "7" * 4400

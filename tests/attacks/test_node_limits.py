@@ -139,10 +139,10 @@ REAL: dict[str, tuple[Break, tuple[str, ...]]] = {
 START_A_TOOL = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-import tool
+from runbook.node import tools
 resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
 try:
-    print(tool.run(["/bin/sh", "-c", "exit 7"], 5))
+    print(tools.run(["/bin/sh", "-c", "exit 7"], 5))
 except OSError as error:
     print(error.errno)
 """
@@ -150,7 +150,7 @@ except OSError as error:
 
 def test_a_tool_that_could_not_be_started_for_want_of_anything_has_said_nothing() -> None:
     """`ip route get` that met the limit is no refusal of the kernel's."""
-    argv = [sys.executable, "-c", START_A_TOOL, str(Path(node.__file__).parent)]
+    argv = [sys.executable, "-c", START_A_TOOL, str(Path(node.__file__).parents[2])]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{errno.EMFILE}\n"
 

@@ -331,7 +331,7 @@ def of_rank_program(name: str) -> Callable[..., Any]:
     source = (Path(runbook.node.__file__).parent / "rank.py").read_text()
     wanted = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name]
     space: dict[str, Any] = {}
-    exec(compile(ast.Module(list(wanted), []), "rank.py", "exec"), space)
+    exec(compile(ast.Module(list(wanted), []), "rank.py", "exec", annotations.compiler_flag), space)
     return cast(Callable[..., Any], space[name])
 
 

@@ -14,7 +14,7 @@ from runbook.checks.infiniband.compare import uneven
 from runbook.checks.infiniband.nccl_log import socket_fallback
 from runbook.checks.infiniband.ports import select
 from runbook.model.verdict import Outcome, Verdict
-from runbook.parsers.ib_ports import Port, as_rate, from_sysfs, parse
+from runbook.parsers.ibstat import Port, as_rate, from_sysfs, parse
 
 from .world import node
 

@@ -13,7 +13,7 @@ from runbook.checks.bandwidth.lanes import LanesVerdict, judge, ring, rounds, se
 from runbook.checks.bandwidth.ranks import uneven
 from runbook.checks.bandwidth.run import Isolation, LaneLayer
 from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 from .world import cluster, node, pool_of
 

@@ -13,11 +13,12 @@ from runbook.checks.context import Facts, folder_finding, no_answer, select_inte
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
 from runbook.checks.reach.login import folder_findings, limit_findings
-from runbook.checks.reach.reach import SKEW_WARN_S, Clocks, right_clock
+from runbook.checks.reach.reach import Clocks, right_clock
 from runbook.checks.reach.torch import compare_versions, torch_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.verdict import Outcome, Verdict
+from runbook.parsers.clock import WARN_S
 from runbook.transport import Answer, NoPython, ProgramNotStarted
 
 from .world import LO, A, B, cluster, interface, machine, node, pool_of
@@ -84,9 +85,9 @@ def test_clocks_that_differ_by_more_than_ten_seconds_fail_somebody() -> None:
 @given(st.lists(st.floats(-30.0, 30.0).map(lambda second: round(second, 1)), max_size=12))
 def test_the_right_clock_is_the_one_that_most_agree_with(seconds: list[float]) -> None:
     clocks = [0.0, *seconds]
-    agree = [sum(abs(clock - other) < SKEW_WARN_S - 1e-9 for other in clocks) for clock in clocks]
+    agree = [sum(abs(clock - other) < WARN_S - 1e-9 for other in clocks) for clock in clocks]
     right = right_clock({f"n{place}": second for place, second in enumerate(seconds)})
-    near = sum(abs(right - other) < SKEW_WARN_S + 1e-9 for other in clocks)
+    near = sum(abs(right - other) < WARN_S + 1e-9 for other in clocks)
     assert right in clocks
     assert near >= max(agree)
 

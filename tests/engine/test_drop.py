@@ -157,7 +157,7 @@ def test_ranks_master_and_templates_are_those_of_the_rest(tmp_path: Path) -> Non
     assert [stage.nodes for stage in rest.stages] == [("node-b", "node-d")] * 5
     rendezvous = rest.inventory.rendezvous
     assert (rendezvous.master, rendezvous.address, rendezvous.port) == ("node-b", "10.0.0.2", 29500)
-    job = rest.stages[-1].work
+    job = rest.stages[-1].check.user_job
     assert job.programs["node-d"].command[-1] == "2"  # type: ignore[union-attr]
 
 
@@ -241,7 +241,8 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake]
     def planned(*given: Any) -> Plan:
         made = real(*given)
         stages: list[PlannedStage] = [
-            dataclasses.replace(one, work=kind(work)) for one, (kind, work) in zip(made.stages[1:], checks, strict=True)
+            dataclasses.replace(one, check=kind(work))
+            for one, (kind, work) in zip(made.stages[1:], checks, strict=True)
         ]
         return dataclasses.replace(made, stages=tuple(stages))
 

@@ -11,7 +11,6 @@ import pytest
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.scripts import node_files
 from runbook.jobs.attempt import make_attempt
-from runbook.launch.job import Job
 from runbook.load.inventory import load_inventory_with_origins
 
 from .world import playbook
@@ -46,8 +45,9 @@ def test_a_launch_runs_what_render_writes(tmp_path: Path, launcher: str) -> None
     inventory, origins = load_inventory_with_origins(file, environ={})
     plan = make_plan(playbook(tmp_path, LAUNCH.replace("LAUNCHER", launcher)), inventory, Choice())
     stage = plan.stages[-1]
-    assert isinstance(stage.work, Job)
-    tried = make_attempt(stage.work, stage.inventory, 1, 1)
+    job = stage.check.user_job
+    assert job is not None
+    tried = make_attempt(job, stage.inventory, 1, 1)
     for one in node_files(plan, origins):
         run = tried.script(one.node.name, "/w/attempt-01", plan.sources).files["launch.sh"].decode()
         rendered = one.files["launch.sh"].data.decode()

@@ -11,7 +11,6 @@ from runbook.checks.allreduce import AllReduce
 from runbook.checks.shell import Shell
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.jobs.launch import Launch
-from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong
 
 from .world import NODES, inventory, playbook
@@ -249,14 +248,13 @@ LAUNCH = "{name: x, stages: [{check: ping}, {launch: {launcher: torchrun, comman
 
 def test_a_launch_stage_is_planned_with_its_words_for_every_node(tmp_path: Path) -> None:
     made = plan(tmp_path, LAUNCH)
-    job = made.stages[2].work
-    assert isinstance(job, Job)
+    job = made.stages[2].check.user_job
+    assert job is not None
     assert {name: program.command for name, program in job.programs.items()} == {
         f"node-{letter}": ("a", f"node-{letter}") for letter in "abcd"
     }
     refuse_what_cannot_run(made)
     assert isinstance(made.stages[2].check, Launch)
-    assert made.stages[2].check.job is job
 
 
 def test_a_detached_job_over_slurm_is_refused_since_it_would_end_with_its_step(tmp_path: Path) -> None:
@@ -281,8 +279,8 @@ def test_a_launch_stage_on_some_nodes_knows_its_own_world(tmp_path: Path) -> Non
         name: x
         stages: [{nodes: rack2, launch: {command: ["{{ world_size }}", "{{ master }}", "{{ node_rank }}"]}}]
     """
-    job = plan(tmp_path, text).stages[1].work
-    assert isinstance(job, Job)
+    job = plan(tmp_path, text).stages[1].check.user_job
+    assert job is not None
     assert [program.command for program in job.programs.values()] == [("2", "node-c", "0"), ("2", "node-c", "1")]
 
 

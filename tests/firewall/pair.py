@@ -21,11 +21,12 @@ from types import TracebackType
 from typing import Literal
 
 from runbook.firewall import Evidence, Flow
+from runbook.transport import programs
 
 Seen = Literal["open", "dropped", "rejected"]
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
 CLIENT6, SERVER6 = "fd77::1", "fd77::2"
-PROGRAM = Path(__file__).resolve().parents[2] / "runbook" / "node" / "rules.py"
+PROGRAM = programs.started("rules").decode()
 TOOLS = ("ip", "nft", "iptables", "iptables-legacy")
 CLONE_NEWNET = 0x40000000
 SHORT, LONG = 0.25, 10.0
@@ -143,7 +144,7 @@ ip -n {c} addr add {CLIENT6}/64 dev eth0 nodad; ip -n {s} addr add {SERVER6}/64 
 
     def evidence(self, where: str, *peers: str) -> Evidence:
         """By the real node program."""
-        words = [sys.executable, "-I", str(PROGRAM), json.dumps({"peers": peers})]
+        words = [sys.executable, "-I", "-c", PROGRAM, json.dumps({"peers": peers})]
         done = subprocess.run([*self.enter(where), *words], capture_output=True, text=True, timeout=120, check=True)
         return Evidence.from_stdout(done.stdout)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 def rules(host: Host, peer: Host) -> Evidence:
     command = [host.lab.python_without_torch, "-", f'{{"peers": ["{peer.address}"]}}']
-    return Evidence.from_stdout(host.run(command, input=PROGRAM.read_text()).stdout)
+    return Evidence.from_stdout(host.run(command, input=PROGRAM).stdout)
 
 
 def test_what_is_printed_lets_the_rules_be_read_and_nothing_be_changed(two_hosts: Lab) -> None:

@@ -14,15 +14,15 @@ from lab.cpu import limited_cpu
 
 import runbook.node
 
-NODE = Path(runbook.node.__file__).parent
+ROOT = Path(runbook.node.__file__).parents[2]
 
 
 def read(**order: Any) -> dict[str, Any]:
     """What the program tells, run as on a node."""
     given = json.dumps({"interfaces": ["lo"], "gpus": [], "deadline_s": 1, "pid": None, **order})
-    code = f"import json, counters; print(json.dumps(counters.look(json.loads({given!r}))))"
+    code = f"import json; from runbook.node import counters; print(json.dumps(counters.look(json.loads({given!r}))))"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=NODE, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found

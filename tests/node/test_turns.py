@@ -10,7 +10,7 @@ import runbook.node
 
 HEAD = """
 import os, socket, time
-from turns import READ, WRITE, LOOK_S, Turns, pause
+from runbook.node.turns import READ, WRITE, LOOK_S, Turns, pause
 
 def waits(sock, seconds, turns, found):
     begun = turns.clock
@@ -22,7 +22,7 @@ def waits(sock, seconds, turns, found):
 def on_a_node(code: str) -> str:
     done = subprocess.run(
         [sys.executable, "-S", "-E", "-s", "-c", HEAD + code],
-        cwd=Path(runbook.node.__file__).parent,
+        cwd=Path(runbook.node.__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=60,

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.diagnose.paste import LONGEST, ToolOutput, read_paste
+from runbook.diagnose.paste import LONGEST, TABLE, ToolOutput, read_paste
 from runbook.parsers.reading import Reading
-from runbook.parsers.table import TABLE
 
 from .outputs import OUTPUTS, Output
 

@@ -6,8 +6,8 @@ import pytest
 from one_tool import read_tool
 
 from runbook.causes.catalogue import causes as known_causes
+from runbook.diagnose.paste import TABLE
 from runbook.parsers.reading import Reading
-from runbook.parsers.table import TABLE
 
 from .outputs import OUTPUTS, Output
 

@@ -25,13 +25,15 @@ Pair = tuple[int, int, float]
 @dataclass(frozen=True, slots=True)
 class PairMeasured:
     """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was kept
-    from running; GB/s while the other way was busy as well; microseconds for a few bytes."""
+    from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP segments that
+    the source's node sent again."""
 
     gbytes: float
     seconds: float
     waited: float
     both: float | None = None
     us: float | None = None
+    resent: float | None = None
 
 
 class Halted(Exception):
@@ -113,7 +115,12 @@ class MeasuringRanks:
 
 def _moved(said: Mapping[str, Any]) -> PairMeasured:
     return PairMeasured(
-        float(said["gbytes"]), float(said["seconds"]), float(said["waited"]), said.get("both"), said.get("us")
+        float(said["gbytes"]),
+        float(said["seconds"]),
+        float(said["waited"]),
+        said.get("both"),
+        said.get("us"),
+        said.get("resent"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.judge import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
@@ -21,6 +21,15 @@ TRIES = 3
 
 EXPLAINED = 0.5
 """A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
+
+
+LOSSY, LOSSY_TIMES = 0.01, 5.0
+"""A link loses packets where this share of its TCP segments is sent again, and so many times the median of all links: what
+a busy network loses everywhere is nobody's fault."""
+
+LOSSY_PART = 0.4
+"""A transfer that lost packets counts as if it had carried this part of its bytes: TCP hides on a short way what costs
+most of the rate on a fast or a long one. So who is lossy is told apart as who is slow is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +59,31 @@ class Search:
     @property
     def measured(self) -> list[Measured]:
         """What counts."""
+        least = self.lossy_from
         return [
-            Measured(each.link, min(self.enough, each.moved.gbytes), each.round, each.meeting.asked, each.meeting.long)
+            Measured(
+                each.link,
+                min(self.enough, each.moved.gbytes) * (LOSSY_PART if (each.moved.resent or 0.0) >= least else 1.0),
+                each.round,
+                each.meeting.asked,
+                each.meeting.long,
+            )
             for each in self.found
             if each.counts
         ]
+
+    @property
+    def lossy_from(self) -> float:
+        """The share of segments sent again from which a link loses packets."""
+        told = [each.moved.resent for each in self.found if each.counts and each.moved.resent is not None]
+        return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
+
+    def lost(self, links: Iterable[Link]) -> float | None:
+        """The share of segments that all of these links sent again at least, each time; None where one is not lossy."""
+        wanted = set(links)
+        told = [each.moved.resent or 0.0 for each in self.found if each.counts and each.link in wanted]
+        least = min(told, default=0.0)
+        return least if least >= self.lossy_from else None
 
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)
@@ -141,12 +170,14 @@ def _found(
     said = [moved[way] for way in ways]
     both = [each.both for each in said if each.both is not None]
     us = [each.us for each in said if each.us is not None]
+    resent = [each.resent for each in said if each.resent is not None]
     together = PairMeasured(
         len(said) * min(each.gbytes for each in said),
         max(each.seconds for each in said),
         max(each.waited for each in said),
         len(both) * min(both) if both else None,
         statistics.median(us) if us else None,
+        max(resent, default=None),
     )
     return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 

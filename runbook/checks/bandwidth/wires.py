@@ -13,7 +13,7 @@ from runbook.launch.ranks import hca_expression, network_environment, socket_int
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 RATE = r"([\d.]+)([KMGT]?)bit"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 
 def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runbook.model.selection import Selection, selection
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 
 def rate(port: Port) -> str:

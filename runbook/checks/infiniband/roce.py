@@ -9,7 +9,7 @@ from runbook.causes.findings import finding_for
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
-from runbook.parsers.ib_ports import Port
+from runbook.parsers.ibstat import Port
 
 Gids = Mapping[str, Mapping[str, str]]
 """index -> {gid, type, ndev}; an entry that is all zeros is left out."""

@@ -16,11 +16,10 @@ from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
 from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
+from runbook.parsers.ping import cause_of_reason
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
 NO_BUFFER = "No buffer space available"
-FILTERED = ("filtered", "prohibited", "rohibited")
-NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
 
 Found = dict[str, list[Finding]]
 
@@ -231,7 +230,8 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
             f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
             f"route: via {pair.route.get('via')}",
         )
-        if any(word in says for word in FILTERED):
+        cause = cause_of_reason(says)
+        if cause == "firewall-reject":
             return pair.source, finding_for(
                 "firewall-reject",
                 f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the inventory",
@@ -242,7 +242,7 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
                 src=pair.route.get("src"),
                 numeric=pair.numeric,
             )
-        if any(word in says for word in NO_WAY):
+        if cause == "no-route":
             return pair.source, finding_for(
                 "no-route",
                 f"{router}, on the way from {pair.source} to {pair.peer}, has no route to {pair.numeric} ({says})",
@@ -251,7 +251,7 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
                 way="router",
                 numeric=pair.numeric,
                 router=router,
-                numeric_2=word(pair.numeric),
+                numeric_typed=word(pair.numeric),
                 source=pair.source,
             )
     return None

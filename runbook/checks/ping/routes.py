@@ -220,7 +220,7 @@ def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
         mac=mac,
         numeric=pair.numeric,
         source=pair.source,
-        numeric_2=word(pair.numeric),
+        numeric_typed=word(pair.numeric),
     )
 
 
@@ -317,7 +317,7 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
         name=name,
         wanted=wanted,
         length=length,
-        interface_2=word(interface),
+        interface_typed=word(interface),
     )
 
 

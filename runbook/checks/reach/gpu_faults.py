@@ -11,79 +11,28 @@ from runbook.checks.shortened import in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import App, Details, Gpu, Listing, bus_key, flat, throttled
+from runbook.parsers.nvidia import (
+    BAD_ROWS,
+    FABRIC_WAITS,
+    NO_SPARE_ROWS,
+    REFUSALS,
+    App,
+    Details,
+    Gpu,
+    Listing,
+    bus_key,
+    flat,
+    outside_the_fabric,
+    throttled,
+    waits_to_remap,
+    without_spare_rows,
+)
 
 SMI_DEADLINE_S = 12
 """How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second each."""
 
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
-
-ERRORS = (
-    (
-        "driver/library version mismatch",
-        "driver-library-mismatch",
-        "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
-        "sudo reboot",
-    ),
-    (
-        "couldn't communicate with the nvidia driver",
-        "no-gpu-visible",
-        "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
-        "sudo modprobe nvidia",
-    ),
-    (
-        "driver not loaded",
-        "no-gpu-visible",
-        "the NVIDIA kernel module is not loaded",
-        "sudo modprobe nvidia",
-    ),
-    (
-        "couldn't find libnvidia-ml",
-        "no-gpu-visible",
-        "the driver's library libnvidia-ml.so is not found",
-        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: `--gpus all`",
-    ),
-    (
-        "gpu access blocked",
-        "no-gpu-visible",
-        "the operating system keeps programs from the GPU",
-        "on Windows' side of WSL: update the driver, `wsl --update`, then `wsl --shutdown`",
-    ),
-    (
-        "no devices were found",
-        "gpu-count-mismatch",
-        "the driver finds no GPU at all",
-        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
-    ),
-    (
-        "no devices found",
-        "gpu-count-mismatch",
-        "the driver finds no GPU at all",
-        "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
-    ),
-    (
-        "failed to initialize nvml: unknown error",
-        "no-gpu-visible",
-        (
-            "the driver does not open the GPUs; in a container most often because the host took them away again (a `systemctl "
-            "daemon-reload` there does)"
-        ),
-        "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
-    ),
-    (
-        "insufficient permissions",
-        "no-gpu-visible",
-        "the login user may not open the GPUs",
-        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then log in again",
-    ),
-    (
-        "gpu is lost",
-        "gpu-fell-off-bus",
-        "a GPU is lost: it has fallen off the bus",
-        "sudo reboot",
-    ),
-)
 
 CODES = {
     6: "no devices were found",
@@ -119,11 +68,10 @@ def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding |
     if listing.gpus and (sound or listing.lost):
         return None
     for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
-        for phrase, cause, says, remedy in ERRORS:  # some of them come with exit code 0
-            if phrase in hint:
-                return Finding(
-                    cause, f"{node.name}: {says}", remedy, (f"nvidia-smi ended with code {smi.get('code')}", *said)
-                )
+        for one in REFUSALS:  # some of them come with exit code 0
+            if one.remedy_of_node is not None and one.phrase in hint:
+                seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
+                return Finding(one.cause_of_node or one.cause, f"{node.name}: {one.says}", one.remedy_of_node, seen)
     if listing.lost:
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
@@ -214,12 +162,12 @@ FAULTS = {
     "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends", "sudo reboot"),
     "replace": (
         "gpu-reset-required",
-        "has no spare memory rows left to repair itself with",
+        NO_SPARE_ROWS,
         "leave it out of `gpus:` and have it replaced: a reset does not mend it",
     ),
     "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected", ""),
     "reset": ("gpu-reset-required", "waits for a reset", ""),
-    "pending": ("gpu-reset-required", "has bad memory that a reset puts out of use", ""),
+    "pending": ("gpu-reset-required", BAD_ROWS, ""),
     "fabric": (
         "fabricmanager-down",
         "is not connected to the NVSwitch fabric: the fabric manager has not set it up, and CUDA will not start",
@@ -252,12 +200,12 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
         return "reset", f"GPU Recovery Action: {action}"
     if action.lower() in ("reboot", "node reboot required"):
         return "reboot", f"GPU Recovery Action: {action}"
-    if detail.get("Remapped Rows/Remapping Failure Occurred") == "Yes":
+    if without_spare_rows(detail):
         return "replace", "Remapped Rows: Remapping Failure Occurred: Yes"
     if errors > 0:
         plural = "s" if errors != 1 else ""
         return "ecc", f"{errors:.0f} uncorrectable memory error{plural} since the driver was loaded"
-    if detail.get("Remapped Rows/Pending") == "Yes":
+    if waits_to_remap(detail):
         return "pending", "Remapped Rows: Pending: Yes"
     if gpu.told("retired_pages.pending") == "Yes":
         return "pending", "Retired pages: Pending: Yes"
@@ -265,12 +213,11 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
-    state, status = detail.get("Fabric/State"), detail.get("Fabric/Status", "Success")
-    if state in ("In Progress", "Not Started"):
-        return "fabric", f"Fabric State: {state}"
-    if state == "Completed" and status not in ("Success", "N/A"):
-        return "fabric", f"Fabric Status: {status}"
-    return None
+    outside = outside_the_fabric(detail)
+    if outside is None:
+        return None
+    state, status = outside
+    return "fabric", f"Fabric State: {state}" if state in FABRIC_WAITS else f"Fabric Status: {status}"
 
 
 def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:

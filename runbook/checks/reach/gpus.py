@@ -24,8 +24,19 @@ from runbook.checks.reach.gpu_faults import (
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
-from runbook.parsers.xids import APPLICATION, XidEvent, ago, events
+from runbook.parsers.nvidia import (
+    APPLICATION,
+    Gpu,
+    Listing,
+    XidEvent,
+    ago,
+    bus_key,
+    events,
+    parse_apps,
+    parse_details,
+    parse_gpus,
+    parse_links,
+)
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool

@@ -10,6 +10,7 @@ from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
+from runbook.parsers.host import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
 
 ROOM_BYTES = 64 << 20
@@ -184,13 +185,11 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
     )
 
 
-MEMLOCK_FAIL, MEMLOCK_WARN = 64 << 20, 1 << 30
-"""Bytes. RDMA pins what it moves, and the kernel counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL
-with `ibv_reg_mr failed: Cannot allocate memory`). One connection of NCCL pins 4 MiB for each of its channels, of which
-there are 2 to 32: with 64 MiB two nodes do not get up, with 1 GiB many nodes may not."""
+MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
+"""Bytes: with the first two nodes do not get up, with the second many nodes may not."""
 
-FILES_FAIL, FILES_WARN = 256, 1024
-"""torch, its libraries and its threads hold about 100, each peer a handful; 1024 is what every system starts with."""
+FILES_FAIL, FILES_WARN = FILES, 1024
+"""Each peer holds a handful; 1024 is what every system starts with."""
 
 SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
 """Bytes. NCCL's smallest segment (/dev/shm/nccl-*, 9637888 bytes) is made for each GPU of a node that talks to another:

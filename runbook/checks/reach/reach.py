@@ -18,6 +18,7 @@ from runbook.checks.reach.login import folder_findings, limit_findings, python_f
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.parsers.clock import FAIL_S, WARN_S
 from runbook.transport.kubernetes_pods import Pod
 
 if TYPE_CHECKING:
@@ -169,10 +170,6 @@ class Learned:
         return ", ".join(parts)
 
 
-SKEW_WARN_S, SKEW_FAIL_S = 2.0, 10.0
-"""torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old (pytorch#56538)."""
-
-
 class Clocks:
     """The clocks of all nodes, as seconds ahead of this machine's."""
 
@@ -189,11 +186,11 @@ class Clocks:
         if node not in self.offsets:
             return None
         skew = self.offsets[node] - self.right
-        if abs(skew) < SKEW_WARN_S:
+        if abs(skew) < WARN_S:
             return None
         way = "ahead of" if skew > 0 else "behind"
         # Two that are each a little off, in different directions, are far from each other.
-        far = abs(skew) >= SKEW_FAIL_S or (self._apart >= SKEW_FAIL_S and abs(skew) >= self._apart / 2)
+        far = abs(skew) >= FAIL_S or (self._apart >= FAIL_S and abs(skew) >= self._apart / 2)
         if not far or len(self.offsets) == 1:
             warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
             return None
@@ -207,9 +204,9 @@ class Clocks:
 
     def proof(self, node: str) -> str | None:
         """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a word."""
-        if node not in self.offsets or abs(self.offsets[node] - self.right) >= SKEW_WARN_S:
+        if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
-        if abs(self.right) < SKEW_WARN_S:
+        if abs(self.right) < WARN_S:
             return "clock in step"
         way = "behind" if self.right > 0 else "ahead"
         return f"clock in step with the nodes (this machine's is {abs(self.right):.0f} s {way})"
@@ -219,6 +216,4 @@ def right_clock(offsets: Mapping[str, float]) -> float:
     """The clock that most agree with, this machine's included, as seconds from this machine's."""
     clocks = [0.0, *offsets.values()]  # ours first: it wins a tie
     order = sorted(clocks)
-    return max(
-        clocks, key=lambda clock: bisect_left(order, clock + SKEW_WARN_S) - bisect_right(order, clock - SKEW_WARN_S)
-    )
+    return max(clocks, key=lambda clock: bisect_left(order, clock + WARN_S) - bisect_right(order, clock - WARN_S))

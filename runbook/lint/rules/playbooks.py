@@ -9,7 +9,6 @@ from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
-from runbook.launch.job import Job
 from runbook.launch.ranks import hca_expression
 from runbook.lint.rules import commands, launches
 from runbook.lint.staging import Staged, stage_by_stage
@@ -87,16 +86,16 @@ FASTEST_S = 5e-6
 
 
 def one_rank(staged: Staged) -> Iterator[Problem]:
-    work = staged.planned.work if staged.planned else None
-    if staged.cluster is None or not isinstance(work, Check) or not work.needs_ranks or staged.cluster.world_size > 1:
+    check = staged.planned.check if staged.planned else None
+    if staged.cluster is None or check is None or not check.needs_ranks or staged.cluster.world_size > 1:
         return
     node = staged.cluster.nodes[0].name
     help = "select more nodes, or give the node more `gpus` (`processes` on a CPU)"
-    if isinstance(work, AllReduce) and _number(work):
+    if isinstance(check, AllReduce) and _number(check):
         message = f"this gate can never be met: {node} alone is one rank, and its bus bandwidth is zero by definition"
         yield Problem("playbook.gate-one-rank", message, staged.span("with", "min_busbw_gbytes"), help)
     else:
-        message = f"`{work.id}` needs several ranks to prove anything, and here it has one, on {node}"
+        message = f"`{check.id}` needs several ranks to prove anything, and here it has one, on {node}"
         yield Problem("playbook.one-rank", message, staged.span("check"), help)
 
 
@@ -121,15 +120,15 @@ def gate_too_high(staged: Staged) -> Iterator[Problem]:
 
 
 def gate_too_small(staged: Staged) -> Iterator[Problem]:
-    gate, work = _gate(staged), staged.planned.work if staged.planned else None
-    if gate is None or not isinstance(work, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
+    gate, check = _gate(staged), staged.planned.check if staged.planned else None
+    if gate is None or not isinstance(check, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
         return
     ranks = staged.cluster.world_size
-    seconds = 2 * (ranks - 1) / ranks * work.max_bytes / (gate * 1e9)
+    seconds = 2 * (ranks - 1) / ranks * check.max_bytes / (gate * 1e9)
     if seconds >= FASTEST_S:
         return
     message = (
-        f"a gate of {significant(gate)} GB/s at {bytes_text(work.max_bytes)} wants an AllReduce within "
+        f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} wants an AllReduce within "
         f"{significant(seconds * 1e6)} µs, and latency alone is longer"
     )
     help = "the gate looks at the largest size: raise `max_bytes`, for example to 1G"
@@ -137,13 +136,13 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
 
 
 def _gate(staged: Staged) -> float | None:
-    work = staged.planned.work if staged.planned else None
-    return _number(work) if isinstance(work, AllReduce) else None
+    check = staged.planned.check if staged.planned else None
+    return _number(check) if isinstance(check, AllReduce) else None
 
 
-def _number(work: AllReduce) -> float | None:
+def _number(check: AllReduce) -> float | None:
     """The gate where it is a number above zero; `auto` is judged by the run, which sees the hardware."""
-    return work.min_busbw_gbytes or None if isinstance(work.min_busbw_gbytes, float) else None
+    return check.min_busbw_gbytes or None if isinstance(check.min_busbw_gbytes, float) else None
 
 
 def _adapters(cluster: Inventory, node: Node) -> int:
@@ -162,13 +161,13 @@ def _adapters(cluster: Inventory, node: Node) -> int:
 
 def timeouts(staged: Staged) -> Iterator[Problem]:
     timeout = staged.stage.timeout_s
-    work = staged.planned.work if staged.planned else None
-    if timeout is None or work is None:
+    check = staged.planned.check if staged.planned else None
+    if timeout is None or check is None:
         return
     shown = seconds_text(timeout)
     where = staged.span("timeout")
-    if isinstance(work, Job):
-        start = work.start_timeout_s
+    if check.user_job is not None:
+        start = check.user_job.start_timeout_s
         if start is not None and start > timeout:
             message = f"the nodes may take {seconds_text(start)} to be ready, and the launch {shown} in all"
             help = (
@@ -176,7 +175,7 @@ def timeouts(staged: Staged) -> Iterator[Problem]:
             )
             yield Problem("playbook.start-timeout-above-timeout", message, where, help)
         return
-    budget, stall = _seconds(work, "budget"), _seconds(work, "stall")
+    budget, stall = _seconds(check, "budget"), _seconds(check, "stall")
     if budget is not None and timeout < budget:
         message = f"the timeout of {shown} comes before the stage's own budget of {seconds_text(budget)} is used up"
         help = "leave `timeout` out: it is then the budget and what joining may take on top"
@@ -194,8 +193,8 @@ def ansible_tag(staged: Staged) -> Iterator[Problem]:
         yield Problem("playbook.ansible-tag", message, staged.span("tags"), help)
 
 
-def _seconds(work: Check, name: str) -> float | None:
-    value = getattr(work, name, None)
+def _seconds(check: Check, name: str) -> float | None:
+    value = getattr(check, name, None)
     return float(value) if isinstance(value, int | float) else None
 
 

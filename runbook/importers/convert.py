@@ -1,0 +1,171 @@
+"""From what another kind of inventory says to a draft of ours that loads: names, loopback, one machine given twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from runbook.importers.ansible import read_ansible
+from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
+from runbook.importers.host_lists import read_host_list, read_hostfile
+from runbook.load.address import is_loopback
+from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
+from runbook.load.write import Draft, NodeDraft, Setting
+from runbook.model.errors import FilesWrong, Problem
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SHOWN = 3  # lines that a repeated remark names
+
+
+def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
+    """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
+    refuse_unreadable(text, file)
+    kind = kind or foreign_kind(text, file)
+    if kind == "hostfile":
+        return read_hostfile(text, file)
+    if kind == "slurm":
+        return read_host_list(text, file)
+    return read_ansible(text, file, yaml=is_yaml(text, file))
+
+
+def draft_of(found: ForeignInventory, name: str) -> Draft:
+    """`name` is the inventory's. What cannot stand in ours is left out, and a comment says so.
+
+    Raises FilesWrong where nothing would be left.
+    """
+    renamed = _names(found.hosts)
+    nodes: list[NodeDraft] = []
+    logins: dict[tuple[object, ...], str] = {}
+    many = len(found.hosts) > 1 and not all(map(_is_here, found.hosts))
+    for host in found.hosts:
+        node = _node(host, renamed[host.name], many=many)
+        first = None if node.left_out else logins.setdefault(_login(node), node.name)
+        if first not in (None, node.name):
+            says = f"{node.name} has the address and the login of {first}: one machine, left out"
+            address: dict[Setting, object] = {("address",): node.settings.get(("address",), node.name)}
+            node = NodeDraft(node.name, address, (*node.says, says), left_out=True)
+        nodes.append(node)
+    kept = {node.name for node in nodes if not node.left_out}
+    if not kept:
+        message = "none of these hosts can be a node: every one of them is the machine that dials it"
+        help = "give each the address where the others reach it"
+        raise FilesWrong([Problem("import.only-loopback", message, found.hosts[0].span, help)])
+    groups, group_names = _groups(found, renamed, kept)
+    footer = [*_changed(renamed, "host"), *_changed(group_names, "group"), *_remarks(found)]
+    if footer:
+        footer = [f"Of {found.source} this was not carried over as it stands:", *(f"  {line}" for line in footer)]
+    return Draft(
+        name=name,
+        nodes=tuple(nodes),
+        header=(f"Made from {found.source} ({found.kind}) by `runbook inventory import`.",),
+        blocks={"rendezvous": {"port": 29500}},
+        groups=groups,
+        group_settings={
+            group_names[group]: settings for group, settings in found.group_settings.items() if group in group_names
+        },
+        comments={("rendezvous", "port"): "ranks dial the first node here; `master:` names another"},
+        hints={
+            "network": ("interface: eth0    # the one between the nodes: becomes NCCL_SOCKET_IFNAME",),
+            **_gpus(found),
+        },
+        footer=tuple(footer),
+    )
+
+
+def _names(hosts: Iterable[ForeignHost]) -> dict[str, str]:
+    """A node's name for each host: its own, or one that our inventory can hold."""
+    taken = {host.name for host in hosts if _NAME.fullmatch(host.name) and host.name != "all"}
+    return {host.name: host.name if host.name in taken else _free(host.name, taken) for host in hosts}
+
+
+def _free(name: str, taken: set[str]) -> str:
+    base = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "node"
+    base = base if base != "all" else "all-node"
+    free = next(
+        each for number in range(1, 1_000_000) if (each := base if number == 1 else f"{base}-{number}") not in taken
+    )
+    taken.add(free)
+    return free
+
+
+def _is_here(host: ForeignHost) -> bool:
+    """The machine that runs Ansible, which many inventories list beside those that work."""
+    return host.settings.get(("connection",)) == "local"
+
+
+def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
+    settings: dict[Setting, object] = dict(host.settings)
+    address = str(settings.get(("address",), host.name))
+    if ("address",) not in settings and name != host.name:
+        settings["address",] = host.name
+    if _is_here(host) and many:
+        says = f"{name} is the machine that runs Ansible; with several nodes it needs an address that the others reach"
+        return NodeDraft(name, settings, (says,), left_out=True)
+    if is_loopback(address) and many:
+        settings["ssh", "host"] = address
+        settings.pop(("address",), None)
+        if is_loopback(name):
+            says = f"{address} is every node's own: write the address where the others reach this one"
+            return NodeDraft(name, settings, (says,), left_out=True)
+        return NodeDraft(
+            name, settings, (f"logged in to over {address}; `address:` must be where the other nodes reach it",)
+        )
+    if settings.get(("address",)) == name:
+        del settings["address",]
+    return NodeDraft(name, settings)
+
+
+def _login(node: NodeDraft) -> tuple[object, ...]:
+    """What the loader takes for one machine given twice."""
+    if node.settings.get(("connection",)) == "local":
+        return (node.name,)
+    address = str(node.settings.get(("address",), node.name)).lower()
+    host = str(node.settings.get(("ssh", "host"), address)).lower()
+    return (address, host, node.settings.get(("ssh", "port"), 22), node.settings.get(("ssh", "jump")))
+
+
+def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
+    """A word about GPUs: what was taken for them, or that nothing was said."""
+    if not any(("gpus",) in host.settings for host in found.hosts):
+        return {"defaults": (f"gpus: 8    # this {found.kind} does not say how many GPUs a node has",)}
+    if found.kind == HOSTFILE:
+        return {"defaults": ("gpus: taken from the slots; on nodes without GPUs write `processes:` instead",)}
+    return {}
+
+
+def _groups(
+    found: ForeignInventory, renamed: Mapping[str, str], kept: set[str]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Groups that still have nodes, under names that are no node's; and each group's new name."""
+    groups: dict[str, tuple[str, ...]] = {}
+    names: dict[str, str] = {}
+    taken = set(renamed.values()) | {"all"}
+    taken |= {group for group in found.groups if _NAME.fullmatch(group) and group not in taken}
+    for group, members in found.groups.items():
+        nodes = tuple(renamed[member] for member in members if renamed[member] in kept)
+        if not nodes:
+            continue
+        fits = _NAME.fullmatch(group) and group != "all" and group not in renamed.values()
+        names[group] = group if fits else _free(group if group not in taken else f"group-{group}", taken)
+        groups[names[group]] = nodes
+    return groups, names
+
+
+def _changed(names: Mapping[str, str], what: str) -> list[str]:
+    return [f"the {what} {old} is called {new} here" for old, new in names.items() if old != new]
+
+
+def _remarks(found: ForeignInventory) -> list[str]:
+    """Each remark once, with the lines where it holds."""
+    lines: dict[str, list[int]] = {}
+    for remark in found.remarks:
+        lines.setdefault(remark.says, []).append(remark.line)
+    return [
+        f"{_place(found.source, sorted(set(at)))}: {says}"
+        for says, at in sorted(lines.items(), key=lambda item: min(item[1]))
+    ]
+
+
+def _place(file: str, lines: list[int]) -> str:
+    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return f"{file}:{', '.join(map(str, lines[:_SHOWN]))}{more}"

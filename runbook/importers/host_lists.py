@@ -1,0 +1,141 @@
+"""Hostfiles of DeepSpeed, MPI and PBS, and Slurm's host lists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from runbook.importers.foreign import HOST_LIST, HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
+from runbook.load.address import address_fault, is_ip, strip_brackets
+from runbook.load.file_kinds import NumberedLines
+from runbook.load.node_sets import LARGEST, expand
+from runbook.load.write import Setting
+
+MOST_SLOTS = 1024
+SLOTS = ("slots", "count", "cpu")
+USERS = ("user", "username", "user_name", "user-name")
+NO_PLACE = {
+    **dict.fromkeys(("max_slots", "max-slots", "slots_max", "slots-max"), "a node has as many ranks as GPUs"),
+    "ifname": "the interface of the job goes into `network: {interface: …}`",
+}
+_COUNTED = re.compile(r"\A(?P<host>.+?):(?P<slots>[0-9]+)")
+
+
+@dataclass
+class _HostLine:
+    line: int
+    slots: int = 0
+    counted: bool = False
+    user: str | None = None
+
+
+def read_hostfile(text: str, file: str) -> ForeignInventory:
+    """Raises FilesWrong at the first line that is none of a hostfile's."""
+    lines = NumberedLines(text, file)
+    seen: dict[str, _HostLine] = {}
+    remarks: list[Remark] = []
+    one_a_line = False  # a host stands there once for each of its slots, as mpirun counts them
+    for number, raw in enumerate(lines.lines, 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        name, *words = "=".join(part.strip() for part in line.split("=")).split()
+        user, name, slots = _host(lines, number, name)
+        for word in words:
+            key, equals, value = word.partition("=")
+            value = value.strip("\"'")
+            if not equals:
+                help = "a line is a host and then `slots=8`, or `host:8`; a rankfile (`rank 0=host slot=1`) is none"
+                raise lines.wrong(number, word, "hostfile-syntax", f"`{word}` is no `name=value`", help)
+            if key in SLOTS:
+                slots = _count(lines, number, word, value)
+            elif key in USERS:
+                user = _user(lines, number, value)
+            else:
+                why = NO_PLACE.get(key, "this has no place in our inventory")
+                shown = key if is_secret(key, value) else word
+                remarks.append(Remark(f"{name}: {shown}: {why}", number))
+        try:
+            names = expand(name)
+        except ValueError as error:
+            raise lines.wrong(number, name, "range", str(error)) from None
+        for one in names:
+            host = seen.setdefault(one, _HostLine(number))
+            host.slots += 1 if slots is None else slots
+            again = slots is None and host.line != number
+            host.counted |= slots is not None or again
+            one_a_line |= again
+            host.user = user or host.user
+            if host.slots > MOST_SLOTS:
+                raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_SLOTS} slots by now")
+    for host in seen.values():
+        host.counted |= one_a_line
+    if not seen:
+        raise lines.wrong(1, "", "empty", "there is no host in this file", "a line is a host: `gn01 slots=8`")
+    hosts = tuple(_node(lines, name, host) for name, host in seen.items())
+    return ForeignInventory(HOSTFILE, file, hosts, remarks=tuple(remarks))
+
+
+def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str, int | None]:
+    """User, host and slots of `user@host:8`."""
+    user, at, name = word.rpartition("@")
+    slots = None
+    if not is_ip(name) and (counted := _COUNTED.fullmatch(name)):
+        name, slots = counted["host"], _count(lines, number, word, counted["slots"])
+    name = strip_brackets(name)
+    fault = address_fault(re.sub(r"\[[0-9,-]*\]", "0", name))
+    if fault is not None:
+        raise lines.wrong(number, word, "bad-host", *fault)
+    return _user(lines, number, user) if at else None, name, slots
+
+
+def _user(lines: NumberedLines, number: int, text: str) -> str:
+    if LOGIN.fullmatch(text):
+        return text
+    raise lines.wrong(number, text, "bad-user", f"`{text}` is no login name", "it is one word and begins with no `-`")
+
+
+def _count(lines: NumberedLines, number: int, word: str, value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_SLOTS:
+        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is no number of slots from 0 to {MOST_SLOTS}")
+    return int(value)
+
+
+def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
+    settings: dict[Setting, object] = {}
+    if host.counted:
+        settings["gpus",] = host.slots
+    if host.user:
+        settings["ssh", "user"] = host.user
+    return ForeignHost(name, lines.span(host.line, name), settings)
+
+
+# Slurm's host lists: `gn[01-04,07],login1`, `r[1-2]n[01-16]`, or the lines of `scontrol show hostnames`.
+
+_BETWEEN = re.compile(r"[,\s]+(?![^\[\]]*\])")
+
+
+def read_host_list(text: str, file: str) -> ForeignInventory:
+    """Raises FilesWrong at the first word that is no host and no range of hosts."""
+    lines = NumberedLines(text, file)
+    hosts: dict[str, ForeignHost] = {}
+    for number, raw in enumerate(lines.lines, 1):
+        line = raw.partition("#")[0].strip()
+        for word in filter(None, _BETWEEN.split(line)):
+            try:
+                names = expand(word)
+            except ValueError as error:
+                raise lines.wrong(number, word, "range", str(error)) from None
+            fault = address_fault(names[0])
+            if fault is not None:
+                help = fault[1] or "a host list reads gn[01-04,07],login1"
+                raise lines.wrong(number, word, "bad-host", fault[0], help)
+            for name in names:
+                hosts.setdefault(name, ForeignHost(name, lines.span(number, word), {}))
+            if len(hosts) > LARGEST:
+                raise lines.wrong(number, word, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
+    if not hosts:
+        raise lines.wrong(
+            1, "", "empty", "the host list is empty", "inside a job: runbook inventory import $SLURM_JOB_NODELIST"
+        )
+    return ForeignInventory(HOST_LIST, file, tuple(hosts.values()))

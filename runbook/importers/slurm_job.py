@@ -1,0 +1,103 @@
+"""The inventory of a Slurm job, from what Slurm itself says of it: nodes, addresses, GPUs, and a port that is free."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+
+import runbook
+from runbook.load.write import Draft, NodeDraft, Setting
+from runbook.model.errors import Unreachable
+from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
+
+PORTS = range(20_000, 31_990)
+"""Below what kernels give out by themselves, above what services ask for."""
+
+WIDTH = 11
+"""The rendezvous port, and ten more between the nodes."""
+
+SOCKETS = "cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null; exit 0"
+
+
+def allocation(number: str | None) -> tuple[Draft, list[str]]:
+    """The inventory of this job, or of the one that runbook is started in, and what else should be said of it.
+
+    Raises Unreachable where there is no such job, where it has no nodes, or where Slurm could not be asked.
+    """
+    number = number or os.environ.get("SLURM_JOB_ID")
+    if not number:
+        raise no_allocation()
+    job = job_of(number)
+    if over := ended(job, None):
+        raise over
+    nodes = nodes_of(job.nodes)
+    told = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
+    notes = [ill.says for node in told if (ill := unhealthy(node))]
+    try:
+        port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
+    except Unreachable as error:
+        if error.cause == "slurm-job-unknown":
+            raise  # the job is somebody else's
+        port = free_port(job, ())
+        notes.append(f"whether port {port} is free on {job.nodes[0]} could not be asked: {error.says}")
+    return draft_of(job, told, _own_numbers(job), port), notes
+
+
+def draft_of(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int, ...]], port: int) -> Draft:
+    """Pure: what is known of a job as an inventory."""
+    drafts = []
+    for node in nodes:
+        settings: dict[Setting, object] = {("connection",): "slurm", ("slurm", "job"): _id(job.id)}
+        if node.address != node.name:
+            settings["address",] = node.address
+        mine = gpus.get(node.name, ())
+        if mine:
+            settings["gpus",] = len(mine) if mine == tuple(range(len(mine))) else list(mine)
+        drafts.append(NodeDraft(node.name, settings))
+    return Draft(
+        name=f"slurm-{job.id}",
+        nodes=tuple(drafts),
+        header=(
+            (
+                f"Made by runbook ({runbook.__version__}) from what Slurm says of job {job.id}; "
+                "good for as long as it runs."
+            ),
+        ),
+        blocks={
+            "rendezvous": {"master": nodes[0].name, "port": port},
+            "network": {"ports": f"{port}-{port + WIDTH - 1}"},
+        },
+        comments={("rendezvous", "port"): f"free on {nodes[0].name} when it was asked"},
+    )
+
+
+def _id(number: str) -> object:
+    return int(number) if number.isdigit() else number
+
+
+def free_port(job: SlurmJob, used: Collection[int]) -> int:
+    """The first of WIDTH ports of which none is taken, beginning where no job with a number near this one's begins."""
+    blocks = len(PORTS) // WIDTH
+    begin = int(re.sub(r"\D", "", job.id)) % blocks
+    for step in range(blocks):
+        port = PORTS[(begin + step) % blocks * WIDTH]
+        if not any(number in used for number in range(port, port + WIDTH)):
+            return port
+    return PORTS[begin * WIDTH]  # the `port` stage names who holds it
+
+
+def taken(sockets: str) -> set[int]:
+    """Local ports in the kernel's tables: `1: 0100007F:733C 00000000:0000 0A …`."""
+    return {int(port, 16) for port in re.findall(r"(?m)^[ \t]*\d+: [0-9A-F]+:([0-9A-F]{4}) ", sockets)}
+
+
+def _own_numbers(job: SlurmJob) -> Mapping[str, tuple[int, ...]]:
+    """The GPUs of each node by the numbers that a program of the job knows them by.
+
+    Where Slurm hides the others (ConstrainDevices), the driver counts what is left from 0.
+    """
+    if not any(job.gpus.values()):
+        return {}
+    hidden = re.search(r"(?m)^ConstrainDevices\s*=\s*yes", ask("scontrol", "show", "config"))
+    return {name: tuple(range(len(gpus))) for name, gpus in job.gpus.items()} if hidden else job.gpus

@@ -1,0 +1,243 @@
+"""Hosts as people type them, logged in to in parallel and asked what they have; every wait has a deadline."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
+from runbook.load.address import address_fault, is_ip, is_loopback, strip_brackets
+from runbook.load.node_sets import expand
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.inventory import Node, Ssh
+from runbook.transport import ProgramNotStarted, Site
+
+_PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
+_USER = re.compile(r"[^-\s]\S*")
+_TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What the command line says for all hosts; a host's own `user@` and `:port` win."""
+
+    user: str | None = None
+    key: str | None = None
+    port: int | None = None
+    jump: str | None = None
+    accept_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyHost:
+    """One host to ask; `node` is how to log in, under the name as it was typed."""
+
+    typed: str
+    node: Node
+
+    @property
+    def is_here(self) -> bool:
+        return self.node.connection == "local"
+
+
+def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
+    """Every host, ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
+    hosts: dict[tuple[str, int | None], SurveyHost] = {}
+    problems: list[Problem] = []
+    for word in words:
+        try:
+            found = _hosts(word, login)
+        except ValueError as error:
+            help = error.args[1] if len(error.args) > 1 else None
+            problems.append(Problem("arguments.host", f"{word}: {error.args[0]}", None, help))
+            continue
+        for host in found:
+            if hosts.setdefault((host.typed.lower(), host.node.ssh.port), host) is not host:
+                problems.append(Problem("arguments.host", f"{host.typed} is given twice", None, "name each host once"))
+    if problems:
+        raise FilesWrong(problems)
+    return _named_apart(list(hosts.values()))
+
+
+def _hosts(word: str, login: Login) -> list[SurveyHost]:
+    user, at, rest = word.rpartition("@")
+    if at and not _USER.fullmatch(user):
+        raise ValueError(f"`{user}` is no login name")
+    port = login.port
+    match = _PORT.fullmatch(rest)
+    if match and not is_ip(rest):
+        rest, port = match["host"], int(match["port"])
+        if not 1 <= port <= 65535:
+            raise ValueError(f"{port} is no port: ports run from 1 to 65535")
+    ssh = Ssh(
+        user=user or login.user,
+        port=port,
+        key=login.key,
+        jump=login.jump,
+        host_keys="accept-new" if login.accept_new else "strict",
+    )
+    found = []
+    for name in expand(strip_brackets(rest)):
+        fault = address_fault(name)
+        if fault is not None:
+            raise ValueError(*fault)
+        here = is_loopback(name) and not is_ip(name) and not at and port is None
+        connection = "local" if here else "ssh"
+        label = name if not is_ip(name) else name.replace(":", "-").replace("%", "-").strip("-")
+        found.append(
+            SurveyHost(name, Node(name=label, address=name, connection=connection, ssh=ssh, workdir=_TEMPORARY))
+        )
+    return found
+
+
+def _named_apart(hosts: list[SurveyHost]) -> list[SurveyHost]:
+    """One address with two ports is two hosts, which need two names while they are asked."""
+    seen: set[str] = set()
+    apart = []
+    for host in hosts:
+        name = host.node.name
+        if name in seen:
+            name = f"{name}-{host.node.ssh.port or 22}"
+        seen.add(name)
+        apart.append(replace(host, node=replace(host.node, name=name)))
+    return apart
+
+
+# Asking them.
+
+Answer = Mapping[str, Any]
+
+FACTS_S = 30.0
+PYTHONS_S = 20.0
+ROUTES_S = 15.0
+MOST_PEERS = 8
+"""So many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
+
+
+@dataclass(slots=True)
+class HostAnswers:
+    """What one host said; an answer that did not come is empty, and `unanswered` says which and why."""
+
+    host: SurveyHost
+    hello: Answer
+    reach: Answer = field(default_factory=dict)
+    ibstat: Answer = field(default_factory=dict)
+    survey: Answer = field(default_factory=dict)
+    pythons: Answer = field(default_factory=dict)
+    routes: Sequence[Answer] = ()
+    unanswered: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.host.node.name
+
+    @property
+    def interfaces(self) -> Interfaces:
+        return interfaces_of(self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyResult:
+    """Everything that was heard, in the order in which the hosts were typed. `same`: another name of a host above."""
+
+    told: Mapping[str, HostAnswers]
+    failures: Mapping[str, Unreachable]
+    same: Mapping[str, str]
+
+
+def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
+    """Ask all hosts at once. Ends within two and a half minutes, however silent they are."""
+    site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
+    try:
+        site.open(host.node for host in hosts)
+        told = {
+            host.node.name: HostAnswers(host, site.sessions[host.node.name].hello)
+            for host in hosts
+            if host.node.name in site.sessions
+        }
+        same = _same_machines(told)
+        for name in same:
+            del told[name]
+        _ask_facts(site, told)
+        _ask_routes(site, told)
+        return SurveyResult(told, dict(site.failures), same)
+    finally:
+        site.close()
+
+
+def _same_machines(told: Mapping[str, HostAnswers]) -> dict[str, str]:
+    """Hosts that are one machine, by what only that machine and its network can know: name -> the first name of it."""
+    first: dict[str, str] = {}
+    same = {}
+    for name, one in told.items():
+        owner = first.setdefault(str(one.hello["machine"]), name)
+        if owner != name:
+            same[name] = owner
+    return same
+
+
+def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
+    questions: Mapping[str, tuple[Answer, float]] = {
+        "reach": ({}, FACTS_S),
+        "survey": ({}, FACTS_S),
+        "ibstat": ({}, FACTS_S),
+        "pythons": ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
+    }
+
+    def one(program: str) -> Callable[[Node], Answer]:
+        arguments, timeout_s = questions[program]
+        return lambda node: site.sessions[node.name].call(program, dict(arguments), timeout_s=timeout_s)
+
+    nodes = [each.host.node for each in told.values()]
+    for program in questions:
+        _keep(told, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
+
+
+def _ask_routes(site: Site, told: Mapping[str, HostAnswers]) -> None:
+    """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
+    names = list(told)
+
+    def look(node: Node) -> Answer:
+        place = names.index(node.name)
+        around = [names[(place + step) % len(names)] for step in range(1, min(MOST_PEERS, len(names)))]
+        peers = dict.fromkeys([*around, *names[:1]])
+        peers.pop(node.name, None)
+        own = set(addresses_of(told[node.name].interfaces))
+        targets = [
+            {"peer": peer, "address": address, "port": _port(told[peer])}
+            for peer in peers
+            for address in candidates(told[peer])
+            if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
+        ]
+        return site.sessions[node.name].call("route", {"targets": targets}, timeout_s=ROUTES_S)
+
+    if len(told) > 1:
+        _keep(told, "routes", site.each([each.host.node for each in told.values()], look, timeout_s=ROUTES_S + 5.0))
+
+
+def candidates(told: HostAnswers) -> list[str]:
+    """Addresses at which others may reach this host: where our own login came in, then all of its interfaces'."""
+    login = told.survey.get("login")
+    own = addresses_of(told.interfaces)
+    first = [str(login[0])] if login and is_usable(str(login[0])) else []
+    return list(dict.fromkeys([*first, *own]))[:6]
+
+
+def _port(told: HostAnswers) -> int:
+    login = told.survey.get("login")
+    return int(login[1]) if login else told.host.node.ssh.port or 22
+
+
+def _keep(told: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
+            told[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif program == "routes":
+            told[name].routes = answer["targets"]
+        else:
+            setattr(told[name], program, answer)

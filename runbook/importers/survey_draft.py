@@ -1,0 +1,296 @@
+"""From what hosts said to an inventory; what is not known stands in it as a comment that says so. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import runbook
+from runbook.checks.infiniband.ports import rate
+from runbook.importers.survey import HostAnswers, SurveyHost, SurveyResult, candidates
+from runbook.importers.survey_facts import (
+    GpusFound,
+    HostAddress,
+    PythonFound,
+    active,
+    choose,
+    gpus_of,
+    places,
+    ports_of,
+    pythons_of,
+)
+from runbook.load.address import is_ip
+from runbook.load.node_sets import folded
+from runbook.load.write import Draft, NodeDraft, Setting
+from runbook.parsers.ibstat import Port
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedHost:
+    """One host, judged."""
+
+    told: HostAnswers
+    name: str
+    place: HostAddress
+    gpus: GpusFound
+    python: PythonFound | None
+    ports: Sequence[Port]
+
+
+# Its comments: what a survey could not find out, or found and did not use.
+
+MOST_NAMES = 6
+
+
+def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
+    """Interfaces besides the chosen one that every host has, and that may be the faster ones."""
+    used = {one.place.interface.name for one in seen if one.place.interface}
+    hints = []
+    for name in seen[0].told.interfaces:
+        if name in used or not all(name in one.told.interfaces for one in seen):
+            continue
+        first = seen[0].told.interfaces[name]
+        if re.match(r"(docker|virbr|br-|veth|cni|flannel|cali|lxc|tailscale)", name):
+            continue
+        hints.append(f"{name} is up on every node as well ({first.addresses[0]}, MTU {first.mtu} on {seen[0].name})")
+    if interface is None:
+        hints.insert(0, "interface: what carries the route between the nodes could not be found out")
+    return hints
+
+
+def fabric_hints(seen: Sequence[SurveyedHost], backend: str, *, written: bool) -> tuple[str, ...]:
+    """Ports that are there and did not make it into the block: down, Ethernet, not on every host, or not used."""
+    hints = []
+    why = "gloo does not use it" if backend == "gloo" else "not every node has one of that name"
+    for one in seen:
+        idle = [f"{port.name} is {port.state}" for port in one.ports if port.state != "active"]
+        ethernet = [f"{port.name} at {rate(port)}" for port in active(one.ports, "Ethernet")]
+        unused = [] if written else [f"{port.name} at {rate(port)}" for port in active(one.ports, "InfiniBand")]
+        if idle:
+            hints.append(f"{one.name}: {', '.join(idle)}")
+        if ethernet:
+            hints.append(f"{one.name}: {', '.join(ethernet)}, Ethernet (RoCE)")
+        if unused:
+            hints.append(f"{one.name}: {', '.join(unused)}, InfiniBand; left out, as {why}")
+    return tuple(hints)
+
+
+def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
+    """What was looked for and not found, node by node."""
+    for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
+        yield "gpus: " + doubt.replace("{}", names)
+    for doubt, names in together((_no_python(one), one.name) for one in seen if one.python is None):
+        yield "python: " + doubt.replace("{}", names)
+    versions = {one.python.torch for one in seen if one.python}
+    if len(versions) > 1:
+        each = ", ".join(f"{one.python.torch} on {one.name}" for one in seen if one.python)
+        yield f"python: the nodes have different versions of torch ({each}): a job needs one"
+
+
+def _no_python(one: SurveyedHost) -> str:
+    """Why a host has no Python for the job, with `{}` for its name."""
+    if "pythons" in one.told.unanswered:
+        return "{} did not say in time which Pythons there are"
+    found = pythons_of(one.told.pythons)
+    asked = ", ".join(python.path for python in found[:4]) + (", …" if len(found) > 4 else "")
+    return "none with torch was found on {}" + (f" (asked {asked})" if found else "") + "; name the one that has it"
+
+
+def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is the same of several hosts, said once: the text, and the names of those."""
+    same: dict[str, list[str]] = {}
+    for doubt, name in doubts:
+        same.setdefault(doubt, []).append(name)
+    return [(doubt, _few(folded(names))) for doubt, names in same.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+# The inventory.
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
+    """At least one host must have been reached."""
+    seen = _judged(survey)
+    names = {one.told.name: one.name for one in seen}
+    interface = _most(one.place.interface.name for one in seen if one.place.interface)
+    backend, why = _backend(seen)
+    expression = _hca(seen) if backend == "nccl" else None  # gloo does not use InfiniBand
+    nodes = []
+    for host in hosts:
+        typed = host.node.name
+        one = next((one for one in seen if one.told.name == typed), None)
+        if one is not None:
+            nodes.append(_node(one, interface, backend))
+        elif typed in survey.same:
+            says = f"{typed} is the same machine as {names[survey.same[typed]]}, left out"
+            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login(host)}, (says,), left_out=True))
+        else:
+            failure = survey.failures[typed]
+            says = f"{typed} was not reached: {failure.says.removeprefix(f'{typed}: ')} [{failure.cause}]"
+            nodes.append(NodeDraft(typed, {("address",): host.typed, **_login(host)}, (says,), left_out=True))
+    blocks: dict[str, Mapping[str, object]] = {
+        "rendezvous": {"master": seen[0].name, "port": 29500, "backend": backend},
+        "network": {"interface": interface} if interface else {},
+        "infiniband": expression[0] if expression else {},
+    }
+    comments = {
+        ("rendezvous", "master"): "rank 0; every rank dials its address",
+        ("rendezvous", "backend"): why,
+        ("network", "interface"): _about_interface(seen, interface),
+        ("infiniband", "hca"): expression[1] if expression else "",
+        ("defaults", "gpus"): _one_for_all(one.gpus.names for one in seen),
+        ("defaults", "python"): _one_for_all(one.python.about if one.python else "" for one in seen),
+    }
+    return Draft(
+        name=name,
+        nodes=tuple(nodes),
+        header=(
+            f"Made by `runbook inventory init` ({runbook.__version__}) from what the hosts themselves said.",
+            "Look it over, then try it: runbook run two_node_allreduce -i THIS_FILE",
+        ),
+        blocks=blocks,
+        comments={key: text for key, text in comments.items() if text},
+        hints={
+            "network": (
+                *network_hints(seen, interface),
+                "ports: 29500-29510    # what your firewall lets through between the nodes",
+            ),
+            "infiniband": fabric_hints(seen, backend, written=expression is not None),
+            "defaults": tuple(missing(seen)),
+        },
+    )
+
+
+def _judged(survey: SurveyResult) -> list[SurveyedHost]:
+    told = survey.told
+    where = places(
+        {name: candidates(one) for name, one in told.items()},
+        {name: one.interfaces for name, one in told.items()},
+        {name: one.routes for name, one in told.items()},
+    )
+    gpus = {
+        name: gpus_of(
+            one.survey.get("nvidia_smi", {"err": one.unanswered.get("survey", "")}), one.survey.get("nvidia_devices")
+        )
+        for name, one in told.items()
+    }
+    pythons = choose(
+        {name: pythons_of(one.pythons) for name, one in told.items()}, gpus=any(each.count for each in gpus.values())
+    )
+    names = _names(told.values())
+    return [
+        SurveyedHost(one, names[name], where[name], gpus[name], pythons.get(name), ports_of(one.ibstat))
+        for name, one in told.items()
+    ]
+
+
+def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
+    """As they were typed; an address gets the host's own name, where that is one and nobody else has it."""
+    told = list(told)
+    own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in told}
+    counts = Counter([*own.values(), *(one.name for one in told if not _nameless(one))])
+    return {
+        one.name: own[one.name]
+        if _nameless(one)
+        and _NAME.fullmatch(own[one.name])
+        and own[one.name] not in ("localhost", "all")
+        and counts[own[one.name]] == 1
+        else one.name
+        for one in told
+    }
+
+
+def _nameless(one: HostAnswers) -> bool:
+    return is_ip(one.host.typed) or one.host.is_here
+
+
+def _login(host: SurveyHost) -> dict[Setting, object]:
+    ssh = host.node.ssh
+    if host.is_here:
+        return {("connection",): "local"}
+    given = {"user": ssh.user, "port": ssh.port, "key": ssh.key, "jump": ssh.jump}
+    return {("ssh", key): value for key, value in given.items() if value is not None}
+
+
+def _node(one: SurveyedHost, interface: str | None, backend: str) -> NodeDraft:
+    settings: dict[Setting, object] = {}
+    says = []
+    address = one.place.address
+    if address is not None:
+        settings["address",] = address
+    if one.place.doubt:
+        says.append(f"address: {one.place.doubt}")
+    settings.update(_login(one.told.host))
+    if not one.told.host.is_here and one.told.host.typed != (address or one.name):
+        settings["ssh", "host"] = one.told.host.typed
+    if one.python:
+        settings["python",] = one.python.path
+    if one.gpus.count:
+        settings["gpus",] = one.gpus.count
+    mine = one.place.interface
+    if mine and mine.name != interface:
+        if backend == "nccl":
+            settings["env", "NCCL_SOCKET_IFNAME"] = mine.name
+        settings["env", "GLOO_SOCKET_IFNAME"] = mine.name  # gloo carries what stays on the CPU in either job
+    return NodeDraft(one.name, settings, tuple(says))
+
+
+def _backend(seen: Sequence[SurveyedHost]) -> tuple[str, str]:
+    without = next((one for one in seen if not one.gpus.count), None)
+    if without is None:
+        return "nccl", "every node has GPUs"
+    known = without.gpus.count == 0 or without.gpus.doubt is None
+    return "gloo", f"{without.name} has no GPUs" if known else f"no GPUs were found on {without.name}"
+
+
+def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str:
+    """What carries the route, how large its packets are, and how fast it says it is."""
+    with_it = [one for one in seen if one.place.interface and one.place.interface.name == interface]
+    mtus = together(
+        (str(one.place.interface.mtu), one.name) for one in with_it if one.place.interface and one.place.interface.mtu
+    )
+    speeds = sorted({int(speed) for one in with_it if (speed := one.told.survey.get("speeds", {}).get(interface))})
+    what = "carries the route between the nodes" if len(seen) > 1 else "has the node's address"
+    parts = [what if len(with_it) == len(seen) else f"{what} on {len(with_it)} of {len(seen)}; the others name theirs"]
+    if len(mtus) == 1:
+        parts.append(f"MTU {mtus[0][0]}")
+    elif mtus:
+        parts.append("MTU differs: " + ", ".join(f"{mtu} on {names}" for mtu, names in mtus))
+    if speeds:
+        parts.append(" or ".join(f"{speed / 1000:g} Gbit/s" for speed in speeds))
+    return "; ".join(parts)
+
+
+def _hca(seen: Sequence[SurveyedHost]) -> tuple[dict[str, object], str] | None:
+    """The InfiniBand ports that are active on every host under one name, and the rate that all of them have."""
+    ports = [active(one.ports, "InfiniBand") for one in seen]
+    if not all(ports):
+        return None
+    common = [port.hca for port in ports[0] if all(any(port.hca == other.hca for other in rest) for rest in ports[1:])]
+    if not common:
+        return None
+    rates = [port.rate_gbps for each in ports for port in each if port.hca in common and port.rate_gbps]
+    block: dict[str, object] = {"hca": "=" + ",".join(dict.fromkeys(common))}
+    if rates:
+        slowest = min(rates)
+        block["min_rate_gbps"] = int(slowest) if slowest == int(slowest) else slowest
+    return block, "active on every node; `=` means exactly these names"
+
+
+def _most(names: Iterable[str]) -> str | None:
+    counts = Counter(names)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _one_for_all(texts: Iterable[str]) -> str:
+    """The text that all share; none where they differ."""
+    distinct = set(texts)
+    return distinct.pop() if len(distinct) == 1 else ""

@@ -1,0 +1,184 @@
+"""What the kernel tells in /proc: processes, their environment, files and sockets, and TCP's tables. Elsewhere than on Linux, and of
+what this user may not see, it tells nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
+
+LOCAL, REMOTE, STATE, QUEUES, TIMER, RESENT, UID, INODE = 1, 2, 3, 4, 5, 6, 7, 9
+"""The columns of /proc/net/tcp."""
+
+ESTABLISHED, TIME_WAIT, LISTEN = "01", "06", "0A"
+LONGEST_COMMAND = 200
+
+
+def read(path: str) -> str | None:
+    """A small text file without the white space around it, or None."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return None
+
+
+class Stat:
+    """/proc/PID/stat, as proc(5) numbers its fields; times are ticks."""
+
+    __slots__ = ("born", "comm", "pages", "parent", "reaped", "session", "state", "ticks")
+
+    def __init__(self, text: str) -> None:
+        rest = text.rpartition(")")[2].split()
+        self.comm = text[text.index("(") + 1 : text.rindex(")")]
+        self.state = rest[0]
+        self.parent = int(rest[1])
+        self.session = int(rest[3])
+        self.ticks = int(rest[11]) + int(rest[12])
+        self.reaped = int(rest[13]) + int(rest[14])  # of children that have ended
+        self.born = int(rest[19])  # since boot
+        self.pages = int(rest[21])  # resident
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in ("Z", "X")
+
+
+def stat(pid: int) -> Stat | None:
+    try:
+        with open("/proc/%d/stat" % pid, errors="replace") as file:
+            return Stat(file.read())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def born(pid: int) -> int | None:
+    """When a living process started: a number that comes back later belongs to somebody else."""
+    found = stat(pid)
+    return found.born if found and found.lives else None
+
+
+def pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def environ(pid: int) -> list[bytes]:
+    """`NAME=value` of what a process was started with. Raises OSError."""
+    with open("/proc/%d/environ" % pid, "rb") as file:
+        return file.read().split(b"\0")
+
+
+def variable(pid: int, name: str) -> str | None:
+    try:
+        values = [one for one in environ(pid) if one.startswith(name.encode() + b"=")]
+    except OSError:
+        return None
+    return values[0].decode("utf-8", "replace").partition("=")[2] if values else None
+
+
+def run_of(pid: int) -> str | None:
+    """The run that a process belongs to."""
+    return variable(pid, RUN_ID_VARIABLE)
+
+
+def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
+    """Living processes besides our own whose environment has all of these, or that are of this session."""
+    needles = {(name + "=" + value).encode() for name, value in tags.items()}
+    found = []
+    for pid in pids():
+        if pid == os.getpid():
+            continue
+        its = stat(pid) if session else None
+        try:
+            if (its and its.session == session) or needles <= set(environ(pid)):
+                its = its or stat(pid)
+                if its and its.lives:
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def descriptors(pid: int) -> list[str]:
+    """What the open files of a process are. Raises OSError where this user may not see them."""
+    folder, found = "/proc/%d/fd/" % pid, []
+    for name in os.listdir(folder):
+        try:
+            found.append(os.readlink(folder + name))
+        except OSError:
+            continue  # closed meanwhile
+    return found
+
+
+def sockets(pid: int) -> set[str]:
+    """The inodes of its open sockets."""
+    try:
+        return {target[8:-1] for target in descriptors(pid) if target.startswith("socket:[")}
+    except OSError:
+        return set()
+
+
+def owner(pid: int) -> int | None:
+    """The user who started a process, None where there is none. (The folder of one that may not be dumped is root's.)"""
+    for line in (read("/proc/%d/status" % pid) or "").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def account(uid: int | None) -> str | None:
+    """The name of a user, None where there is none."""
+    try:
+        import pwd
+
+        return None if uid is None else pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return None
+
+
+def arguments(pid: int) -> list[str]:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return [word.decode("utf-8", "replace") for word in file.read().split(b"\0") if word]
+    except OSError:
+        return []
+
+
+def command(pid: int, longest: int = LONGEST_COMMAND) -> str | None:
+    """The command line of a process, None where there is none to see."""
+    return " ".join(" ".join(arguments(pid)).split())[:longest] or None
+
+
+def tcp() -> list[list[str]]:
+    """The rows of the kernel's tables of TCP, of both versions of IP, in columns."""
+    tables = [read("/proc/net/" + name) or "" for name in ("tcp", "tcp6")]
+    return [line.split() for table in tables for line in table.splitlines()[1:]]
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """`0100007F:1F90` of these tables as address and port: words in the machine's own byte order."""
+    import socket  # few programs need them, and every node pays for them
+    import struct
+
+    words, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    if packed[:12] == b"\0" * 10 + b"\xff\xff":
+        packed = packed[12:]  # IPv4 through a socket for both
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
+
+
+def kill(processes: Iterable[int], number: int) -> None:
+    """Send a signal to those of these that are still there."""
+    for pid in processes:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass

@@ -1,0 +1,553 @@
+"""The supervisor that runs on a node for as long as the controller holds its end of the pipe, and not longer.
+
+It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
+both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us is
+compressed (zlib), what we send is not.
+
+A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds of its own time (a cut network gives no EOF), every
+program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
+environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are left alone: a
+program that was started to be spared, which outlives us on purpose, and a folder with a file KEPT in it, where logs lie
+that nobody has fetched yet.
+"""
+
+# Every import here is paid for on every node: hashlib, shutil and socket wait until they are needed.
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+import zlib
+
+from runbook.node.owned import make, ours, safe
+from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from runbook.transport.answers import FailureFacts, WorkdirFacts
+
+    Frame = dict[str, Any]
+
+MARK = b"\x1erunbook-agent "
+WINDOWS = os.name == "nt"
+NODE_VARIABLE = "RUNBOOK_NODE"
+CHUNK = 65536
+WATCH_S = 0.25
+KEPT = "KEPT"
+BATCH_VARIABLE = "SLURM_JOB_ID"
+CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
+TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
+TURNS = 20  # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
+DYING = threading.Event()  # somebody has signalled us
+
+
+def pause(seconds: float) -> None:
+    """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
+    threading.Event().wait(seconds)
+
+
+KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", 9), 128 + signal.SIGTERM, 128 + 9)
+
+
+class Pipe:
+    """Frames in and out. Writes are whole frames under a lock, because every program has its own reader thread."""
+
+    def __init__(self) -> None:
+        self.source: Any = sys.stdin.buffer
+        self.sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
+        self.lock = threading.Lock()
+        self.mute = False
+        self.last_heard = time.monotonic()
+
+    def read(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = self.source.read1(min(count, CHUNK))
+            if not part:
+                raise EOFError
+            self.last_heard = time.monotonic()
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def receive(self) -> tuple[Frame, bytes] | None:
+        """The next frame and its payload, or None at the end of the pipe."""
+        line = self.source.readline()
+        if not line.endswith(b"\n"):
+            return None
+        self.last_heard = time.monotonic()
+        frame = json.loads(line)
+        try:
+            return frame, zlib.decompress(self.read(frame["bytes"])) if frame.get("bytes") else b""
+        except EOFError:
+            return None
+
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
+        if payload:
+            frame["bytes"] = len(payload)
+        data = json.dumps(frame).encode() + b"\n" + payload
+        with self.lock:
+            view = memoryview(b"" if self.mute else data)
+            while view:
+                view = view[self.sink.write(view) or 0 :]
+
+
+class Program:
+    """One started program: a session and process group of its own, its pipes pumped to the controller."""
+
+    def __init__(self, pipe: Pipe, tags: dict[str, str], folder: str | None, frame: Frame) -> None:
+        self.id = frame["id"]
+        self.pipe = pipe
+        self.spared = frame.get("spare", False)
+        self.carries = frame.get("carries", False)
+        self.grace = frame.get("grace", CARRIER_S if self.carries else 0.0)
+        environment = dict(os.environ)
+        environment.update(frame.get("env") or {})
+        environment.update(tags)
+        for name in tags if self.spared else ():
+            del environment[name]  # by these we find what is to end with us
+        options: dict[str, Any] = {"start_new_session": True}
+        if WINDOWS:
+            options = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+        self.process = subprocess.Popen(
+            frame["argv"],
+            cwd=frame.get("cwd") or folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+        self.ended = threading.Event()  # the program itself
+        self.over = threading.Event()  # and all that it wrote has been sent
+        self.timed_out = False
+        self.stopped = False  # by us
+        self.pumps = [
+            threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
+            threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
+        ]
+        pipe.send({"id": self.id, "event": "started", "pid": self.process.pid})
+        threads = [*self.pumps, threading.Thread(target=self.wait, daemon=True)]
+        if frame.get("timeout") is not None:
+            threads.append(threading.Thread(target=self.limit, args=(frame["timeout"],), daemon=True))
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError:  # the login may start no more of them: nobody would mind this program
+            self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            raise
+
+    def pump(self, number: int, stream: Any) -> None:
+        while True:
+            data = stream.read1(CHUNK)
+            if not data:
+                return
+            try:
+                self.pipe.send({"id": self.id, "event": "output", "stream": number}, data)
+            except OSError:
+                return
+
+    def limit(self, seconds: float) -> None:
+        if not self.ended.wait(seconds):
+            self.timed_out = True
+            self.stop(1.0)
+
+    def wait(self) -> None:
+        code = self.process.wait()
+        self.ended.set()
+        # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
+        for pump in self.pumps:
+            pump.join(0.5)
+        if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
+            for _ in range(TURNS):
+                if DYING.wait(TOGETHER_S / TURNS):
+                    break
+        self.over.set()
+        if DYING.is_set():
+            return  # whatever ended us ended it: that is no word on the program
+        try:
+            self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
+        except OSError:
+            pass
+
+    def feed(self, data: bytes, end: bool) -> None:
+        stdin = self.process.stdin
+        assert stdin is not None
+        try:
+            if data:
+                stdin.write(data)
+                stdin.flush()
+            if end:
+                stdin.close()
+        except OSError:
+            pass  # the program closed its stdin or is gone: its exit tells
+
+    def signal(self, number: int) -> None:
+        if WINDOWS:
+            subprocess.call(
+                ["taskkill", "/T", "/F", "/PID", str(self.process.pid)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            return
+        try:
+            os.killpg(self.process.pid, number)
+        except OSError:
+            pass
+
+    def end(self) -> None:
+        """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up first."""
+        if self.carries:
+            # In a thread: who does not read holds whoever writes.
+            threading.Thread(target=self.feed, args=(b"", True), daemon=True).start()
+        else:
+            self.signal(signal.SIGTERM)
+
+    def stop(self, grace: float) -> None:
+        self.stopped = True
+        self.signal(signal.SIGTERM)
+        self.ended.wait(grace)
+        self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+class Supervisor:
+    def __init__(self) -> None:
+        self.pipe = Pipe()
+        self.programs: dict[int, Program] = {}
+        self.tags: dict[str, str] = {}
+        self.folder: str | None = None
+        self.keep = False
+        self.silence_s = 6.0
+        self.grace_s = 2.0
+        self.ending = threading.Lock()
+
+    def greet(self, config: Frame) -> None:
+        """Make the run's private folder and say who and where we are."""
+        self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
+        os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
+        self.keep = config.get("keep", False)
+        self.silence_s = config.get("silence_s", self.silence_s)
+        self.grace_s = config.get("grace_s", self.grace_s)
+        hello = {
+            "event": "hello",
+            "time": time.time(),
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "executable": sys.executable,
+            "rejected": sys.argv[1:],
+            "hostname": hostname(),
+            "platform": sys.platform,
+            "pid": os.getpid(),
+            "uid": os.getuid() if hasattr(os, "getuid") else None,
+            "home": os.path.expanduser("~"),
+            "machine": machine(),
+        }
+        workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
+        # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
+        above = os.path.join(workdir, config["run_id"])
+        folder = os.path.join(above, config["node"])
+        try:
+            safe(workdir)
+            make(above)
+            safe(above)  # in a folder like /tmp somebody may have been quicker
+            ours(above)
+            if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost us, and is back
+                os.mkdir(folder, 0o700)
+            ours(folder)
+            self.folder = hello["folder"] = folder
+            if hasattr(os, "statvfs"):
+                room = os.statvfs(folder)
+                hello["free_bytes"] = room.f_bavail * room.f_frsize
+                hello["free_files"] = room.f_favail if room.f_files else None  # some file systems count none
+                hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
+        except OSError as error:
+            hello["folder_error"] = failure(error, folder)
+        if hasattr(os, "statvfs"):
+            hello["place"] = place(workdir)
+        self.pipe.send(hello)
+
+    def serve(self) -> NoReturn:
+        while True:
+            received = self.pipe.receive()
+            if received is None:
+                self.end()
+            frame, payload = received
+            try:
+                self.obey(frame, payload)
+            except Exception as error:
+                self.pipe.send({"id": frame.get("id"), "event": "failed", "error": failure(error)})
+
+    def obey(self, frame: Frame, payload: bytes) -> None:
+        order = frame["do"]
+        if order == "config":
+            self.greet(frame)
+        elif order == "beat":
+            self.silence_s = frame.get("silence_s", self.silence_s)  # of a controller that is short of CPU
+            self.pipe.send({"event": "beat", "time": time.time(), "echo": frame.get("echo")})
+        elif order == "call":
+            threading.Thread(target=self.call, args=(frame, payload), daemon=True).start()
+        elif order == "put":
+            self.put(frame, payload)
+        elif order == "start":
+            program = Program(self.pipe, self.tags, self.folder, frame)
+            self.programs[program.id] = program
+        elif order == "feed":
+            self.programs[frame["program"]].feed(payload, frame.get("end", False))
+        elif order == "signal":
+            self.programs[frame["program"]].signal(getattr(signal, frame["signal"]))
+        elif order == "stop":
+            program = self.programs[frame["program"]]
+            threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
+        elif order == "read":
+            with open(os.path.join(str(self.folder), frame["path"]), "rb") as file:
+                self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
+        elif order == "bye":
+            self.end(frame)
+        else:
+            raise ValueError("unknown order " + repr(order))
+
+    def call(self, frame: Frame, payload: bytes) -> None:
+        """Run `look(arguments)` of a node program that came along, in a thread of this process.
+
+        A second interpreter would cost more than most programs do. They start their tools in groups of their own
+        with deadlines, so that a thread that hangs hangs alone; whoever asked has a deadline too.
+        """
+        try:
+            space = {"__name__": frame["program"]}
+            sources = json.loads(payload.decode())
+            for name in sources:
+                if name != frame["program"] and name not in sys.modules:
+                    module = types.ModuleType(name)
+                    exec(compile(sources[name], name, "exec"), module.__dict__)
+                    sys.modules[name] = module
+            exec(compile(sources[frame["program"]], frame["program"], "exec"), space)
+            answer = {"event": "done", "answer": space["look"](frame["arguments"])}
+        except Exception as error:
+            answer = {"event": "failed", "error": failure(error)}
+        try:
+            self.pipe.send(dict(answer, id=frame["id"]))
+        except OSError:
+            pass
+
+    def put(self, frame: Frame, payload: bytes) -> None:
+        """Write a file whole or not at all: check its hash, write under a temporary name, rename."""
+        import hashlib
+
+        if hashlib.sha256(payload).hexdigest() != frame["sha256"]:
+            raise ValueError("the pushed bytes do not match their SHA-256")
+        path = os.path.join(str(self.folder), frame["path"])  # absolute, as the folder is
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        partial = path + ".partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), frame["mode"])
+        try:
+            view = memoryview(payload)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        if os.stat(partial).st_size != len(payload):
+            raise OSError(errno.EIO, "short write", path)
+        os.replace(partial, path)
+        self.pipe.send({"id": frame["id"], "event": "done"})
+
+    def watch(self) -> NoReturn:
+        """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
+
+        Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine took
+        from us, and not while more and more waits in the pipe that we have not come to read.
+        """
+        silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
+        while True:
+            pause(WATCH_S)
+            now = time.monotonic()
+            silent_s, looked = silent_s + min(now - looked, 2 * WATCH_S), now
+            if self.pipe.last_heard != heard:
+                silent_s, heard = 0.0, self.pipe.last_heard
+            elif silent_s > self.silence_s:
+                before, unread = unread, waiting()
+                if unread == before:
+                    self.end()
+                silent_s = 0.0  # it speaks, or has spoken: look again
+
+    def end(self, frame: Frame | None = None) -> NoReturn:
+        if not self.ending.acquire(False):
+            pause(3600)  # another thread is already ending this process
+        # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for that.
+        self.pipe.mute = frame is None
+        running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
+        for program in running:
+            program.end()
+        deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])
+        while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
+            pause(0.02)
+        for program in running:
+            program.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        # The node's name is one of the tags: two nodes of one inventory may be one machine.
+        swept = tagged(self.tags) if self.tags else []
+        deadline = time.monotonic() + 2.0
+        left = swept
+        while left and time.monotonic() < deadline:
+            kill(left, signal.SIGKILL)
+            pause(0.02)
+            left = tagged(self.tags)
+        if self.folder and not self.keep and not os.path.exists(os.path.join(self.folder, KEPT)):
+            remove(self.folder)
+            try:
+                os.rmdir(os.path.dirname(self.folder))
+            except OSError:
+                pass  # another node's folder is still in there
+        if frame is not None:
+            try:
+                self.pipe.send(
+                    {"id": frame["id"], "event": "bye", "stopped": len(running), "swept": len(swept), "left": left}
+                )
+            except OSError:
+                pass
+        os._exit(0)
+
+
+def waiting() -> int:
+    """Bytes that have come and that nobody has read yet; 0 where the system does not tell."""
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except (ImportError, OSError, ValueError):
+        return 0
+
+
+def hostname() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import socket
+
+    return socket.gethostname()
+
+
+def remove(folder: str) -> None:
+    try:
+        os.rmdir(folder)  # most runs of shell stages put nothing there
+    except OSError:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def failure(error: BaseException, path: str | None = None) -> FailureFacts:
+    """An exception as data; the controller turns errno into a cause."""
+    code = getattr(error, "errno", None)
+    return {
+        "type": type(error).__name__,
+        "errno": errno.errorcode.get(code) if code else None,
+        "text": getattr(error, "strerror", None) or str(error),
+        "path": str(getattr(error, "filename", None) or path or ""),
+    }
+
+
+def place(workdir: str) -> WorkdirFacts:
+    """Where the workdir lies: how much of its path is there, whose that is, and on which file system."""
+    home = os.path.expanduser("~")
+    said: WorkdirFacts = {
+        "workdir": workdir,
+        "home": home,
+        "user": str(os.getuid()),
+        "owner": None,
+        "mode": None,
+        "link": None,
+        "there": workdir,
+        "folder": os.path.isdir(workdir),
+    }
+    there = workdir
+    try:
+        if os.path.islink(workdir) and not os.path.exists(workdir):
+            said["link"] = os.path.realpath(workdir)
+        while not os.path.exists(there) and os.path.dirname(there) != there:
+            there = os.path.dirname(there)
+        said["there"], said["folder"] = there, os.path.isdir(there)
+        status = os.stat(there)
+        said["owner"], said["mode"] = str(status.st_uid), "%04o" % (status.st_mode & 0o7777)
+        room = os.statvfs(there)
+        said["full_of_files"] = bool(room.f_files and not room.f_favail)
+        said["free_bytes"] = room.f_bavail * room.f_frsize
+        mount = os.path.realpath(there)
+        while not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        said["mount"] = mount
+        said["owner"] = account(status.st_uid) or said["owner"]  # without a name, the number has to do
+        said["user"] = account(os.getuid()) or said["user"]
+    except OSError:
+        pass  # what is known by now has to do
+    return said
+
+
+def machine() -> str:
+    """What tells one machine (and network namespace) from another, so that a job of one host cannot pass as two."""
+    parts = []
+    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
+        try:
+            with open(path) as file:
+                parts.append(file.read().strip())
+                break
+        except OSError:
+            continue
+    try:
+        parts.append(os.readlink("/proc/self/ns/net"))
+    except OSError:
+        pass
+    return " ".join(parts) or hostname()
+
+
+def waking_pipe() -> int:
+    """A file descriptor that gives the number of each signal that somebody here has taken, a byte each."""
+    numbers, taken = os.pipe()
+    os.set_blocking(taken, False)
+    signal.set_wakeup_fd(taken, warn_on_full_buffer=False)
+    return numbers
+
+
+def wake_main_thread(ends_us: list[signal.Signals], numbers: int) -> NoReturn:
+    """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which waits for
+    its next frame: another signal, sent to that thread alone, ends the waiting."""
+    while True:
+        for number in os.read(numbers, 64):
+            if number in ends_us:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
+
+
+def main() -> None:
+    supervisor = Supervisor()
+
+    def stop(_number: int, _frame: object) -> None:
+        DYING.set()
+        if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
+            supervisor.end()
+
+    ends_us = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
+    for number in ends_us:
+        signal.signal(number, stop)
+    try:
+        if hasattr(signal, "pthread_kill"):
+            signal.signal(signal.SIGURG, lambda _number, _frame: None)  # only interrupts a call that waits
+            threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
+        threading.Thread(target=supervisor.watch, daemon=True).start()
+    except RuntimeError as error:
+        # Not a Python that fails, of which the next one may do better: said before our mark, and in good order.
+        sys.stderr.write("%s\n" % error)
+        sys.exit(0)
+    supervisor.pipe.sink.write(MARK)
+    try:
+        supervisor.serve()
+    except (OSError, ValueError, KeyError):
+        supervisor.end()
+
+
+if __name__ == "__main__":
+    main()

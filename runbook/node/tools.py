@@ -1,0 +1,196 @@
+"""The node's own tools: where they lie, and running one of them, so that neither a hang nor a flood of it harms us."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import threading
+
+from runbook.node.proc import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import IO, Any, Protocol
+
+    from runbook.transport.answers import Ran
+
+    class Sink(Protocol):
+        """Takes what a tool prints, piece by piece."""
+
+        def feed(self, data: bytes) -> None: ...
+
+        def text(self) -> str: ...
+
+
+MOST = 16 << 20
+TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+
+LACKS = (
+    errno.EAGAIN,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+)  # what this login does not get; the tool says nothing by it
+
+DENIED = (
+    "a password",
+    "terminal is required",
+    "not allowed",
+    "not in the sudoers",
+    "may not run sudo",
+    "must be root",
+    "need to be root",
+    "permission denied",
+    "operation not permitted",
+    "not authorized",
+    "no new privileges",
+    "must be owned by uid 0",
+)
+"""What sudo, nft, iptables, ufw and others print when who calls them is not root enough."""
+
+
+def folders() -> list[str]:
+    """Where tools lie: PATH, and the folders of administrators, which an ordinary user's PATH has not."""
+    return [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder] + list(TOOL_FOLDERS)
+
+
+def find(name: str) -> str | None:
+    for folder in folders():
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+class Beginning:
+    """The first bytes of what is fed to it: a tool that runs wild must not take the node's memory."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self.size = 0
+        self.pieces: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size <= self.most:
+            self.pieces.append(data)
+
+    def text(self) -> str:
+        return b"".join(self.pieces).decode("utf-8", "replace")
+
+
+def run(
+    argv: Sequence[str],
+    seconds: float,
+    text: str | None = None,
+    sudo: str | None = None,
+    env: Mapping[str, str] | None = None,
+    out: Sink | None = None,
+    err: Sink | None = None,
+) -> Ran:
+    """Run a tool in a group of its own, and kill the whole group at the deadline. `text` is for its stdin, which a pipe holds; `sudo`
+    the path of sudo, which is not to ask; `out` and `err` take what it prints, also what it printed until the deadline.
+
+    Raises OSError or RuntimeError where this login may start nothing more: then nothing was looked at.
+    """
+    if env is None:
+        env = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(folders()))
+    try:
+        process = subprocess.Popen(
+            [sudo, "-n", *argv] if sudo else argv,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        if error.errno in LACKS:
+            raise
+        return {"code": None, "out": "", "err": str(error)}
+    out, err = out or Beginning(), err or Beginning()
+    ended = threading.Thread(target=process.wait, daemon=True)
+    readers = [
+        threading.Thread(target=drain, args=(stream, sink), daemon=True)
+        for stream, sink in ((process.stdout, out), (process.stderr, err))
+    ]
+    try:
+        for thread in [ended, *readers]:
+            thread.start()
+    except RuntimeError:  # no more threads for us: nobody would wait for the tool
+        kill_group(process.pid, sudo)
+        raise
+    if process.stdin is not None:
+        try:
+            process.stdin.write((text or "").encode())
+            process.stdin.close()
+        except OSError:
+            pass  # it has ended: its own words tell why
+    ended.join(seconds)
+    if ended.is_alive():
+        its = stat(process.pid)
+        kill_group(process.pid, sudo)
+        # A process in uninterruptible sleep does not even die of KILL: do not wait for it for ever.
+        for thread in [ended, *readers]:
+            thread.join(0.5)
+        return {"timed_out": True, "state": its.state if its else "", "code": None, "out": "", "err": ""}
+    for reader in readers:
+        reader.join(1)  # what it has left running may hold the pipes open for ever
+    return {"code": process.returncode, "out": out.text(), "err": err.text()}
+
+
+def drain(stream: IO[bytes], sink: Sink) -> None:
+    """Everything that a stream gives, until it ends."""
+    try:
+        while True:
+            data = os.read(stream.fileno(), 1 << 16)
+            if not data:
+                return
+            sink.feed(data)
+    except (OSError, ValueError):
+        return
+
+
+def kill_group(leader: int, sudo: str | None = None) -> None:
+    """What sudo runs as root, only sudo may kill."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except OSError:
+        if sudo:
+            try:
+                subprocess.call(
+                    [sudo, "-n", "kill", "-KILL", "--", "-%d" % leader],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=2,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+
+
+def denied(said: Ran) -> bool:
+    """Whether a tool failed since who ran it is not root enough."""
+    words = (said["err"] + said["out"][:1000]).lower()
+    return bool(said["code"]) and any(one in words for one in DENIED)
+
+
+def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:
+    """What the tool of this name gave, or {"missing": True}."""
+    path = find(name)
+    return {"missing": True} if path is None else run([path, *arguments], seconds)
+
+
+def json_of(said: Ran) -> Any:
+    """The JSON that a tool printed, or None."""
+    try:
+        return json.loads(said.get("out") or "null")
+    except ValueError:
+        return None

@@ -1,0 +1,84 @@
+"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, and nothing has to lie on the node.
+
+The supervisor carries what most programs share. So one that is called in it comes with the rest alone, and one that is started by
+itself is a single file. What is sent has the lines of its source, without what is written there for its readers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from importlib import resources
+
+ROOM = "runbook.node"
+
+SUPERVISOR = "supervisor"
+CARRIED = "tools"
+"""The supervisor needs no tool of the node; what is called in it does."""
+
+_IMPORTED = re.compile(rf"^from {re.escape(ROOM)}\.(\w+) import", re.MULTILINE)
+
+QUOTES = '"""'
+
+_CARRYING = """\
+import sys, types
+for _name, _text in {modules!r}.items():
+    sys.modules[_name] = types.ModuleType(_name)
+    exec(compile(_text, _name, "exec"), sys.modules[_name].__dict__)
+exec(compile({text!r}, {name!r}, "exec"))
+"""
+
+
+def source(name: str) -> bytes:
+    """The source of one module, as it is."""
+    return resources.files(ROOM).joinpath(f"{name}.py").read_bytes()
+
+
+@functools.cache
+def called(name: str) -> bytes:
+    """A program that the supervisor is to run, by name, after what it imports and the supervisor has not."""
+    parts = [part for part in _needs(name) if part not in _supervisor_has()]
+    return json.dumps({f"{ROOM}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
+
+
+@functools.cache
+def started(name: str) -> bytes:
+    """A program as one file. One that needs nothing else of ours is its source, which others read as well."""
+    modules = {f"{ROOM}.{part}": _short(part) for part in (_supervisor_has() if name == SUPERVISOR else _needs(name))}
+    if not modules:
+        return source(name)
+    return _CARRYING.format(modules=modules, text=_short(name), name=name).encode()
+
+
+@functools.cache
+def _supervisor_has() -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*_needs(SUPERVISOR), *_needs(CARRIED), CARRIED)))
+
+
+@functools.cache
+def _needs(name: str) -> tuple[str, ...]:
+    """What a program imports of ours, each after what it imports itself."""
+    found: dict[str, None] = {}
+    for part in _IMPORTED.findall(source(name).decode()):
+        found.update(dict.fromkeys((*_needs(part), part)))
+    return tuple(found)
+
+
+@functools.cache
+def _short(name: str) -> str:
+    """The source without comments, docstrings and what only a type checker reads: a fifth less to send. Every line keeps its number."""
+    lines = []
+    typing = inside = document = False
+    for line in source(name).decode().split("\n"):
+        begins, quotes = line.lstrip()[:3], line.count(QUOTES)
+        if not inside:
+            typing = line == "if TYPE_CHECKING:" or (typing and line[:1] in ("", " "))
+            document = begins == QUOTES
+        indent = line[: len(line) - len(line.lstrip())]
+        if typing or (not inside and begins.startswith("#")) or (inside and document):
+            lines.append("")
+        else:
+            lines.append(f'{indent}""' if document else line)  # a body may have nothing else in it
+        inside = inside != (quotes % 2 == 1)
+    return "\n".join(lines)

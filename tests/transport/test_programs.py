@@ -1,0 +1,72 @@
+"""Node programs as they are sent: the same programs, with nothing left out but what is for readers, and nothing missing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook.node import __file__ as node_room
+from runbook.transport import programs
+from runbook.transport.answers import ANSWERS, PROGRAMS
+
+NAMES = sorted(file.stem for file in Path(node_room).parent.glob("*.py") if file.stem != "__init__")
+CALLED = sorted({name.partition(" ")[0] for name in ANSWERS})
+
+
+class Bare(ast.NodeTransformer):
+    """What Python runs of a source: no texts that stand alone, nothing for type checkers."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def places(source: str) -> list[tuple[str, int]]:
+    """Every expression with its line."""
+    tree = Bare().visit(ast.parse(source, feature_version=(3, 8)))
+    return [(ast.dump(node), node.lineno) for node in ast.walk(tree) if isinstance(node, ast.expr)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_is_for_readers_is_left_out(name: str) -> None:
+    source = programs.source(name).decode()
+    assert places(programs._short(name)) == places(source)
+    assert programs._short(name).count("\n") == source.count("\n")
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_called_program_runs_with_what_comes_along_and_what_the_supervisor_carries(name: str) -> None:
+    """In a Python that finds nothing of ours."""
+    carried = programs.started(programs.SUPERVISOR).decode().rpartition("\nexec(")[0]
+    sent = json.loads(programs.called(name))
+    assert list(sent)[-1] == name
+    code = (
+        carried
+        + f"""
+import types
+for name, text in {sent!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+assert callable(module.look)
+"""
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_that_is_started_is_one_file() -> None:
+    for name in (*PROGRAMS, "keeper", programs.SUPERVISOR):
+        ast.parse(programs.started(name), feature_version=(3, 8))
+        assert b"ModuleType" in programs.started(name)
+
+
+def test_a_program_that_needs_nothing_of_ours_is_sent_as_it_is() -> None:
+    for name in ("rank", "lanes", "stack_on_signal"):
+        assert programs.started(name) == programs.source(name)
