@@ -38,7 +38,7 @@ PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
-NOT_CHECKS = {"base", "context", "node_limits", "output_file", "pattern_search", "shell", "shortened", "__init__"}
+NOT_CHECKS = {"base", "context", "output_file", "shell", "__init__"}
 """Modules in checks/ that every check shares, or a stage of its own."""
 
 
@@ -215,7 +215,7 @@ def test_the_search_finds_them() -> None:
     found = {use.cause for use in all_uses()}
     assert len(found) > 50
     assert {"ssh-refused", "torch-missing", "firewall-drop", "ssh-host-key-changed", "python-too-old"} <= found
-    assert {"rank-crashed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
+    assert {"rank-killed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import runbook
-from runbook.checks.infiniband.ports import rate
+from runbook.checks.ibstat import rate
 from runbook.importers.survey import HostAnswers, SurveyHost, SurveyResult, candidates
 from runbook.importers.survey_facts import (
     GpusFound,
