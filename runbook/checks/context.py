@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-<<<<<<< HEAD
 from runbook.causes.findings import finding_for, unreachable_for
-from runbook.checks.node_limits import limit_met
-=======
->>>>>>> main
 from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_loopback
 from runbook.model.commands import word

@@ -354,25 +354,29 @@ def gid_findings(
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
         if index and index not in ("-1", "") and index not in table:
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for",
-                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
                 listed or ("its GID table is empty",),
+                way="index",
+                one_of=one_of(good),
             )
         elif index and index in table and not routable(table[index]):
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 GID",
-                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
                 listed,
+                way="index",
+                one_of=one_of(good),
             )
         elif not index and not good:
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
-                f"give its interface an address on {node.name}: `rdma link show {word(port.hca)}` names it, `ip -br address` shows it",
                 listed or ("its GID table is empty",),
+                way="no-address",
+                node=node.name,
+                hca=word(port.hca),
             )
 
 

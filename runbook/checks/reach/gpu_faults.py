@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-<<<<<<< HEAD
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Facts
-from runbook.checks.shortened import in_brief
-=======
 from runbook.checks.context import Facts, in_brief
->>>>>>> main
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
