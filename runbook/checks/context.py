@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import traceback
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from runbook.checks.node_limits import limit_met
+from runbook.causes.findings import finding_for, unreachable_for
 from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
@@ -104,8 +105,8 @@ class Context:
     def session(self, node: Node) -> Session:
         session = self.run.site.sessions.get(node.name)
         if session is None:
-            raise self.run.site.failures.get(node.name) or Unreachable(
-                "ssh-unreachable", f"there is no connection to {node.name}", f"check {node.name}"
+            raise self.run.site.failures.get(node.name) or unreachable_for(
+                "ssh-unreachable", f"there is no connection to {node.name}", way="lost", node=node.name
             )
         return session
 
@@ -231,21 +232,19 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
     if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
         return Outcome.unknown(
             node,
-            Finding(
-                "tool-output-unknown",
-                f"the {program} program on {node} did not finish in time",
-                f"look at the load of {node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)",
+            finding_for(
+                "tool-output-unknown", f"the {program} program on {node} did not finish in time", way="late", node=node
             ),
         )
     if isinstance(got, Answer):
         evidence = tuple((got.stderr or got.stdout).strip().splitlines()[-6:])
         return Outcome.unknown(
             node,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"the {program} program on {node} ended with code {got.code} and told nothing",
-                "look at the evidence; -v shows more; if it is our fault, please report it",
                 evidence,
+                way="crashed",
             ),
         )
     if isinstance(got, Exception):
@@ -253,11 +252,12 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
         where = traceback.extract_tb(got.__traceback__)[-1:]
         return Outcome.unknown(
             node,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}",
-                f"look whether {node} is what it seems; if nothing is wrong with it, please report this",
                 tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
+                way="stranger",
+                node=node,
             ),
         )
     raise TypeError(f"{program} on {node} gave {got!r}")
@@ -285,24 +285,93 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
     if error.get("type") == NOT_SAFE:
-        return Finding(
+        return finding_for(
             "workdir-not-safe",
             f"another user of {node} could change what is put into the workdir and run there: {path}: {error.get('text')}",
-            f"on {node}: `namei -l {word(path)}` shows each folder's owner and mode; `chmod go-w {word(path)}` where "
-            "that folder is yours; or name a `workdir:` that is your own all the way up, such as `~/.runbook`, or one below a sticky "
-            "folder of root's, such as /tmp",
             said,
+            way="live",
+            node=node,
+            path=word(path),
         )
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
-        return Finding(
-            "disk-full",
-            f"there is no room left for {path} on {node}",
-            f"free some space (`df -h {word(path)}`), or name another `workdir:` in the inventory",
-            said,
+        return finding_for(
+            "disk-full", f"there is no room left for {path} on {node}", said, way="run-folder", path=word(path)
         )
-    return Finding(
-        "workdir-not-writable",
-        f"{node} cannot write {path}: {error.get('text')}",
-        "make it writable for the login user, or name another `workdir:` in the inventory",
-        said,
+    return finding_for(
+        "workdir-not-writable", f"{node} cannot write {path}: {error.get('text')}", said, way="run-folder"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """`errnos` and `words` are how a program meets it; `says` and `remedy` may use {node} and {program}."""
+
+    cause: str
+    errnos: tuple[str, ...]
+    words: re.Pattern[str]
+    says: str
+    remedy: str
+
+
+_LIMITS = (
+    _Limit(
+        "open-files-limit",
+        ("EMFILE", "ENFILE"),
+        re.compile(r"Too many open files"),
+        "the {program} program on {node} may have no more files open",
+        "on {node}: `ulimit -n` shows the limit of the login, `cat /proc/sys/fs/file-nr` that of the machine; `printf '* - nofile "
+        "65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
+    ),
+    _Limit(
+        "process-limit",
+        ("EAGAIN",),
+        re.compile(r"can't start new thread|[Cc]annot fork|fork: retry|Resource temporarily unavailable"),
+        "{node} lets its login start no more processes or threads: the {program} program could not go on",
+        "on {node}: `ps -L -u $USER | wc -l` against `ulimit -u`, raised by `printf '* - nproc 65536\\n' | sudo tee "
+        "/etc/security/limits.d/99-processes.conf` and a new login; `cat /sys/fs/cgroup/pids.max` where it is a container or "
+        "a service; and `ulimit -v`, which threads need as well",
+    ),
+    _Limit(
+        "ephemeral-ports-exhausted",
+        ("EADDRNOTAVAIL",),
+        re.compile(r"Cannot assign requested address"),
+        "{node} has no local port left for the {program} program",
+        "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `sudo ss -Htanp` shows who holds them",
+    ),
+    _Limit(
+        "workdir-not-writable",
+        ("EFBIG",),
+        re.compile(r"File too large"),
+        "logins on {node} may write no file as large as the {program} program (ulimit -f)",
+        "on {node}: `ulimit -f` shows the limit; `printf '* - fsize unlimited\\n' | sudo tee /etc/security/limits.d/99-fsize.conf`, "
+        "then log in again",
+    ),
+)
+
+
+def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None:
+    """The limit that a program of ours met on a node. `errno`: its name, or nothing; `words`: what the program said."""
+    for limit in _LIMITS:
+        said = limit.words.search(words)
+        if errno in limit.errnos or (said and not errno):
+            shown = next((line.strip() for line in words.splitlines() if limit.words.search(line)), words.strip())
+            return Finding(
+                limit.cause,
+                limit.says.format(node=node, program=program),
+                limit.remedy.format(node=node),
+                (f"{shown[:200]}{f' ({errno})' if errno else ''}",),
+            )
+    return None
+
+
+BRIEF = 60
+"""Characters of somebody's command line that a sentence bears; the evidence has it whole."""
+
+
+def in_brief(text: str, most: int = BRIEF) -> str:
+    """On one line, cut at a blank where one is near the end."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    head = line[: most - 1]
+    return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"

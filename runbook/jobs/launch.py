@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from runbook.causes.catalogue import of_kind
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
@@ -382,13 +383,13 @@ class RunningAttempt:
         if end.kind == "stopped":
             return Outcome.unknown(name, stopped_by_user(self._kept))
         lived = len([member for member in self._kept.members if member.journal.get("why")])
-        finding = Finding(
+        finding = finding_for(
             "insufficient-evidence",
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes "
             "lived, and "
             "were ended",
-            "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
             (f"logs: {self._kept.logs.folder}",),
+            way="job-late",
         )
         return Outcome.failed(name, finding)
 
@@ -422,4 +423,4 @@ def _why(end: WatchEnd) -> str:
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
-    return Outcome.unknown(node, Finding("peer-died", says, f"mend {names[0]} first", (), names))
+    return Outcome.unknown(node, finding_for("peer-died", says, (), names, way="live", names=names[0]))

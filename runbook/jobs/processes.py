@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import RankLogs
@@ -177,7 +178,7 @@ class KeptProcesses:
 
 def stopped_by_user(kept: KeptProcesses) -> Finding:
     logs = (f"logs: {kept.logs.folder}",)
-    return Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+    return finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
 
 
 def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:

@@ -119,7 +119,7 @@ OURS = {
     "checks/bandwidth/wires.py": {"way"},
     "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
     "checks/ping/names.py": {"append"},
-    "checks/network/routing_policy.py": {"family(target)", "' '.join(map(word, words.split()))"},
+    "checks/network/routing.py": {"family(target)", "' '.join(map(word, words.split()))"},
     "checks/ping/routes.py": {"family(network)", "network", "mine.ip"},
     "checks/ping/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
     "checks/reach/gpu_faults.py": {"ids"},

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
+from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Normal
-from runbook.checks.bandwidth.ranks import Halted, Pair, PairMeasured
-from runbook.checks.bandwidth.run import between
-from runbook.checks.bandwidth.search import Search, leaves, look, starved
+from runbook.checks.bandwidth.normal import BandwidthSetting, link_floor
+from runbook.checks.bandwidth.search import Halted, Pair, PairMeasured, Search, leaves, look, starved
 from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
-from runbook.checks.normal import link_floor
-from runbook.checks.normal.expect import BandwidthSetting
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict

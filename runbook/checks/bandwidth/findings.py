@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
+from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
-from runbook.checks.bandwidth.run import between
 from runbook.checks.bandwidth.search import MeasuredLink, Search
 from runbook.checks.bandwidth.wires import SlowReason, Wires, reasons, wire_text
 from runbook.checks.network.mesh import too_busy_finding

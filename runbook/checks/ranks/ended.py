@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import of_kind
+from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
-from runbook.checks.shortened import in_brief
 from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
