@@ -10,7 +10,7 @@ from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import asked, is_asked
 from runbook.importers.survey import Login, SurveyResult, parse_hosts, survey
 from runbook.importers.survey_draft import draft_of
-from runbook.load.write import written
+from runbook.load.inventory_draft import written
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.visible import visible

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.load.document import Document, parse_document
+from runbook.load.inventory_draft import Draft, written
 from runbook.load.shipped import find_inventory
-from runbook.load.write import Draft, written
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.report.output import stderr
 
