@@ -13,6 +13,7 @@ import msgspec
 
 from runbook.agent.home import Home, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 
@@ -101,9 +102,10 @@ def _reason(status: int, body: bytes) -> str:
 
 
 def _unreached(url: str, error: Exception) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "agent-lost",
         f"the server at {url} cannot be reached from this host",
-        f"see whether `runbook serve` runs and listens there, and whether this host may dial it: `curl -k {word(url + '/healthz')}`",
         (f"{type(error).__name__}: {error}",),
+        way="enrolling",
+        url=word(url + "/healthz"),
     )

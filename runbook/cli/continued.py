@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from runbook.causes.findings import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import EXIT_CODES, causes
@@ -33,7 +34,7 @@ from runbook.model.events import (
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record
 from runbook.report.run_json import Jsonl, Result, read, to_json
@@ -192,5 +193,5 @@ def _unknown(node: str, wrong: FilesWrong) -> Outcome:
     says = f"how the job ended on {node} is not known: {wrong.problems[0].message}"
     return Outcome.unknown(
         node,
-        Finding("insufficient-evidence", says, "read what its ranks wrote: it is in the folder of the run, `logs`"),
+        finding_for("insufficient-evidence", says, way="server-gone"),
     )
