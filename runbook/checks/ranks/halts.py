@@ -11,7 +11,7 @@ from runbook.checks.context import Context, no_answer
 from runbook.checks.network.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
 from runbook.checks.ranks.ended import own_failure
-from runbook.checks.ranks.evidence import WATCH_S, gather
+from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
 from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.checks.ranks.stuck import LOOK_S, stuck
 from runbook.model.verdict import Finding, Outcome
@@ -130,14 +130,10 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
-    busy = [
-        f"pid {one['pid']} of {one['user']} uses {one['cpu'] * 100:.0f} % of a CPU: {one['command']}"
-        for one in (pool.seen.get(node) or {}).get("busy", ())
-    ]
     finding = finding_for(
         "rank-behind",
         f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy[:4]),
+        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
         tuple(sorted({m.rank.node for m in others} - {node})),
         way="slow-node",
         node=node,

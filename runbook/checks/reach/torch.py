@@ -7,14 +7,17 @@ import time
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import no_answer
+from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.ended import own_failure
-from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 FRESH_S = 3.0
+STARVED = 0.6
+"""A process that is ready to run and gets less than this share of a CPU waits for its turn."""
 
 
 def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
@@ -39,6 +42,10 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
             return [stopped(member, asleep, "while starting")], []
+    starved = [one["cpu"] for member in waiting for one in member.processes if one["state"] == "R"]
+    if starved and max(starved) < STARVED and (busy := busy_lines(pool, node.name)):
+        seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
+        return [], [too_busy_finding(node.name, seen, busy)]
     silent = [member for member in waiting if "started" not in member.steps]
     if silent and any(process["comm"].startswith("python") for process in silent[0].processes):
         return [never_began(node, silent[0])], []
