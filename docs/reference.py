@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.causes.catalogue import CausePage, family_texts, parse_pages
 from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
-from runbook.cli.explain import PAGES, stage_page
-from runbook.cli.variablepages import variable_page
+from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.lint.findings import read_page, rule_pages
 from runbook.lint.variables import Variable, known
 from runbook.load.schema import schema

@@ -97,7 +97,8 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
 def _launched(
     arguments: argparse.Namespace, started: RunStarted, stage: StageRecord, events: Sequence[Event]
 ) -> Launched | None:
-    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another by now."""
+    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another
+    by now."""
     if started.playbook != started.inventory:
         return None
     try:
@@ -174,13 +175,13 @@ def _told(
         return tuple(name for name in started.nodes if name in found)
 
     finished = RunFinished(
-        now,
-        verdict,
-        EXIT_CODES[verdict],
-        stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
-        round(now - started.time, 3),
-        causes(seen),
-        started.run_dir,
+        time=now,
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        stopped_at=stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
+        seconds=round(now - started.time, 3),
+        causes=causes(seen),
+        run_dir=started.run_dir,
         bad=named(Verdict.FAIL),
         dropped=known.dropped,
         unknown=named(Verdict.UNKNOWN),
