@@ -1,11 +1,11 @@
 """What single ranks and pairs of ranks can do. Part of `rank.py`. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
-{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n times
-a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in both at
-once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds", "waited",
-"both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running meanwhile, GB/s
-while the other way was busy too, and microseconds of one way for a few bytes.
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
+times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
+both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
+"waited", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running
+meanwhile, GB/s while the other way was busy too, and microseconds of one way for a few bytes.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -82,9 +82,9 @@ def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
 def transfer(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
 ) -> tuple[int, dict[str, float]]:
-    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender how
-    much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace. Returns
-    how many bytes that was, and what the receiver found."""
+    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
+    how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
+    Returns how many bytes that was, and what the receiver found."""
     following = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
     while True:

@@ -6,8 +6,8 @@ interpreter's name, and only where that is made of harmless characters; any othe
 stdin, which `read` takes byte by byte. The supervisor's source follows on stdin, its length first; it has to arrive
 within ALARM_S, so that nothing waits for ever on a node whose network died in that moment.
 
-A `.bashrc` may become another program, which then takes our stdin for its own. So the first line there is one that every
-shell understands: `exit`, with the length behind a `#`.
+A `.bashrc` may become another program, which then takes our stdin for its own. So the first line there is one that
+every shell understands: `exit`, with the length behind a `#`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
         return Unreachable(
             "login-shell-failed",
             f"a startup file of the login shell of {node} reads what is meant for our program",
-            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that reads, "
+            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that "
+            "reads, "
             "or give that line `</dev/null`",
             last_lines(noise, complaint),
         )
@@ -158,7 +159,8 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
         return Unreachable(
             "ssh-auth-failed",
             f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
-            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage -d "
+            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage "
+            "-d "
             '"$(date +%F)" USER`; `sudo chage -M -1 USER` lets it expire no more',
             said,
         )
@@ -166,9 +168,12 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
         "login-shell-failed",
         f"the login shell of {node} ended without running our command"
         + (f": {said[-1]!r}" if said else ", and said nothing"),
-        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
-        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or ChrootDirectory "
-        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such as a "
+        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo "
+        "chsh -s "
+        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or "
+        "ChrootDirectory "
+        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such "
+        "as a "
         "PAM session that fails, `sudo journalctl -u ssh -n 20` says",
         said or ("the session ended without a word on either stream",),
     )

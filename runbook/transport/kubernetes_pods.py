@@ -44,8 +44,9 @@ _NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started again,
-    `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's words.
+    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started
+    again, `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's
+    words.
 
     `gpus` is how many devices its container may have, `machine` the node of the cluster that it is on."""
 
@@ -90,7 +91,8 @@ def _ending(told: Document) -> str:
 
 
 def pods_in(text: str, container: str | None = None) -> list[Pod]:
-    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of these."""
+    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of
+    these."""
     if not text.strip():
         return []
     try:
@@ -177,15 +179,16 @@ def options(where: Kubernetes) -> list[str]:
 
 
 def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
-    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not tell
-    better. `place`: the pod that was to be entered."""
+    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not
+    tell better. `place`: the pod that was to be entered."""
     seen = said(complaint)
     text = "\n".join(seen)
     if _NO_CONFIG.search(text):
         return Unreachable(
             "kubernetes-config-wrong",
             f"kubectl has no such cluster to ask: {seen[-1]}",
-            "`kubectl config get-contexts` lists the contexts, `echo $KUBECONFIG` names the file; correct `context:` or "
+            "`kubectl config get-contexts` lists the contexts, `echo $KUBECONFIG` names the file; correct `context:` "
+            "or "
             "`kubeconfig:` under `kubernetes:`, or `kubectl config use-context NAME`",
             seen,
         )
@@ -193,16 +196,19 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
         return Unreachable(
             "kubernetes-forbidden",
             f"RBAC does not let us {what}",
-            f"`{typed(where, 'auth', 'can-i', 'create', 'pods/exec')}` and `… auth can-i get pods` both have to say yes: ask for a Role "
+            f"`{typed(where, 'auth', 'can-i', 'create', 'pods/exec')}` and `… auth can-i get pods` both have to say "
+            "yes: ask for a Role "
             "with `get`, `list` of pods and `create` of pods/exec, and a RoleBinding to it",
             seen,
         )
     if _NOT_BELIEVED.search(text):
         return Unreachable(
             "kubernetes-auth-failed",
-            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another cluster, or a "
+            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another "
+            "cluster, or a "
             "certificate that nobody vouches for",
-            f"`{typed(where, 'get', 'pods')}` by hand says the same: log in again as your cluster wants it, install the credential "
+            f"`{typed(where, 'get', 'pods')}` by hand says the same: log in again as your cluster wants it, install "
+            "the credential "
             "plugin that the kubeconfig names, or fetch a kubeconfig anew",
             seen,
         )
@@ -217,7 +223,8 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
         return Unreachable(
             "kubernetes-unreachable",
             f"the API server does not get through to the kubelet of {place or 'the pod'}",
-            "`kubectl get nodes` tells whether that machine is Ready; see that its kubelet runs (`systemctl status kubelet` there) and "
+            "`kubectl get nodes` tells whether that machine is Ready; see that its kubelet runs (`systemctl status "
+            "kubelet` there) and "
             "that nothing blocks its port 10250",
             seen,
         )
@@ -230,7 +237,8 @@ def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
     return Unreachable(
         "kubernetes-unreachable",
         "the API server, which knows the pods, does not answer this machine",
-        f"`{typed(where, 'cluster-info')}` says which one is asked; see that it is up, that a VPN or proxy it needs is there, and "
+        f"`{typed(where, 'cluster-info')}` says which one is asked; see that it is up, that a VPN or proxy it needs is "
+        "there, and "
         "that nothing blocks its port",
         seen,
     )
@@ -242,7 +250,8 @@ def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreac
     return Unreachable(
         "kubernetes-pod-unknown",
         f"there is {which} in {space}",
-        f"`{typed(where, 'get', 'pods', '-o', 'wide', '--show-labels')}` lists them; correct `pod:`, `selector:` or `namespace:`, or "
+        f"`{typed(where, 'get', 'pods', '-o', 'wide', '--show-labels')}` lists them; correct `pod:`, `selector:` or "
+        "`namespace:`, or "
         "`context:` where it is another cluster's",
         seen,
     )
@@ -254,7 +263,8 @@ def wrong_container(pod: Pod, place: str) -> Unreachable | None:
     return Unreachable(
         "kubernetes-container-unknown",
         f"{place} has no container {pod.container}",
-        f"its containers: {', '.join(pod.containers)}; name one of them: `kubernetes: {{container: {pod.containers[0]}}}`",
+        f"its containers: {', '.join(pod.containers)}; name one of them: `kubernetes: {{container: "
+        f"{pod.containers[0]}}}`",
         (f"pod {pod.namespace}/{pod.name}: containers {', '.join(pod.containers)}",),
     )
 
@@ -265,12 +275,14 @@ def ill(
     """Why nothing can be run in the pod, or what ran there has ended; None where it runs as it did at `first`."""
     evidence = (*seen, pod.says)
     look = typed(where, "describe", "pod", pod.name)
-    last = typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
+    logs = ("logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
+    last = typed(where, *logs)
     if pod.phase == "Failed" and pod.reason == "Evicted":
         return Unreachable(
             "kubernetes-pod-evicted",
             f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'nobody says why'}",
-            f"give it requests and limits that cover what it uses (memory, ephemeral-storage), or free what {pod.machine or 'the machine'} "
+            "give it requests and limits that cover what it uses (memory, ephemeral-storage), or free what "
+            f"{pod.machine or 'the machine'} "
             f"is short of: `{look}`; then start it again",
             evidence,
         )
@@ -278,7 +290,8 @@ def ill(
         return Unreachable(
             "kubernetes-pod-restarted",
             f"{place} was replaced by a new one of the same name, and what ran in it ended",
-            f"`{typed(where, 'get', 'events', '--field-selector', f'involvedObject.name={pod.name}')}` tells why; then run this again",
+            f"`{typed(where, 'get', 'events', '--field-selector', f'involvedObject.name={pod.name}')}` tells why; then "
+            "run this again",
             evidence,
         )
     restarted = pod.restarts > (first.restarts if first else pod.restarts)
@@ -287,14 +300,16 @@ def ill(
         return Unreachable(
             "kubernetes-oom-killed",
             f"container {pod.container} of {place} was killed: it used more memory than its limit",
-            f"raise `resources: {{limits: {{memory: …}}}}` of the container (`{look}` shows it), or use less; /dev/shm (an emptyDir of "
+            f"raise `resources: {{limits: {{memory: …}}}}` of the container (`{look}` shows it), or use less; /dev/shm "
+            "(an emptyDir of "
             "`medium: Memory`) and the page cache of what it writes count as well",
             evidence,
         )
     if restarted:
         return Unreachable(
             "kubernetes-pod-restarted",
-            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in it ended",
+            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in "
+            "it ended",
             f"`{last}` shows its last words; a liveness probe that fails is in `{look}`; then run this again",
             evidence,
         )

@@ -43,8 +43,8 @@ AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
 LOOK_UP_S = 2.0
-"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over a thousand
-nodes and an hour it would take most of a core.)"""
+"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over
+a thousand nodes and an hour it would take most of a core.)"""
 
 INSIST_S = 4.0
 """How long a login is tried again that was turned away before a word was said: our own other logins, which may be what
@@ -131,9 +131,11 @@ class Logins:
             if (hop.host, hop.port) in places:
                 raise Unreachable(
                     "ssh-jump-failed",
-                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads through "
+                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads "
+                    "through "
                     "itself",
-                    f"give {host} a way without a jump host in ~/.ssh/config, before the lines that send it round: `Host "
+                    f"give {host} a way without a jump host in ~/.ssh/config, before the lines that send it round: "
+                    "`Host "
                     f"{host}` and `ProxyJump none`",
                     tuple(f"on the way: {place} port {number}" for place, number in places),
                 )
@@ -246,7 +248,8 @@ class SshStream:
             raise Unreachable(
                 "ssh-handshake-failed",
                 f"{node.name}: logged in as {target.label}, but the server opens no session: {error}",
-                f"on {node.name}: `sudo sshd -T | grep -i -E 'maxsessions|forcecommand|chrootdirectory'`, and `sudo journalctl -u ssh -n 20`",
+                f"on {node.name}: `sudo sshd -T | grep -i -E 'maxsessions|forcecommand|chrootdirectory'`, and `sudo "
+                "journalctl -u ssh -n 20`",
             ) from error
         try:
             self._channel.settimeout(None)
@@ -256,7 +259,8 @@ class SshStream:
             raise Unreachable(
                 "login-shell-failed",
                 f"{node.name}: logged in as {target.label}, but the server starts no shell for us: {error}",
-                f"on {node.name}: `sudo journalctl -u ssh -n 20` says why; if it cannot fork, {target.user} has reached its "
+                f"on {node.name}: `sudo journalctl -u ssh -n 20` says why; if it cannot fork, {target.user} has "
+                "reached its "
                 f"limit of processes: `ps -L -u {word(target.user)} | wc -l` against `ulimit -u`, raised by `nproc` in "
                 "/etc/security/limits.d/; or the machine has no memory left: `free -m`",
             ) from error
@@ -302,8 +306,9 @@ class SshStream:
 
 
 class _Verify(paramiko.MissingHostKeyPolicy):
-    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the user's
-    own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another key."""
+    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the
+    user's own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another
+    key."""
 
     def __init__(self, target: LoginTarget, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target

@@ -203,7 +203,8 @@ def _login() -> str:
     except KeyError:
         raise Unreachable(
             "ssh-auth-failed",
-            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no user",
+            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no "
+            "user",
             "name one in the inventory, `ssh: {user: NAME}` (`inventory init`: --user NAME)",
         ) from None
 

@@ -1,5 +1,5 @@
-"""The TCP connection under a login: made by us, so that name, route, refusal and silence are told apart; and what the server says
-on it before the login, since paramiko's exceptions do not tell one silence from another."""
+"""The TCP connection under a login: made by us, so that name, route, refusal and silence are told apart; and what the
+server says on it before the login, since paramiko's exceptions do not tell one silence from another."""
 
 from __future__ import annotations
 
@@ -223,8 +223,8 @@ class ProxyCommand:
 
 class Transport(paramiko.Transport):
     """paramiko's, with some things of ours: it keeps why a channel was refused and what the server said when it hung up
-    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since a
-    server has several and shows one."""
+    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since
+    a server has several and shows one."""
 
     farewell = ""
 
@@ -273,7 +273,8 @@ def dial(target: LoginTarget, name: str) -> Wire:
         raise Unreachable(
             "ssh-name-unresolvable",
             f"{name}: this machine cannot resolve {target.host!r}",
-            f"put the right address into the inventory (`address:` or `ssh: {{host: …}}` of {name}), or the name into DNS or /etc/hosts here",
+            f"put the right address into the inventory (`address:` or `ssh: {{host: …}}` of {name}), or the name into "
+            "DNS or /etc/hosts here",
             (f"getaddrinfo({target.host}): {error.strerror}",),
         ) from error
     except ConnectionRefusedError as error:
@@ -313,7 +314,8 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
         return Unreachable(
             "ephemeral-ports-exhausted",
             f"{name}: this machine has no local port left to dial {where} from",
-            "here: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -s` and `sudo ss -Htanp` show who holds them; "
+            "here: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -s` and `sudo ss -Htanp` show who "
+            "holds them; "
             "or fewer logins at once: -f 4",
             (f"connect({where}): {code} {text}",),
         )
@@ -380,7 +382,8 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             raise Unreachable(
                 "ssh-jump-failed",
                 f"{name}: from the jump host {jump} {where} {fails}, while it answers this machine directly",
-                f"let TCP {target.port} from {jump} through on {name} (`sudo nft list ruleset` there shows what stops it), or "
+                f"let TCP {target.port} from {jump} through on {name} (`sudo nft list ruleset` there shows what stops "
+                "it), or "
                 f"reach {name} without a jump host: take `jump:` out of the inventory",
                 seen,
             ) from error
@@ -388,7 +391,8 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             "ssh-refused" if refused else "ssh-unreachable",
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
-            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable --now "
+            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable "
+            "--now "
             "ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
             seen,
         ) from error

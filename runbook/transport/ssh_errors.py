@@ -22,8 +22,8 @@ class UnknownKey(Exception):
 
 
 class ChangedKey(Exception):
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as OpenSSH
-    has it: who stands in between has only to make one of a type that is not known."""
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
+    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
 
     def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
         self.key = key
@@ -52,7 +52,8 @@ class TurnedAway(Unreachable):
 
 
 REFUSED_THOUGH_THERE = (
-    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it is "
+    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it "
+    "is "
     "refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may write to, a "
     "`from=` before the key, or PubkeyAcceptedAlgorithms"
 )
@@ -97,7 +98,8 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
 ) -> Unreachable:
-    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is silent."""
+    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is
+    silent."""
     if target.proxy_command and (wire is None or not wire.heard):
         complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
         return Unreachable(
@@ -123,7 +125,10 @@ def _before_the_login(
         if wire is not None and wire.banner:
             says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
         else:
-            says = f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
+            says = (
+                f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within "
+                f"{target.banner_s:g} s"
+            )
         return Unreachable(
             "ssh-timeout",
             says,
@@ -148,7 +153,10 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
     remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
     if known.unread:
         says += f", as far as they can be read: {known.unread[0]}"
-        remedy = "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still unknown, "
+        remedy = (
+            "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still "
+            "unknown, "
+        )
         remedy += f"compare the fingerprint with the machine's own and add it: `{_learn(target, '~/.ssh/known_hosts')}`"
     elif not target.accept_new:
         remedy += "; or trust on first use with `ssh: {host_keys: accept-new}` in the inventory"
@@ -163,9 +171,11 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
 def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
     return Unreachable(
         "ssh-host-key-unknown",
-        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in {error.file}: "
+        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in "
+        f"{error.file}: "
         f"{error.reason}",
-        "let the user who starts runbook write that file, or name another in ~/.ssh/config (`UserKnownHostsFile`): a key that is "
+        "let the user who starts runbook write that file, or name another in ~/.ssh/config (`UserKnownHostsFile`): a "
+        "key that is "
         "trusted on first use has to be kept for the second",
         (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
     )
@@ -204,7 +214,8 @@ def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
         + (f" ({shown}, and known is one of type {known})" if shown != known else "")
         + ": a reinstalled machine, another machine at this address, or somebody in between",
-        f"only if {name} was reinstalled: `ssh-keygen -f {word(file)} -R {_quoted(target.entry)}`, then `{_learn(target, file)}`",
+        f"only if {name} was reinstalled: `ssh-keygen -f {word(file)} -R {_quoted(target.entry)}`, then "
+        f"`{_learn(target, file)}`",
         (
             f"offered: {error.key.fingerprint} ({shown})",
             f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
@@ -217,8 +228,10 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
     if "Not allowed at this time" in words:
         return TurnedAway(
             "ssh-handshake-failed",
-            f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed logins",
-            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it off",
+            f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed "
+            "logins",
+            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it "
+            "off",
             (f"it says: {words}",),
         )
     return TurnedAway(
@@ -258,10 +271,13 @@ def _refused(
     if "EOF" in str(error):
         return Unreachable(
             "ssh-auth-failed",
-            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the account, "
+            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
+            "account, "
             "which has expired or is kept out by a PAM rule",
-            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l {word(target.user)}` shows the "
-            f"day it expires, and `sudo chage -E -1 {word(target.user)}` takes that back; who may log in is in /etc/security/access.conf "
+            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l "
+            f"{word(target.user)}` shows the "
+            f"day it expires, and `sudo chage -E -1 {word(target.user)}` takes that back; who may log in is in "
+            "/etc/security/access.conf "
             "and /etc/pam.d/sshd",
             seen,
         )
@@ -270,7 +286,8 @@ def _refused(
     return Unreachable(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        f"`ssh-copy-id -i {word(file)}.pub -p {target.port} {word(target.user)}@{word(target.known_as)}`, if {target.user} is the right user "
+        f"`ssh-copy-id -i {word(file)}.pub -p {target.port} {word(target.user)}@{word(target.known_as)}`, if "
+        f"{target.user} is the right user "
         "(else `ssh: {user: …}`)",
         (
             *seen,
@@ -286,7 +303,8 @@ def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen
         "ssh-auth-failed",
         f"{name}: {target.label} hangs up before our key's turn comes: too many are offered for its MaxAuthTries "
         f"({len(files)} files{'' if target.identities_only else ', and those of the agent'})",
-        "name the one that it takes: `ssh: {key: ~/.ssh/…}` in the inventory (or `IdentitiesOnly yes` and one IdentityFile in "
+        "name the one that it takes: `ssh: {key: ~/.ssh/…}` in the inventory (or `IdentitiesOnly yes` and one "
+        "IdentityFile in "
         "~/.ssh/config)",
         (*seen, *(f"offered: {file}" for file in files[:8])),
     )
@@ -338,9 +356,11 @@ def _nothing_in_common(
     have, want = ", ".join(theirs[option]), ", ".join([str(word) for word in ours.get(option, ())][:4])
     return Unreachable(
         "ssh-handshake-failed",
-        f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: it "
+        f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: "
+        "it "
         f"offers only {have}",
-        f"on {name}: `sudo grep -rin {word(option)} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` shows what "
+        f"on {name}: `sudo grep -rin {word(option)} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` "
+        "shows what "
         f"narrows it; take that line out, or add one of {want}; then `sudo systemctl reload ssh`; an OpenSSH too old "
         "to have them wants an update",
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
