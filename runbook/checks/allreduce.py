@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from runbook.checks.bandwidth.blame import Blame, blame
-from runbook.checks.bandwidth.run import isolate
+from runbook.checks.bandwidth.isolation import isolate
+from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect
-from runbook.checks.normal.setting import setting_of
 from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.checks.infiniband.compare import uneven
-from runbook.checks.infiniband.ports import longer_names, matches, named, rate, select
-from runbook.checks.infiniband.roce import gid_findings
 from runbook.launch.ranks import hca_expression, network_environment
 from runbook.load.hints import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node
-from runbook.model.selection import selection
+from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import START_SUBNET_MANAGER, STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
@@ -294,3 +292,113 @@ def how_to_raise(node: Node, port: Port) -> str:
         "check the cable and the switch port (`sudo iblinkinfo`), which may be disabled there; reseat or replace the cable if "
         "it stays in Polling"
     )
+
+
+def rate(port: Port) -> str:
+    return "no rate" if port.rate_gbps is None else f"{port.rate_gbps:g} Gbit/s"
+
+
+def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
+    """The ports NCCL_IB_HCA selects: a prefix list, `=` for exact names, `^` to exclude, `:port` for one port.
+
+    Without an expression NCCL takes every active port and ignores the rest, so idle spare ports are not a fault then:
+    the active ones are chosen, or all if none is. Ethernet beside InfiniBand is not what an `infiniband:` block means.
+    """
+    if not expression:
+        active = [port for port in ports if port.state == "active"]
+        return [port for port in active if not port.ethernet] or active or list(ports)
+    chosen = selection(expression)
+    return [port for port in ports if any(matches(name, port, chosen) for name in chosen.names) != chosen.excludes]
+
+
+def matches(word: str, port: Port, chosen: Selection) -> bool:
+    name, _, number = word.partition(":")
+    if number and number.isdigit() and int(number) != port.number:
+        return False
+    return chosen.fits(name, port.hca)
+
+
+def named(expression: str | None, port: Port) -> bool:
+    """Whether the expression means this port by its HCA's whole name, not only by how that begins."""
+    chosen = selection(expression or "")
+    words = {word.partition(":")[0] for word in chosen.names if matches(word, port, chosen)}
+    return not chosen.excludes and port.hca in words
+
+
+def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, list[str]]:
+    """Words that are the whole name of one HCA and, as beginnings of names, take others as well: mlx5_1 and mlx5_10."""
+    chosen = selection(expression or "")
+    if chosen.exact:
+        return {}
+    hcas = sorted({port.hca for port in ports})
+    words = {word.partition(":")[0] for word in chosen.names} & set(hcas)
+    return {word: more for word in sorted(words) if (more := [h for h in hcas if h != word and h.startswith(word)])}
+
+
+Gids = Mapping[str, Mapping[str, str]]
+"""index -> {gid, type, ndev}; an entry that is all zeros is left out."""
+
+
+def gid_findings(
+    node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
+) -> Iterator[Finding]:
+    """Where the table could be read: an index that is set must be a RoCE v2 GID, and some routable one must be there."""
+    for port in ports:
+        table: Gids | None = (gids or {}).get(port.name)
+        if not port.ethernet or table is None:
+            continue
+        listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
+        good = [n for n, entry in table.items() if routable(entry)]
+        if index and index not in ("-1", "") and index not in table:
+            yield Finding(
+                "roce-wrong-gid-index",
+                f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for",
+                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
+                listed or ("its GID table is empty",),
+            )
+        elif index and index in table and not routable(table[index]):
+            yield Finding(
+                "roce-wrong-gid-index",
+                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 GID",
+                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
+                listed,
+            )
+        elif not index and not good:
+            yield Finding(
+                "roce-wrong-gid-index",
+                f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
+                f"give its interface an address on {node.name}: `rdma link show {word(port.hca)}` names it, `ip -br address` shows it",
+                listed or ("its GID table is empty",),
+            )
+
+
+def routable(entry: Mapping[str, str]) -> bool:
+    return "v2" in (entry.get("type") or "").lower() and not (entry.get("gid") or "fe80").lower().startswith("fe80")
+
+
+def one_of(good: Sequence[str]) -> str:
+    return f", or set it to {good[-1]} for this node" if good else ""
+
+
+def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:
+    """Warnings by node. Rates are compared only where the inventory promises none; with a promise they were judged."""
+    warnings: dict[str, list[str]] = {name: [] for name in chosen}
+    counts = Counter(len(ports) for ports in chosen.values())
+    if len(counts) > 1:
+        usual = max(counts, key=lambda count: (counts[count], count))
+        others = ", ".join(name for name, ports in chosen.items() if len(ports) == usual)
+        for name, ports in chosen.items():
+            if len(ports) != usual:
+                warnings[name].append(
+                    f"NCCL would use {len(ports)} port{'s' if len(ports) != 1 else ''} here ({', '.join(p.name for p in ports)}) "
+                    f"and {usual} on {others}: the rails do not match, and the smaller number sets the pace"
+                )
+    rates = {(name, port.name): port.rate_gbps for name, ports in chosen.items() for port in ports if port.rate_gbps}
+    if not promised and len(set(rates.values())) > 1:
+        best = max(rate for rate in rates.values() if rate)
+        for (name, port), rate in rates.items():
+            if rate and rate < best:
+                warnings[name].append(
+                    f"{port} runs at {rate:g} Gbit/s, others at {best:g}: the slowest link sets the pace"
+                )
+    return {name: told for name, told in warnings.items() if told}

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
-from runbook.checks.bandwidth.ranks import Halted, MeasuringRanks
-from runbook.checks.bandwidth.search import Search, leaves, look
+from runbook.checks.bandwidth.normal import link_floor, setting_of
+from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look
 from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.normal import link_floor
-from runbook.checks.normal.setting import setting_of
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.folder import write_below

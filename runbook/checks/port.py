@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from runbook.checks.base import Check
-from runbook.checks.context import Context
+from runbook.checks.context import Context, in_brief
 from runbook.checks.network.ephemeral import few_ports_warning
-from runbook.checks.shortened import in_brief
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word

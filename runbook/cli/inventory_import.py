@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.cli.new_file import refuse_to_replace, write_product
+from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.foreign import ANSIBLE, Remark
 from runbook.load.document import read_document
-from runbook.load.foreign.convert import draft_of, read_foreign
-from runbook.load.foreign.found import ANSIBLE, Remark
 from runbook.load.problems import render_all
 from runbook.load.write import written
 from runbook.model.commands import word

@@ -8,14 +8,13 @@ from pathlib import Path
 from runbook.cli.new_file import refuse_to_replace, write_product
 from runbook.cli.run import terminated_like_interrupted
 from runbook.cli.source import asked, is_asked
+from runbook.importers.survey import Login, SurveyResult, parse_hosts, survey
+from runbook.importers.survey_draft import draft_of
 from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.visible import visible
 from runbook.report.output import stderr
-from runbook.survey.ask import SurveyResult, survey
-from runbook.survey.draft import draft_of
-from runbook.survey.hosts import Login, parse_hosts
 
 UNREACHED = 3
 HERE = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,11 @@ from runbook.checks.context import Context, Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
+from runbook.model.process_end import ProcessEnd
 from runbook.node.journal import STATES
 from runbook.transport import Message, Remote
 
 OVER = "ended"
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""Signals that no process gets because of an error of its own."""
 
 
 @dataclass
@@ -59,21 +57,18 @@ class KeptProcess:
         return self.gave_up is not None or (self.over and (self.state != OVER or self.code != 0))
 
     @property
-    def signal(self) -> int | None:
-        """The signal that ended it, also as a shell in between tells it."""
-        if self.code is None or not (self.code < 0 or 128 < self.code < 160):
-            return None
-        return -self.code if self.code < 0 else self.code - 128
+    def end(self) -> ProcessEnd:
+        return ProcessEnd(self.code)
 
     @property
     def raised(self) -> bool:
         """It ended by itself, and not well: perhaps only because another one had ended."""
-        return self.state == OVER and bool(self.code) and self.signal is None
+        return self.state == OVER and self.end.raised
 
     @property
     def killed(self) -> bool:
         """Somebody who is not runbook ended it, which is no consequence of how any other process ended."""
-        return self.state == OVER and self.signal in FROM_OUTSIDE and not self.journal.get("why")
+        return self.state == OVER and self.end.from_outside and not self.journal.get("why")
 
     @property
     def label(self) -> str:

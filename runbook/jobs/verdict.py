@@ -11,13 +11,14 @@ from pathlib import Path
 
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.checks.ranks.ended import STOPPED, cause_of_signal, signal_name, signal_of
+from runbook.checks.ranks.ended import STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.jax import never_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
+from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 
@@ -189,8 +190,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         why = str(member.journal.get("why") or "it was never started")
         says = f"{member.label} ended before it was started: {why}"
         return Finding("terminated-from-outside", says, f"look at {node}", tail)
-    number = signal_of(code)
-    if number is None:
+    end = ProcessEnd(code)
+    if end.signal is None:
         said = next((line for line in reversed(tail)), "it printed nothing")
         return Finding(
             "program-error",
@@ -198,15 +199,20 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
             f"read its log: `less {word(_log(kept, place))}`",
             tail,
         )
-    return _by_signal(kept, place, number, _ran(member), tail, frozen)
+    return _by_signal(kept, place, end, _ran(member), tail, frozen)
 
 
 def _by_signal(
-    kept: KeptProcesses, place: ProcessSpec, number: int, ran: str, tail: tuple[str, ...], frozen: Mapping[str, Facts]
+    kept: KeptProcesses,
+    place: ProcessSpec,
+    end: ProcessEnd,
+    ran: str,
+    tail: tuple[str, ...],
+    frozen: Mapping[str, Facts],
 ) -> Finding:
-    node, cause = place.node, cause_of_signal(number)
-    says = f"{place.label} {{}} ({signal_name(number)}) after {ran}"
-    if number == signal.SIGKILL:
+    node, cause = place.node, end.cause
+    says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
+    if end.signal == signal.SIGKILL:
         memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
         return Finding(
             "rank-killed",

@@ -4,8 +4,9 @@ Two measurements, each an order that every rank gets at the same time:
 {"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
 times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
 both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
-"waited", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running
-meanwhile, GB/s while the other way was busy too, and microseconds of one way for a few bytes.
+"waited", "resent", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
+running meanwhile, which share of its TCP segments the source's node sent again, GB/s while the other way was busy too,
+and microseconds of one way for a few bytes. What cannot be told is null.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -25,6 +26,8 @@ SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
 FIRST_BYTES = 64 << 10
 MESSAGE_BYTES = 32 << 20
 STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many times as much
+FEWEST_SEGMENTS = 200  # of fewer a single one that is lost says nothing
+LARGEST_SEGMENT = 64 << 10  # bytes
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
 
@@ -85,12 +88,13 @@ def transfer(
     """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
     how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
     Returns how many bytes that was, and what the receiver found."""
-    following = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
+    following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
     while True:
         size = min(MESSAGE_BYTES, total)
         data = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
         turns = max(1, total // size)
+        before = segments() if worker.rank == source else None
         kept, begun = waited(), time.perf_counter()
         for _ in range(turns):
             worker.place.turn += 1
@@ -103,9 +107,9 @@ def transfer(
         moved = data.numel() * 4 * turns
         if worker.rank == source:
             worker.dist.recv(following, destination)
-            total = int(following.item())
+            total = int(following[0].item())
             if not total:
-                following.fill_(late)
+                following[0], following[1] = late, sent_again(before, segments(), moved)
                 worker.dist.send(following, destination)
                 return moved, {}
             continue
@@ -115,8 +119,29 @@ def transfer(
         worker.dist.send(following, source)
         if not total:
             worker.dist.recv(following, source)
-            waits = max(late, float(following.item()))
-            return moved, {"gbytes": moved / took / 1e9, "seconds": took, "waited": waits}
+            other, resent = following.tolist()
+            said = {"gbytes": moved / took / 1e9, "seconds": took, "waited": max(late, other)}
+            return moved, dict(said, resent=resent if resent >= 0 else None)
+
+
+def segments():
+    """TCP segments that this node has sent, and those that it sent again; None where the kernel does not tell."""
+    try:
+        with open("/proc/net/snmp") as file:
+            names, numbers = [line.split() for line in file if line.startswith("Tcp:")]
+        found = dict(zip(names, numbers))
+        return int(found["OutSegs"]), int(found["RetransSegs"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def sent_again(before, after, moved):
+    """The share of the segments sent between; -1 (a tensor has no null) where the kernel does not tell, or where so few
+    segments did not carry so many bytes: RDMA did."""
+    sent = after[0] - before[0] if before and after else 0
+    if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
+        return -1.0
+    return min(1.0, max(0.0, (after[1] - before[1]) / sent))
 
 
 def exchange(worker: Any, partner: int, total: int) -> float:

@@ -119,7 +119,7 @@ OURS = {
     "checks/bandwidth/wires.py": {"way"},
     "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
     "checks/ping/names.py": {"append"},
-    "checks/network/routing_policy.py": {"family(target)", "' '.join(map(word, words.split()))"},
+    "checks/network/routing.py": {"family(target)", "' '.join(map(word, words.split()))"},
     "checks/ping/routes.py": {"family(network)", "network", "mine.ip"},
     "checks/ping/no_answer.py": {"fresh", "' '.join(map(word, route.split()))"},
     "checks/reach/gpu_faults.py": {"ids"},
@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "survey/devices.py")  # fmt: skip
+SCRIPTS = ("launch/", "load/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from runbook.checks.pattern_search import PatternSearch
-from runbook.checks.shell import Shell
+from runbook.checks.shell import PatternSearch, Shell
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Verdict
 from runbook.transport import Answer

@@ -12,9 +12,9 @@ import pytest
 import runbook.node
 from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
 from runbook.checks.bandwidth.blame import Blame, Charge
+from runbook.checks.bandwidth.normal import BandwidthSetting, expect
 from runbook.checks.base import configure
 from runbook.checks.context import Context
-from runbook.checks.normal import BandwidthSetting, expect
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict

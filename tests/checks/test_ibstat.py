@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.ibstat import judge, spares
-from runbook.checks.infiniband.compare import uneven
-from runbook.checks.infiniband.nccl_log import socket_fallback
-from runbook.checks.infiniband.ports import select
+from runbook.checks.connection import socket_fallback
+from runbook.checks.ibstat import judge, select, spares, uneven
 from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.ibstat import Port, as_rate, from_sysfs, parse
 

@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.blame import blame
+from runbook.checks.bandwidth.isolation import (
+    Isolation,
+    LaneLayer,
+    LanesVerdict,
+    judge,
+    ring,
+    rounds,
+    second_look,
+    slow_lanes,
+)
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.lanes import LanesVerdict, judge, ring, rounds, second_look, slow_lanes
-from runbook.checks.bandwidth.ranks import uneven
-from runbook.checks.bandwidth.run import Isolation, LaneLayer
+from runbook.checks.bandwidth.search import uneven
 from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
 from runbook.parsers.ibstat import Port
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
+from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Normal
-from runbook.checks.bandwidth.ranks import Halted, Pair, PairMeasured
-from runbook.checks.bandwidth.run import between
-from runbook.checks.bandwidth.search import Search, leaves, look, starved
+from runbook.checks.bandwidth.normal import BandwidthSetting, link_floor
+from runbook.checks.bandwidth.search import Halted, Pair, PairMeasured, Search, leaves, look, starved
 from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
-from runbook.checks.normal import link_floor
-from runbook.checks.normal.expect import BandwidthSetting
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
@@ -44,8 +43,15 @@ class Measuring:
         return {way: self.moved(self.nodes[way[0] // self.each], self.nodes[way[1] // self.each]) for way in ways}
 
 
-def moved(part: float = 1.0, *, waited: float = 0.0, us: float = 20.0, both: float | None = None) -> PairMeasured:
-    return PairMeasured(FULL * part, 0.5 / part, waited, FULL * part if both is None else FULL * both, us)
+def moved(
+    part: float = 1.0,
+    *,
+    waited: float = 0.0,
+    us: float = 20.0,
+    both: float | None = None,
+    resent: float | None = 0.0,
+) -> PairMeasured:
+    return PairMeasured(FULL * part, 0.5 / part, waited, FULL * part if both is None else FULL * both, us, resent)
 
 
 def world(count: int, **options: Any) -> Any:
@@ -91,6 +97,43 @@ def test_a_node_that_sends_slowly_is_named_with_its_direction_and_the_median() -
     assert "20.0 Gbit/s (50%), round" in finding.evidence[0]
     assert set(finding.peers) == {"n0", "n1", "n3", "n4", "n5"}
     assert "on n2" in finding.remedy
+
+
+@pytest.mark.parametrize("count", [3, 6, 16])
+@pytest.mark.parametrize("part", [1.0, 0.3])
+def test_a_link_that_loses_packets_is_named_however_fast_it_is(count: int, part: float) -> None:
+    lossy = ("n1", "n4") if count == 16 else ("n0", "n1")
+    found = told(
+        count, lambda *way: moved(part, resent=0.02) if way == lossy else moved(), leaf_size=4 if count == 16 else None
+    )
+    assert causes(found) == {name: ["link-lossy"] for name in lossy}
+    assert "and 2.0% of the TCP segments or more are lost and sent again" in found.findings["n1"][0].says
+
+
+def test_a_node_that_loses_what_it_sends_is_named_alone() -> None:
+    found = told(6, lambda source, _: moved(resent=0.03 if source == "n2" else 0.0004))
+    assert causes(found) == {"n2": ["link-lossy"]}
+    assert found.findings["n2"][0].says.startswith("n2 sends at 40.0 Gbit/s, whoever receives (5 tried), and 3.0% of")
+
+
+def test_a_node_that_is_held_back_and_therefore_loses_some_is_slow() -> None:
+    found = told(6, lambda source, _: moved(0.4, resent=0.03) if source == "n2" else moved())
+    assert causes(found) == {"n2": ["node-slow"]}
+    assert "lost and sent again" in found.findings["n2"][0].says
+
+
+def test_what_a_busy_network_loses_everywhere_and_what_was_lost_once_is_nobodys() -> None:
+    assert causes(told(6, lambda *_: moved(resent=0.02))) == {}
+    assert causes(told(6, lambda *way: moved(resent=0.06 if way == ("n0", "n1") else 0.02))) == {}
+    assert causes(told(6, lambda *_: moved(resent=None))) == {}
+    times: Counter[tuple[str, ...]] = Counter()
+
+    def once(*way: str) -> PairMeasured:
+        times[way] += 1
+        return moved(resent=0.05 if way == ("n0", "n1") and times[way] == 1 else 0.0)
+
+    assert causes(told(6, once)) == {}
+    assert times["n0", "n1"] > 1, "it is asked again"
 
 
 def test_a_node_that_is_slow_both_ways() -> None:

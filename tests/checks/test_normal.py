@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.normal import BandwidthComparison, BandwidthSetting, Expectation, NotKnown, expect, span_text
-from runbook.checks.normal.expect import table
-from runbook.checks.normal.page import lines
+from runbook.checks.bandwidth.normal import (
+    BandwidthComparison,
+    BandwidthSetting,
+    Expectation,
+    NotKnown,
+    expect,
+    span_text,
+    table,
+)
+from runbook.model.units import bytes_text, significant
 
 LARGE = 16 << 30
 GPUS = {
@@ -187,6 +194,37 @@ def test_every_row_has_its_source_and_date() -> None:
     for row in (*INSIDE, *MEASURED, table()["adapters"], table()["gloo"], table()["ramp"]):
         assert row["source"]
         assert row["date"]
+
+
+def lines() -> list[str]:
+    """The table as lines of the page: one a number, with its conditions, source and date."""
+    data = table()
+    listed = []
+    for row in data["inside"]:
+        low, high = row["busbw"]
+        span = f"{significant(low)} GB/s or more" if high is None else f"{significant(low)} to {significant(high)} GB/s"
+        algorithm = f", {row['algorithm'].upper()}" if row["algorithm"] else ""
+        listed.append(
+            f"- {row['gpus']} × {row['name']} in one node{algorithm}: {span} at {row['at']} ({row['source']}, {row['date']})"
+        )
+    for name, rule in (("NCCL between nodes", data["adapters"]), ("gloo between nodes", data["gloo"])):
+        low, high = rule["of_line_rate"]
+        of = (
+            "of the adapters' line rate"
+            if rule is data["adapters"]
+            else f"of a link's rate, up to {rule['up_to_gbps']} Gbit/s"
+        )
+        listed.append(f"- {name}: {low:.0%} to {high:.0%} {of} ({rule['source']}, {rule['date']})")
+    for row in data["adapters"]["measured"]:
+        low, high = (significant(value) for value in row["busbw"])
+        span = low if low == high else f"{low} to {high}"
+        listed.append(f"- {row['what'].replace(' x ', ' × ')}: {span} GB/s ({row['source']}, {row['date']})")
+    ramp = data["ramp"]
+    listed.append(
+        f"- half of it is reached at about {bytes_text(ramp['inside_half_bytes'])} inside a node, "
+        f"{bytes_text(ramp['between_half_bytes'])} between two ({ramp['source']}, {ramp['date']})"
+    )
+    return listed
 
 
 def test_the_page_shows_the_table_as_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.routing_policy import RouteRefusal, Sent, family, refusal, rule_text, within
+from runbook.checks.network.routing import RouteRefusal, Sent, family, refusal, rule_text, within
 from runbook.firewall.evaluate import NumberRange
 
 Rule = dict[str, Any]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from runbook.checks.allreduce import pauses
+from runbook.checks.context import BRIEF, in_brief
 from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.ended import LAUNCH_SCRIPT
 from runbook.checks.ranks.evidence import telling
-from runbook.checks.shortened import MOST, in_brief
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
 CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'
@@ -24,9 +24,9 @@ def test_torch_passing_a_call_on_is_no_frame_that_tells() -> None:
 def test_a_long_command_is_cut_and_a_short_one_is_not() -> None:
     assert in_brief("python  -m\nhttp.server") == "python -m http.server"
     long = "/opt/venv/bin/python -c " + "import socket; " * 20
-    assert len(in_brief(long)) <= MOST
+    assert len(in_brief(long)) <= BRIEF
     assert in_brief(long).endswith("…")
-    assert len(in_brief("x" * 500)) == MOST
+    assert len(in_brief("x" * 500)) == BRIEF
 
 
 def row(size: int, p50: float, longest: float) -> dict[str, float]:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from runbook.cli.source import inventory_source
+from runbook.importers.pods import draft_of
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
 from runbook.load.write import written
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
-from runbook.survey.pods import draft_of
 from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container
 
 WHERE = Kubernetes(namespace="train")

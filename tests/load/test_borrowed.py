@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.importers.ansible import _MEANINGS
 from runbook.load.document import parse_document
-from runbook.load.foreign.ansible_vars import _MEANINGS
 from runbook.load.hints import spaced, unfinished
 from runbook.load.inventory import examine_inventory
 from runbook.load.playbook import examine_playbook

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runbook.checks.bandwidth.isolation import Isolation, LaneLayer
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.run import Isolation, LaneLayer
+from runbook.checks.bandwidth.normal import span_text
 from runbook.checks.bandwidth.wires import SlowReason, Wires, inner_reasons, reasons, wire_text
-from runbook.checks.normal import span_text
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
 from runbook.model.units import bandwidth_text

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
+from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
-from runbook.checks.bandwidth.run import between
 from runbook.checks.bandwidth.search import MeasuredLink, Search
 from runbook.checks.bandwidth.wires import SlowReason, Wires, reasons, wire_text
 from runbook.checks.network.mesh import too_busy_finding
@@ -76,6 +76,17 @@ class _Teller:
 
     # Numbers as text.
 
+    def _loss(self, links: Iterable[Link]) -> str:
+        """The end of a sentence, where these links lose packets."""
+        lost = self.done.lost(links)
+        return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost and sent again"
+
+    def _cause(self, links: Collection[Link], slow: str) -> str:
+        """`link-lossy` where packets are lost and nothing holds the rate back: a limit that is too low loses some as well."""
+        limit = self.verdict.normal.suspect * self.median
+        held_back = slow == "node-slow" and all(self.rates[link] < limit for link in links)
+        return slow if held_back or self.done.lost(links) is None else "link-lossy"
+
     def _of_usual(self, link: Link) -> str:
         rate = self.rates[link]
         return f"{gbps(rate)} ({rate / self.median:.0%})" if self.median else gbps(rate)
@@ -98,7 +109,9 @@ class _Teller:
         for link in listed[:SHOWN]:
             rounds = sorted(each.round + 1 for each in self.done.found if each.link == link and each.counts)
             numbers = ", ".join(map(str, rounds))
-            lines.append(f"{link}: {self._of_usual(link)}, round{'s' * (len(rounds) > 1)} {numbers}")
+            lost = self.done.lost([link])
+            resent = "" if lost is None else f", {lost:.1%} sent again"
+            lines.append(f"{link}: {self._of_usual(link)}{resent}, round{'s' * (len(rounds) > 1)} {numbers}")
         if len(listed) > SHOWN:
             lines.append(f"and {len(listed) - SHOWN} more in links.csv")
         return tuple(lines)
@@ -134,7 +147,7 @@ class _Teller:
         slow = [link for link in links if self.judged.best[link].suspect] or links
         what = " and ".join(VERBS[role][0] for role in roles)
         whoever = "whoever the other node is" if len(roles) > 1 else VERBS[roles[0]][1]
-        says = f"{name} {what} at {self._span(slow)}, {whoever} ({len(slow)} tried); {self._others()}"
+        says = f"{name} {what} at {self._span(slow)}, {whoever} ({len(slow)} tried){self._loss(slow)}; {self._others()}"
         mates = [end.name for end in self.verdict.nodes]
         leaf = self.done.leaf_of.get(name)
         shared = len(mates) > 1 and leaf and all(self.done.leaf_of.get(mate) == leaf for mate in mates)
@@ -146,19 +159,22 @@ class _Teller:
         )
         charge = charge_of(name, says, self._reasons(name), where_to_look(name, self.wires), evidence)
         peers = tuple(dict.fromkeys(link.destination if link.source == name else link.source for link in slow))
-        self._add(name, Finding("node-slow", charge.says, charge.remedy, charge.evidence, peers))
+        self._add(name, Finding(self._cause(slow, "node-slow"), charge.says, charge.remedy, charge.evidence, peers))
 
     def _link(self, link: Link) -> None:
         two = len(self.done.nodes) == 2
-        says = f"{link} carries {self._of_usual(link)}; {self._others()}: " + (
-            f"{link.source} sends slowly, or {link.destination} receives slowly; a third node would tell which"
+        lossy = self._cause([link], "link-slow") == "link-lossy"
+        badly = "badly" if lossy else "slowly"
+        says = f"{link} carries {self._of_usual(link)}{self._loss([link])}; {self._others()}: " + (
+            f"{link.source} sends {badly}, or {link.destination} receives {badly}; a third node would tell which"
             if two
-            else "only on the way between these two; with other nodes both are fast"
+            else f"only on the way between these two; with other nodes both are {'sound' if lossy else 'fast'}"
         )
         evidence = (*self._evidence([link]), *rails_of(between(self.done), [link], self.members))
         for node, other in ((link.source, link.destination), (link.destination, link.source)):
             charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
-            self._add(node, Finding("link-slow", charge.says, charge.remedy, charge.evidence, (other,)))
+            cause = self._cause([link], "link-slow")
+            self._add(node, Finding(cause, charge.says, charge.remedy, charge.evidence, (other,)))
 
     def _leaf(self, leaf: Endpoint) -> None:
         nodes = [node for node in self.done.nodes if self.done.leaf_of.get(node) == leaf.name]
@@ -174,7 +190,7 @@ class _Teller:
             None: "whoever the others are",
         }[self.verdict.inside.get(leaf.name)]
         says = (
-            f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, {self._span(links)}, {where}; "
+            f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, {self._span(links)}{self._loss(links)}, {where}; "
             f"{self._others()}"
         )
         self._of_switch(nodes, says, [leaf.name], links)
@@ -187,7 +203,7 @@ class _Teller:
             if (leaf_of.get(link.source), leaf_of.get(link.destination)) == (pair.source, pair.destination)
         ]
         says = (
-            f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} links, while "
+            f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} links{self._loss(links)}, while "
             f"their nodes are fast with others: the way between these two switches; {self._others()}"
         )
         here, there = (
@@ -322,6 +338,7 @@ def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
             "to": each.link.destination,
             "gbps": round(each.moved.gbytes * 8, 6),
             "us": None if each.moved.us is None else round(each.moved.us, 1),
+            "resent": None if each.moved.resent is None else round(each.moved.resent, 6),
             "round": each.round + 1,
             "both_gbps": None if each.moved.both is None else round(each.moved.both * 8, 6),
         }
@@ -334,13 +351,16 @@ def as_csv(done: Search) -> str:
     """Every measurement, those that do not count as well."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["from", "to", "round", "gbps", "both_gbps", "us", "seconds", "waited", "long", "asked", "counts"])
+    table.writerow(
+        ["from", "to", "round", "gbps", "both_gbps", "us", "resent", "seconds", "waited", "long", "asked", "counts"]
+    )
     for each in done.found:
         moved = each.moved
         numbers = (
             moved.gbytes * 8,
             moved.both * 8 if moved.both is not None else None,
             moved.us,
+            moved.resent,
             moved.seconds,
             moved.waited,
         )

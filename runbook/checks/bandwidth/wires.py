@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.checks.context import Context, Facts, select_interfaces
-from runbook.checks.ibstat import ports_of
-from runbook.checks.infiniband.ports import select
+from runbook.checks.ibstat import ports_of, select
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.commands import word
 from runbook.model.inventory import Node

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from runbook.checks.network.pairs import culprits, listed
-from runbook.checks.network.routing_policy import Sent, family, refusal
+from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.load.address import is_ip
 from runbook.model.commands import word

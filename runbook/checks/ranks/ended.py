@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import of_kind
+from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
-from runbook.checks.shortened import in_brief
 from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.process_end import ProcessEnd
 from runbook.model.regex import bounded
 from runbook.model.verdict import Finding
 
@@ -20,20 +21,7 @@ if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
 
 
-FATAL_OF_ITS_OWN = {
-    signal.SIGSEGV,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGSYS,
-}
-
-FROM_OUTSIDE = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
-"""Signals that only another process sends, and politely."""
-
-LIMITS = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
+LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
 
 REMEDIES = {
     "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
@@ -119,30 +107,13 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
         return reported(pool, member, member.failure, doing)
     if not member.over or member.lost:
         return None
-    number = signal_of(member.code)
-    return exited(pool, member, member.code, doing) if number is None else ended_by_signal(pool, member, number, doing)
+    end = ProcessEnd(member.code)
+    return exited(pool, member, doing) if end.signal is None else ended_by_signal(pool, member, end, doing)
 
 
-def signal_of(code: int | None) -> int | None:
-    """The signal that ended a process with this exit code; None where it ended by itself."""
-    if code is not None and 128 < code < 160:
-        code = 128 - code  # a shell in between tells it in this way
-    return -code if code is not None and code < 0 else None
-
-
-def cause_of_signal(number: int) -> str:
-    """What it means of a rank, checked or launched, that this signal ended it."""
-    cause = "rank-crashed" if number in FATAL_OF_ITS_OWN else "rank-killed"
-    if number in FROM_OUTSIDE:
-        cause = "terminated-from-outside"
-    elif number == signal.SIGHUP:
-        cause = "terminal-closed"
-    return cause
-
-
-def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> Finding:
+def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     """It ended with an exit code, and its program did not come to say why."""
-    node, tail = pool.inventory.node(member.rank.node), pool.lines(member)
+    node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
         return Finding(
@@ -165,9 +136,9 @@ def exited(pool: RankPool, member: RankMember, code: int | None, doing: str) -> 
     )
 
 
-def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str) -> Finding:
-    node, tail, text = member.rank.node, pool.lines(member), signal_name(number)
-    cause = cause_of_signal(number)
+def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: str) -> Finding:
+    node, tail, text = member.rank.node, pool.lines(member), end.signal_text
+    cause, number = end.cause, end.signal
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
         if proof := killed_for_memory(pool, member):
@@ -188,7 +159,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, number: int, doing: str)
     if number in LIMITS:
         return Finding(
             "rank-killed",
-            f"{member.label} reached its limit of {LIMITS[signal.Signals(number)]} {doing}, {progress(member)}",
+            f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}",
             "raise that limit where the ranks start: in `activate:` or in /etc/security/limits.conf",
             evidence,
         )
@@ -289,13 +260,6 @@ def last_place(lines: tuple[str, ...]) -> str:
         return ""
     last = found[-1]
     return f" at {last['file']}:{last['line']}" + (f" in {last['function']}" if last["function"] else "")
-
-
-def signal_name(number: int) -> str:
-    try:
-        return f"signal {number}, {signal.Signals(number).name}"
-    except ValueError:
-        return f"signal {number}"
 
 
 def meaning(lines: Iterable[str]) -> Cause | None:

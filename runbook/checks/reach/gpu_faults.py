@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from runbook.checks.context import Facts
-from runbook.checks.shortened import in_brief
+from runbook.checks.context import Facts, in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding

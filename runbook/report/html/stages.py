@@ -3,11 +3,11 @@ its launches. Pure."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.events import NodesDropped
+from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report.groups import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
@@ -244,10 +244,7 @@ def _end(one: Mapping[str, object], started: float | None, ended: float | None) 
 
 
 def _code(code: int) -> str:
-    if code > 0 and not 128 < code < 160:
+    end = ProcessEnd(code)
+    if end.signal is None:
         return f"exit {code}"
-    name = -code if code < 0 else code - 128
-    try:
-        return f"{signal.Signals(name).name} (signal {name})"
-    except ValueError:
-        return f"signal {name}"
+    return f"{end.signal_name} (signal {end.signal})" if end.signal_name else end.signal_text

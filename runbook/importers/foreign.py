@@ -1,4 +1,4 @@
-"""What an inventory of another kind says, in our words: hosts with our keys, and what has no place in ours."""
+"""What an inventory of another program says, in our words: hosts with our keys, and what has no place in ours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ LOGIN = re.compile(r"[^-\s]\S*")
 """A login name as our schema wants it."""
 
 _SECRET_NAME = re.compile(
-    r"(?i)(^|[_-])(pass|pw|pwd)([_-]|$)|passw(or)?d|passphrase|secret|(^|[_-])token$|credential|(api|private|access|auth)_?key$"
+    r"(?i)(^|[_-])(pass|pw|pwd)([_-]|$)|passw(or)?d|passphrase|secret|(^|[_-])token$|credential"
+    r"|(api|private|access|auth)_?key$"
 )
 _SECRET_TEXT = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The inventory of the pods that a label selector selects, from what the API server says of them: addresses and GPUs."""
+"""The inventory of the pods that a label selector selects, as the API server describes them: addresses and GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
     several = next((pod for pod in alive if len(pod.containers) > 1), None)
     if several:
         notes.append(
-            f"{several.name} has the containers {', '.join(several.containers)}: the job is to run in {several.container}"
+            f"{several.name} has the containers {', '.join(several.containers)}: "
+            f"the job is to run in {several.container}"
         )
     return draft_of(alive, selector, current_context(asked)), notes
 
@@ -58,7 +59,10 @@ def draft_of(pods: Sequence[Pod], selector: str, context: str | None) -> Draft:
         name=f"pods-{pods[0].namespace}",
         nodes=tuple(drafts),
         header=(
-            f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; good until one of them is replaced.",
+            (
+                f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; "
+                "good until one of them is replaced."
+            ),
         ),
     )
 

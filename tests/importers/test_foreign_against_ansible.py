@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from runbook.importers.convert import draft_of, read_foreign
 from runbook.load.document import parse_document
-from runbook.load.foreign.convert import draft_of, read_foreign
 from runbook.load.inventory import examine_inventory
 from runbook.load.write import written
 from runbook.model.errors import FilesWrong

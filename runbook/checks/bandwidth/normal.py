@@ -1,4 +1,4 @@
-"""From what a job runs on to the bus bandwidth that is normal there. Pure; every number stands in `table.json`.
+"""Which bus bandwidth is normal for what a job runs on. Every number, with its source, stands in `normal.json`.
 
 Inside one node the measured numbers of that GPU hold. Between nodes a ring carries what a node's adapters carry, less
 the protocol, and never more than the GPUs exchange inside a node. GB/s are 10^9 bytes, link rates Gbit/s.
@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from runbook.checks.bandwidth.wires import Wires
+from runbook.checks.context import Context
+from runbook.checks.ranks.pool import RankPool
+from runbook.launch.ranks import network_environment
 from runbook.model.units import bandwidth_text, bytes_text, significant
 
 AUTO = "auto"
@@ -120,7 +124,7 @@ class BandwidthComparison:
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("table.json").read_text("utf-8"))
+    data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal.json").read_text("utf-8"))
     return data
 
 
@@ -259,3 +263,21 @@ def span_text(low: float, high: float) -> str:
         return one
     number, _, unit = one.partition(" ")
     return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
+
+
+def setting_of(pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> BandwidthSetting:
+    """`wires` of every node."""
+    nodes = at.nodes
+    said = [member.steps.get("imported", {}).get("gpu") for member in pool.members]
+    rates = [wires[node.name].gbps for node in nodes]
+    algorithm = network_environment(at.inventory, nodes[0]).get("NCCL_ALGO")
+    one_name = isinstance(algorithm, str) and re.fullmatch(r"[A-Za-z_]+", algorithm)
+    return BandwidthSetting(
+        backend=at.inventory.rendezvous.backend,
+        ranks=tuple(len(pool.on(node.name)) for node in nodes),
+        gpus=tuple(str(name) for name in said) if all(said) else (),
+        adapters=tuple(tuple(port.rate_gbps or 0.0 for port in wires[node.name].ports) for node in nodes),
+        link_gbps=min((rate for rate in rates if rate), default=None) if all(rates) else None,
+        algorithm=str(algorithm).lower() if one_name else None,
+        one_machine=len({at.machine(node.name) for node in nodes}) == 1,
+    )

@@ -1,15 +1,19 @@
-"""What makes a node's own kernel refuse a way: a route that says no, or the policy rule (`ip rule`) that leads to it."""
+"""What a node's own kernel does not carry: an address or a way that it has lost, a route or policy rule (`ip rule`) that refuses."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from runbook.checks.context import Context
+from runbook.checks.reach.interfaces import unusable
+from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.commands import word
+from runbook.model.verdict import Finding
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
 SAYS_NOTHING = frozenset(
@@ -185,3 +189,82 @@ def family(
 ) -> str:
     """`ip`'s switch for the IP version of this."""
     return "-6 " if thing.version == 6 else ""
+
+
+def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
+    """Why nothing can leave or arrive at `address` of a node, or get from it to the address `peer`, whatever the rules say."""
+    if evidence is None:
+        return None
+    return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
+
+
+def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Finding | None:
+    before = at.facts(node).get("interfaces", {})
+    name = next((name for name, entry in before.items() if address in entry["addresses"]), None)
+    if name is None or not evidence.interfaces:
+        return None
+    now = evidence.interfaces.get(name)
+    if now is None:
+        return Finding(
+            "interface-missing",
+            f"interface {name} of {node}, which carried {address}, is there no more",
+            f"look on {node} what took it away: `sudo dmesg | tail -30`, `journalctl -n 50`",
+            (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",),
+        )
+    if now.state == "DOWN":
+        entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
+        return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
+    if any(address in entry.addresses for entry in evidence.interfaces.values()):
+        return None
+    length = now.prefixes[0].partition("/")[2] if now.prefixes else "24"
+    return Finding(
+        "interface-missing",
+        f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
+        f"sudo ip address add {word(address)}/{length} dev {word(name)}",
+        (f"when the run began, {name} of {node} had {address}",),
+    )
+
+
+def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
+    """The MTU of an interface that has shrunk: connections that were open before still send what does not fit any more."""
+    for name, entry in at.facts(node).get("interfaces", {}).items():
+        now = evidence.interfaces.get(name) if evidence is not None else None
+        if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
+            return Finding(
+                "mtu-blackhole",
+                f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
+                f"sudo ip link set dev {word(name)} mtu {word(entry['mtu'])}",
+                (f"{node}: {name} mtu {now.mtu}",),
+            )
+    return None
+
+
+def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
+    refused = evidence.no_route_to(peer)
+    if refused is None:
+        return None
+    found = refusal(Sent(peer), refused) or RouteRefusal(
+        "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
+    )
+    return Finding(
+        "no-route",
+        f"{node} has no route to {peer}" + (f": {found.why}" if found.why else ""),
+        found.fix,
+        (f"{node}: ip route get {peer}: {refused['error']}",),
+    )
+
+
+def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
+    """A policy rule by which the node refuses just this to a peer that it has a route to, and whether it surely does."""
+    if evidence is None:
+        return None
+    found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))
+    if found is None or not found.narrow:
+        return None
+    most_likely = "" if found.certain else "most likely "
+    return Finding(
+        "no-route",
+        f"{node} has no route for {what}: {most_likely}{found.why}",
+        found.fix,
+        (f"{node}: ip rule: {found.of}", "a rule typed in lasts until the next boot: keep it out of what sets it up"),
+    ), found.certain

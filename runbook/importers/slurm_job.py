@@ -59,7 +59,10 @@ def draft_of(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int
         name=f"slurm-{job.id}",
         nodes=tuple(drafts),
         header=(
-            f"Made by runbook ({runbook.__version__}) from what Slurm says of job {job.id}; good for as long as it runs.",
+            (
+                f"Made by runbook ({runbook.__version__}) from what Slurm says of job {job.id}; "
+                "good for as long as it runs."
+            ),
         ),
         blocks={
             "rendezvous": {"master": nodes[0].name, "port": port},

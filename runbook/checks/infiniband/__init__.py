@@ -1,1 +1,0 @@
-"""InfiniBand and RoCE ports: what is there, which of them NCCL takes, and whether it did."""

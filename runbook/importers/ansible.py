@@ -1,0 +1,344 @@
+"""Ansible's inventories: each host with what its groups and itself give it, and its variables in our words.
+
+`ansible_host` is `address`, `ansible_user` is `ssh.user`; any variable without a key of ours stays in `vars`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
+from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
+from runbook.load.address import address_fault, strip_brackets
+from runbook.load.env import UNCARRIABLE
+from runbook.load.file_kinds import NumberedLines
+from runbook.load.scalars import flow
+from runbook.load.write import Setting, Settings
+
+
+def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
+    """Raises FilesWrong for what Ansible would refuse too, and for addresses and ports that cannot be."""
+    tree = read_yaml(text, file) if yaml else read_ini(text, file)
+    if not tree.hosts:
+        raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
+    order = tree.weakest_first()
+    groups_of: dict[str, list[str]] = {name: [] for name in tree.hosts}
+    members = {name: tree.members(name) for name in order if name not in TOP}
+    for name in order:
+        for host in members.get(name, ()):
+            groups_of[host].append(name)
+    meaning = VariableMeanings(tree.lines)
+    hosts = tuple(
+        _host(tree, name, meaning.settings([*_of_groups(tree, groups_of[name]), *entry.given]))
+        for name, entry in tree.hosts.items()
+    )
+    group_settings: dict[str, Settings] = {name: meaning.settings(tree.groups[name].given) for name in members}
+    remarks = list(meaning.remarks)
+    for name in members:
+        if not members[name]:
+            held = ", ".join(dict.fromkeys(given.key for given in tree.groups[name].given))
+            remarks.append(
+                Remark(f"the group {name} has no hosts" + (f"; it set {held}" if held else ""), tree.groups[name].line)
+            )
+    return ForeignInventory(
+        ANSIBLE,
+        file,
+        hosts,
+        {
+            name: tuple(host for host in tree.hosts if host in members[name])
+            for name in tree.groups
+            if members.get(name)
+        },
+        group_settings,
+        tuple(remarks),
+    )
+
+
+def _of_groups(tree: Tree, groups: list[str]) -> list[GivenVariable]:
+    """What `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
+    return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
+
+
+def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
+    """A host without `ansible_host` is dialled by its name, which must then be one that can be dialled."""
+    line = tree.hosts[name].line
+    if ("address",) not in settings:
+        user, at, address = name.rpartition("@")
+        fault = address_fault(address)
+        if fault is not None or (at and not LOGIN.fullmatch(user)):
+            help = "a host is a name or an address; any other name needs an ansible_host"
+            message = fault[0] if fault else f"`{user}` is no login name"
+            raise tree.lines.wrong(line, name, "bad-host", message, help)
+        if at:
+            settings = {("ssh", "user"): user, **settings, ("address",): address}
+    return ForeignHost(name, tree.lines.span(line, name), settings)
+
+
+# Variables: what each means for us.
+
+GPUS = ("gpus", "num_gpus", "gpu_count")
+SSH = (
+    "ssh",
+    "smart",
+    "paramiko",
+    "paramiko_ssh",
+    "ansible.builtin.ssh",
+    "ansible.builtin.paramiko_ssh",
+    "ansible.netcommon.libssh",
+)
+WINDOWS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.psrp")
+SHELLS = {"cmd": "bat", "powershell": "ps1", "sh": None, "bash": None, "csh": None, "fish": None, "dash": None}
+_ONE_LINE = re.compile(r".+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LATER = {
+    "ansible_connection": 0,
+    **dict.fromkeys(("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), 1),
+    # ansible-core takes the last of a key's names that is set, whatever level set it: the old ones win.
+    **dict.fromkeys(("ansible_ssh_host", "ansible_ssh_port", "ansible_ssh_user", "ansible_ssh_private_key_file"), 3),
+}
+"""The order in which variables are taken, later over earlier; any other is 2."""
+
+FoundSettings = dict[Setting, object]
+
+
+class VariableMeanings:
+    """What variables mean for us; every one is looked at once, however many hosts share it."""
+
+    def __init__(self, lines: NumberedLines) -> None:
+        self.remarks: list[Remark] = []
+        self._lines = lines
+        self._known: dict[int, tuple[GivenVariable, FoundSettings]] = {}
+
+    def settings(self, given: Iterable[GivenVariable]) -> FoundSettings:
+        """Our settings from variables of one level or of several, later ones winning. Raises FilesWrong."""
+        last = {one.key: one for one in given}
+        found: FoundSettings = {}
+        for one in sorted(last.values(), key=lambda one: _LATER.get(one.key, 2)):
+            if id(one) not in self._known:
+                self._known[id(one)] = (one, self._one(one))
+            found.update(self._known[id(one)][1])
+        return found
+
+    def _one(self, given: GivenVariable) -> FoundSettings:
+        name, value = given.key, given.value
+        if given.vault or is_secret(name, value):
+            own = name.startswith("ansible_")
+            why = "runbook logs in by key" if own else "ranks get theirs by `env: {NAME: {env: NAME}}`"
+            self._left(given, f"a secret, not copied: {why}", shown=False)
+            return {}
+        if not name.startswith("ansible_"):
+            return self._variable(given)
+        if isinstance(value, str) and ("{{" in value or "{%" in value):
+            self._left(given, "a template, which only Ansible can fill in")
+            return {}
+        if name in _MEANINGS:
+            return _MEANINGS[name](self, given)
+        if name.startswith("ansible_become"):
+            self._left(given, "runbook never becomes another user: log in as the one that owns the job")
+        elif name != "ansible_group_priority":
+            self._left(given, "an Ansible setting that has no place in our inventory")
+        return {}
+
+    def _variable(self, given: GivenVariable) -> FoundSettings:
+        if given.key in GPUS and _is_gpus(given.value):
+            return {("gpus",): given.value}
+        if not _NAME.fullmatch(given.key):
+            self._left(given, "the name of a variable has letters, digits and `_` only")
+            return {}
+        try:
+            flow(given.value)
+        except (ValueError, RecursionError):
+            self._left(given, "a number that cannot be written down", shown=False)
+            return {}
+        return {("vars", given.key): given.value}
+
+    def _left(self, given: GivenVariable, why: str, *, shown: bool = True) -> None:
+        what = f"{given.key}={_short(given.value)}" if shown else given.key
+        self.remarks.append(Remark(f"{what}: {why}", given.line))
+
+    # One of Ansible's own variables each.
+
+    def host(self, given: GivenVariable) -> FoundSettings:
+        address = strip_brackets(str(given.value))
+        fault = address_fault(address)
+        if fault is not None:
+            raise self._lines.wrong(given.line, str(given.value), "bad-host", *fault)
+        return {("address",): address}
+
+    def user(self, given: GivenVariable) -> FoundSettings:
+        return self._text(given, ("ssh", "user"), LOGIN, "a login name is one word and begins with no `-`")
+
+    def key(self, given: GivenVariable) -> FoundSettings:
+        return self._text(given, ("ssh", "key"), _ONE_LINE, "the path of a key is one line of text")
+
+    def port(self, given: GivenVariable) -> FoundSettings:
+        text = str(given.value)
+        if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+            raise self._lines.wrong(given.line, text, "bad-port", f"`{text}` is no port: ports run from 1 to 65535")
+        return {("ssh", "port"): int(text)}
+
+    def timeout(self, given: GivenVariable) -> FoundSettings:
+        if re.fullmatch(r"[1-9][0-9]{0,5}", str(given.value)):
+            return {("ssh", "connect_timeout"): f"{given.value}s"}
+        self._left(given, "not a number of seconds")
+        return {}
+
+    def arguments(self, given: GivenVariable) -> FoundSettings:
+        try:
+            settings, left = read_arguments(str(given.value))
+        except ValueError:
+            self._left(given, "its quotes do not match")
+            return {}
+        self.remarks += [Remark(f"{given.key}: {one}", given.line) for one in left]
+        return settings
+
+    def connection(self, given: GivenVariable) -> FoundSettings:
+        kind = str(given.value)
+        if kind in ("local", "ansible.builtin.local"):
+            return {("connection",): "local"}
+        if kind in WINDOWS:
+            self._left(given, "runbook logs in by SSH: install OpenSSH there, or only render scripts for it")
+            return {("shell",): "ps1"}
+        if kind not in SSH:
+            self._left(given, "runbook logs in by SSH only; the node is written as one that answers to it")
+        return {}
+
+    def shell(self, given: GivenVariable) -> FoundSettings:
+        if given.value not in SHELLS:
+            self._left(given, "a shell is sh, cmd or powershell")
+            return {}
+        shell = SHELLS[str(given.value)]
+        return {("shell",): shell} if shell else {}
+
+    def python(self, given: GivenVariable) -> FoundSettings:
+        if str(given.value).startswith("auto"):
+            return {}
+        return self._text(given, ("python",), _ONE_LINE, "the path of a Python is one line of text")
+
+    def host_keys(self, given: GivenVariable) -> FoundSettings:
+        if given.value is not True and str(given.value).lower() not in ("true", "yes", "1"):
+            self._left(given, "host keys are always verified here; `host_keys: accept-new` trusts a host's first one")
+        return {}
+
+    def _text(self, given: GivenVariable, key: Setting, pattern: re.Pattern[str], why: str) -> FoundSettings:
+        text = str(given.value)
+        if pattern.fullmatch(text) and not UNCARRIABLE.search(text):
+            return {key: text}
+        self._left(given, why)
+        return {}
+
+
+_MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSettings]] = {
+    **dict.fromkeys(("ansible_host", "ansible_ssh_host"), VariableMeanings.host),
+    **dict.fromkeys(("ansible_user", "ansible_ssh_user"), VariableMeanings.user),
+    **dict.fromkeys(("ansible_port", "ansible_ssh_port"), VariableMeanings.port),
+    **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), VariableMeanings.key),
+    **dict.fromkeys(
+        ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), VariableMeanings.arguments
+    ),
+    **dict.fromkeys(("ansible_timeout", "ansible_ssh_timeout"), VariableMeanings.timeout),
+    **dict.fromkeys(("ansible_host_key_checking", "ansible_ssh_host_key_checking"), VariableMeanings.host_keys),
+    "ansible_connection": VariableMeanings.connection,
+    "ansible_shell_type": VariableMeanings.shell,
+    "ansible_python_interpreter": VariableMeanings.python,
+}
+
+
+def _is_gpus(value: object) -> bool:
+    if isinstance(value, list):
+        return len(set(map(str, value))) == len(value) and all(_is_number(one, 1023) for one in value)
+    return _is_number(value, 1024)
+
+
+def _is_number(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+# `ansible_ssh_common_args` and its like: what of ssh's own options has a key in our inventory.
+
+_WITH_VALUE = "bcDeEFIiJLlmOopQRSWw"
+_OPTIONS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump"}
+_QUIET = {"controlmaster", "controlpersist", "controlpath", "loglevel", "batchmode", "preferredauthentications"}
+"""Options that say how Ansible keeps its own connections; ours are kept another way."""
+
+
+def read_arguments(text: str) -> tuple[dict[Setting, object], list[str]]:
+    """Our settings, and the arguments that have no place in ours, each with why. Raises ValueError for odd quotes."""
+    settings: dict[Setting, object] = {}
+    left: list[str] = []
+    for name, value in _options(shlex.split(text)):
+        given = _setting(name.lower(), value)
+        if given is None:
+            shown = name if is_secret("", value) else f"{name} {value}".strip()
+            left.append(f"{shown}: put it into ~/.ssh/config, which is honoured")
+        elif isinstance(given, str):
+            left.append(f"{name} {value}: {given}")
+        else:
+            settings.update(given)
+    return settings, left
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    """ssh's options by their long names: `-p 22` and `-o Port=22` are one."""
+    todo = list(words)
+    while todo:
+        word = todo.pop(0)
+        if not re.match(r"-[A-Za-z]", word):
+            yield word, ""
+            continue
+        letter, value = word[1], word[2:]
+        if letter not in _WITH_VALUE:
+            yield word, ""
+            continue
+        if not value and todo:
+            value = todo.pop(0)
+        if letter == "o":
+            name, _, value = re.sub(r"\s*=\s*|\s+", "=", value.strip(), count=1).partition("=")
+            yield name, value.strip("\"'")
+        else:
+            yield _OPTIONS.get(letter, f"-{letter}"), value
+
+
+def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
+    """Our setting; or why there is none on purpose; None for what we know nothing of."""
+    match name:
+        case "port" if value.isdigit() and 1 <= int(value) <= 65535:
+            return {("ssh", "port"): int(value)}
+        case "user" if re.fullmatch(r"[^-\s]\S*", value):
+            return {("ssh", "user"): value}
+        case "identityfile" if value:
+            return {("ssh", "key"): value}
+        case "proxyjump" if re.fullmatch(r"[^-\s]\S*", value):
+            return {} if value == "none" else {("ssh", "jump"): value}
+        case "proxycommand":
+            jump = _jump(value)
+            return {("ssh", "jump"): jump} if jump else None
+        case "connecttimeout" if value.isdigit() and int(value) > 0:
+            return {("ssh", "connect_timeout"): f"{value}s"}
+        case "stricthostkeychecking" if value in ("accept-new", "yes", "ask"):
+            return {("ssh", "host_keys"): "accept-new"} if value == "accept-new" else {}
+        case "stricthostkeychecking" | "userknownhostsfile" if value in ("no", "off", "/dev/null"):
+            return "host keys are always verified here; `host_keys: accept-new` trusts a host's first one"
+        case name if name in _QUIET or name == "-c" or name == "-q":
+            return {}
+    return None
+
+
+def _jump(command: str) -> str | None:
+    """The host of `ssh -W %h:%p -q user@bastion`, with its port; None for any other program."""
+    words = shlex.split(command)
+    if not words or words[0].rpartition("/")[2] != "ssh" or is_secret("", command):
+        return None
+    given = dict(_options(words[1:]))
+    hosts = [name for name, value in given.items() if not value and not name.startswith("-")]
+    if given.get("-W") not in ("%h:%p", "[%h]:%p") or len(hosts) != 1 or "identityfile" in given:
+        return None
+    user = f"{given['user']}@" if "user" in given and "@" not in hosts[0] else ""
+    return user + hosts[0] + (f":{given['port']}" if "port" in given else "")
