@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
@@ -143,10 +144,10 @@ def judge(
                 if arriving
                 else Outcome.unknown(
                     node.name,
-                    Finding(
+                    finding_for(
                         "insufficient-evidence",
                         f"nobody could dial {node.name}: no other node was able to try",
-                        "mend the other nodes first, then run again",
+                        way="others-first",
                     ),
                 )
             )
@@ -205,10 +206,12 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    finding = Finding(
+    finding = finding_for(
         "port-in-use",
         f"port {port}{others} of {node.name} was taken, so nobody could be let in on it",
-        f"run again; if it stays so, `sudo ss -ltnp 'sport = :{port}'` on {node.name} shows who has it",
         (f"bind({port}): {errno}",),
+        way="ours",
+        port=port,
+        node=node.name,
     )
     return [finding]

@@ -84,7 +84,7 @@ def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
 
 def transfer(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
-) -> tuple[int, dict[str, float]]:
+) -> tuple[int, dict[str, float | None]]:
     """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
     how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
     Returns how many bytes that was, and what the receiver found."""
@@ -124,7 +124,7 @@ def transfer(
             return moved, dict(said, resent=resent if resent >= 0 else None)
 
 
-def segments():
+def segments() -> tuple[int, int] | None:
     """TCP segments that this node has sent, and those that it sent again; None where the kernel does not tell."""
     try:
         with open("/proc/net/snmp") as file:
@@ -135,10 +135,12 @@ def segments():
         return None
 
 
-def sent_again(before, after, moved):
+def sent_again(before: tuple[int, int] | None, after: tuple[int, int] | None, moved: float) -> float:
     """The share of the segments sent between; -1 (a tensor has no null) where the kernel does not tell, or where so few
     segments did not carry so many bytes: RDMA did."""
-    sent = after[0] - before[0] if before and after else 0
+    if before is None or after is None:
+        return -1.0
+    sent = after[0] - before[0]
     if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
         return -1.0
     return min(1.0, max(0.0, (after[1] - before[1]) / sent))

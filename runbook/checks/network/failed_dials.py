@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.dial import (
     UNMEASURED,
@@ -272,12 +273,13 @@ class Trouble:
         if first.outcome == "unresolvable":
             return Accusation(
                 source,
-                Finding(
+                finding_for(
                     "name-unresolvable",
                     f"{source} cannot resolve {first.address}",
-                    f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
                     seen,
                     (destination,),
+                    way="node",
+                    source=source,
                 ),
             )
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
@@ -287,12 +289,14 @@ class Trouble:
         if first.outcome == "stranger":
             return Accusation(
                 destination,
-                Finding(
+                finding_for(
                     "name-wrong-address",
                     f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
-                    f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
                     seen,
                     (source,),
+                    way="live",
+                    destination=destination,
+                    source=source,
                 ),
             )
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
@@ -312,12 +316,14 @@ class Trouble:
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
             return Accusation(
                 source,
-                Finding(
+                finding_for(
                     "no-route",
                     f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                    f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
                     seen,
                     (destination,),
+                    way="node",
+                    source=source,
+                    address=word(first.address),
                 ),
             )
         if (
@@ -334,12 +340,13 @@ class Trouble:
         if blocked is None:
             return Accusation(
                 destination,
-                Finding(
+                finding_for(
                     "master-not-listening",
                     f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                    f"look at {destination} by hand: `sudo nft list ruleset`",
                     seen,
                     (source,),
+                    way="live",
+                    destination=destination,
                 ),
             )
         cause, says = blocked.cause, blocked.says
