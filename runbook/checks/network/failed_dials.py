@@ -265,83 +265,81 @@ class Trouble:
 
     def _judge(self, dials: list[Dial]) -> Accusation:
         """Which node is guilty of these failed dials of one direction, and the finding."""
-        first = dials[0]
+        if misled := self._misled(dials):
+            return misled
+        blocked = self.blocked(dials) if dials[0].outcome in SEEN else None
+        return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
+
+    def _misled(self, dials: list[Dial]) -> Accusation | None:
+        """Where they never came to the other node: a name, a NAT rule or an address that leads elsewhere, or leads nowhere now."""
+        first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
-        seen = tuple(seen_of(dials))
-        others = tuple(n for n in dict.fromkeys(n for d in dials for n in (d.source, d.destination)))
         if first.outcome == "unresolvable":
-            return Accusation(
-                source,
-                Finding(
-                    "name-unresolvable",
-                    f"{source} cannot resolve {first.address}",
-                    f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
-                    seen,
-                    (destination,),
-                ),
+            finding = Finding(
+                "name-unresolvable",
+                f"{source} cannot resolve {first.address}",
+                f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
+                seen,
+                (destination,),
             )
+            return Accusation(source, finding)
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
-            peers = tuple(name for name in others if name != led.node)
-            finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
+            finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
             return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
-            return Accusation(
-                destination,
-                Finding(
-                    "name-wrong-address",
-                    f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
-                    f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
-                    seen,
-                    (source,),
-                ),
+            finding = Finding(
+                "name-wrong-address",
+                f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+                f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
+                seen,
+                (source,),
             )
+            return Accusation(destination, finding)
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
             node, finding = missing
-            peers = tuple(name for name in others if name != node)
-            finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
-            return Accusation(node, finding)
-        blocked = self.blocked(dials) if first.outcome in SEEN else None
-        by_chance = blocked is not None and blocked.by_chance
+            return Accusation(node, shown(finding, node, dials))
+        return None
+
+    def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
+        """What accounts for them before a packet filter does that is not sure to: `blocked` is what the rules make of them."""
+        first, seen = dials[0], tuple(seen_of(dials))
+        source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
-            peers = tuple(name for name in others if name != node)
-            return Accusation(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
+            return Accusation(node, shown(finding, node, dials))
         if first.outcome == "dropped" and not sure(blocked) and (policy := by_policy(self.at, dials, seen)):
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
-            return Accusation(
-                source,
-                Finding(
-                    "no-route",
-                    f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                    f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
-                    seen,
-                    (destination,),
-                ),
+            finding = Finding(
+                "no-route",
+                f"{source} has no way to {destination} ({first.address}): {first.errno}",
+                f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
+                seen,
+                (destination,),
             )
-        if (
-            first.outcome in ("dropped", "silent", "lost")
-            and not sure(blocked)
-            and not by_chance
-            and (lossy := self._lossy(dials))
-        ):
+            return Accusation(source, finding)
+        by_chance = blocked is not None and blocked.by_chance
+        quiet = first.outcome in ("dropped", "silent", "lost")
+        if quiet and not sure(blocked) and not by_chance and (lossy := self._lossy(dials)):
             return Accusation(destination, lossy_link(source, destination, lossy, seen))
-        if first.outcome in OPENED and not (
-            blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
-        ):
+        if first.outcome in OPENED and not (blocked and (sure(blocked) or blocked.remedies)):
             return Accusation(destination, self._broken(dials, seen))
+        return None
+
+    def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
+        """The rule that stops them, or that nothing is known of any."""
+        first, seen = dials[0], seen_of(dials)
+        source, destination = first.source, first.destination
         if blocked is None:
-            return Accusation(
-                destination,
-                Finding(
-                    "master-not-listening",
-                    f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                    f"look at {destination} by hand: `sudo nft list ruleset`",
-                    seen,
-                    (source,),
-                ),
+            finding = Finding(
+                "master-not-listening",
+                f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
+                f"look at {destination} by hand: `sudo nft list ruleset`",
+                tuple(seen),
+                (source,),
             )
+            return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), *self._ends(first)):
             cause = "mtu-blackhole"
@@ -352,18 +350,9 @@ class Trouble:
                 f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange "
                 f"data do not: {says}"
             )
-        finding = Finding(
-            cause,
-            says,
-            blocked.remedy,
-            (
-                *seen[:4],
-                *([] if sure(blocked) else unseen(self.at, dials)),
-                *why_so_many(dials, blocked.remedy),
-                *blocked.evidence,
-            )[:MOST_LINES],
-            tuple(name for name in others if name != blocked.node),
-        )
+        more = () if sure(blocked) else unseen(self.at, dials)
+        evidence = (*more, *why_so_many(dials, blocked.remedy), *blocked.evidence)
+        finding = shown(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
@@ -463,6 +452,13 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
             "transceiver and switch port"
         )
     return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
+
+
+def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
+    """The finding with what was seen of these dials before its own evidence, and with their other ends."""
+    ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
+    evidence = (*seen_of(dials)[:4], *finding.evidence)[:MOST_LINES]
+    return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
 
 
 def sure(blocked: Blocked | None) -> bool:
