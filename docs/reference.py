@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.causes.catalogue import CausePage, family_texts, parse_pages
 from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
-from runbook.cli.explain import PAGES, stage_page
-from runbook.cli.variablepages import variable_page
+from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.lint.findings import read_page, rule_pages
 from runbook.lint.variables import Variable, known
 from runbook.load.schema import schema
@@ -196,6 +195,7 @@ def causes(family: str) -> str:
 
 def _cause(page: CausePage) -> str:
     told = {part: getattr(page, part) for part in ("symptom", "why", "confirm", "remedy")}
+    told |= {f"remedy, {way}": text for way, text in page.ways.items()}
     said = "\n".join(f"- **{part}**: {text}" for part, text in told.items())
     by = ", ".join(f"[`{check}`](../checks/{check}.md)" for check in PAGES if check in page.told)
     return f"## {page.id}\n\n{page.summary[0].upper()}{page.summary[1:]}.\n\n{said}\n" + (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import runbook
-from runbook.causes.catalogue import KINDS, causes
+from runbook.causes.catalogue import KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.shell import Shell
@@ -164,7 +164,17 @@ class Use:
     line: int
 
 
-MAKERS = {"Finding": 0, "Unreachable": 0, "NoPython": 0, "SilentPython": 0, "RankFailure": 0, "Blocked": 0}
+MAKERS = {
+    "Finding": 0,
+    "finding_for": 0,
+    "mend": 0,
+    "Unreachable": 0,
+    "unreachable_for": 0,
+    "NoPython": 0,
+    "SilentPython": 0,
+    "RankFailure": 0,
+    "Blocked": 0,
+}
 """What is made with a cause, and which argument it is."""
 
 
@@ -205,11 +215,39 @@ def test_the_search_finds_them() -> None:
     found = {use.cause for use in all_uses()}
     assert len(found) > 50
     assert {"ssh-refused", "torch-missing", "firewall-drop", "ssh-host-key-changed", "python-too-old"} <= found
-    assert {"rank-crashed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
+    assert {"rank-killed", "data-ports-blocked", "tcp-connection-lost-midrun"} <= found
 
 
 def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
     assert [use for use in all_uses() if use.cause not in causes()] == []
+
+
+RENDERERS = ("finding_for", "unreachable_for", "mend")
+"""What fills in a template of a page."""
+NO_FIELDS = {"way", "evidence", "peers"}
+
+
+def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
+    used = {("", "")}
+    for file in SOURCES:
+        if file.parent.name == "causes":
+            continue
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            name = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
+            if not isinstance(call, ast.Call) or name not in RENDERERS:
+                continue
+            given = {keyword.arg: keyword.value for keyword in call.keywords}
+            ways = list(texts_in(call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", EMPTY)))
+            for cause in texts_in(call.args[0]):
+                used |= {(str(cause.value), str(way.value)) for way in ways}
+                for way in ways:
+                    template = causes()[str(cause.value)].remedies[str(way.value)]
+                    assert fields_of(template) == given.keys() - NO_FIELDS, f"{file}:{call.lineno}"
+    told = {(page.id, way) for page in causes().values() for way in page.remedies if way}
+    assert told - used == set(), "nobody finds it so"
+
+
+EMPTY = ast.Constant("")
 
 
 def causes_in(file: Path) -> set[str]:

@@ -27,7 +27,8 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    return Heartbeat(1, False, load, os.cpu_count() or 0, gpus(), jobs(name, workdirs)[:MOST_JOBS])
+    told = jobs(name, workdirs)[:MOST_JOBS]
+    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=told)
 
 
 def gpus() -> list[GpuLoad]:
@@ -54,8 +55,8 @@ def _number(text: str) -> float | None:
 
 
 def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
-    """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other nodes may
-    have the same home."""
+    """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other
+    nodes may have the same home."""
     found = []
     for workdir in dict.fromkeys(os.path.realpath(Path.home() / Path(one).expanduser()) for one in workdirs):
         with contextlib.suppress(OSError):
@@ -101,7 +102,17 @@ def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
         age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
         step = file.read(64).decode("utf-8", "replace").strip()
     code, ranks = journal.get("code"), journal["ranks"][:1024]
-    return JobProcess(journal["job"], journal["attempt"], journal["name"], ranks, pid, state, code, step, age)
+    return JobProcess(
+        job=journal["job"],
+        attempt=journal["attempt"],
+        name=journal["name"],
+        ranks=ranks,
+        pid=pid,
+        state=state,
+        code=code,
+        step=step,
+        step_age_s=age,
+    )
 
 
 def _born(pid: int) -> int | None:

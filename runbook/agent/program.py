@@ -1,7 +1,8 @@
 """`runbook agent run`: hold the control socket, beat, and open a channel whenever the server asks for one.
 
-Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks at the
-node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the heartbeat.
+Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks
+at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -14,30 +15,35 @@ import random
 import signal
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import runbook
-from runbook.agent.channel import carry
 from runbook.agent.facts import facts
 from runbook.agent.home import Home, Identity, State, hostname, machine
-from runbook.agent.order_filter import OrderFilter
 from runbook.agent.protocol import (
     BEAT_S,
+    CHUNK,
     DIAL_S,
+    END,
+    KILL,
     LONGEST_MESSAGE,
     LONGEST_PIECE,
     MOST_CHANNELS,
     PROTOCOL,
     REPLACED,
     REVOKED,
+    STDERR,
+    STDOUT,
     WATCHDOG_S,
     AgentHello,
     ChannelRefused,
     Denied,
+    Ended,
     Heard,
     Heartbeat,
     Leaving,
@@ -47,7 +53,7 @@ from runbook.agent.protocol import (
     from_server,
     said,
 )
-from runbook.agent.rules import OwnerRules
+from runbook.agent.rules import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.systemd import Notify, scope
 
 FIRST_S, MOST_S = 1.0, 30.0
@@ -102,7 +108,8 @@ class Agent:
         self._scope = await scope()
         if "INVOCATION_ID" in os.environ and not self._scope:
             self.tell(
-                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then restart it"
+                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then "
+                "restart it"
             )
         looking = asyncio.create_task(self._look())
         staying = asyncio.create_task(self._stay())
@@ -173,7 +180,8 @@ class Agent:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError, TimeoutError."""
+        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError,
+        TimeoutError."""
         user = str(os.getuid())
         hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
         await socket.send(said(hello))
@@ -257,3 +265,84 @@ async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
+"""What a service manager tells the agent, and is true of nothing that it starts."""
+
+PIPES_S = 2.0
+
+
+def environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What a supervisor is started with: as in a login, the user's own."""
+    return {name: value for name, value in base.items() if name not in OURS}
+
+
+async def carry(
+    socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
+) -> None:
+    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate`
+    has its own command, and says what of the bytes gets through."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(*prefix, "/bin/sh", "-c", gate.command if gate else command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=Path.home(),
+            env=environment(os.environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(STDERR + f"the agent could not start /bin/sh: {error}".encode())
+            await socket.send(said(Ended(127)))
+        return
+    assert process.stdout is not None
+    assert process.stderr is not None
+    feeding = asyncio.create_task(_feed(socket, process, gate))
+    pumps = [
+        asyncio.create_task(_pump(socket, STDOUT, process.stdout)),
+        asyncio.create_task(_pump(socket, STDERR, process.stderr)),
+    ]
+    try:
+        code = await process.wait()
+        await asyncio.wait(pumps, timeout=PIPES_S)  # something that it left running may hold the pipes
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(said(Ended(code)))
+    finally:
+        for task in (feeding, *pumps):
+            task.cancel()
+        await asyncio.gather(feeding, *pumps, return_exceptions=True)
+
+
+async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
+    """Goes on reading when nobody hears it any more: a full pipe would keep the supervisor from ending."""
+    heard = True
+    while data := await stream.read(CHUNK):
+        if heard:
+            try:
+                await socket.send(kind + data)
+            except ConnectionClosed:
+                heard = False
+
+
+async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
+    assert process.stdin is not None
+    try:
+        async for message in socket:
+            if isinstance(message, bytes):
+                process.stdin.write(gate.feed(message) if gate else message)
+                await process.stdin.drain()
+            elif message == KILL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            elif message == END:
+                break
+    except (ConnectionClosed, OSError):
+        pass
+    except NotAllowed as error:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(STDERR + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
+    finally:
+        process.stdin.close()

@@ -1,6 +1,7 @@
 """What an agent and its server say to each other, and how much of it: JSON on the control socket, bytes on a channel.
 
-Either end may be broken or in somebody else's hands. A message that does not fit raises `ProtocolError`, and ends that connection only.
+Either end may be broken or in somebody else's hands. A message that does not fit raises `ProtocolError`, and ends that
+connection only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ PROTOCOL = 1
 
 BEAT_S = 5.0
 SUSPECT_S, LOST_S = 15.0, 60.0
-"""Without a heartbeat for so long an agent is doubted, and then given up. Neither does anything to what runs on its node."""
+"""Without a heartbeat for so long an agent is doubted, and then given up. Neither does anything to what runs on its
+node."""
 
 WATCHDOG_S = 15.0
 """An agent that heard nothing from the server for so long dials again."""
@@ -39,7 +41,8 @@ REPLACED, REVOKED, TOO_OLD, ELSEWHERE = 4001, 4002, 4003, 4004
 """Codes with which the server closes a control socket, and says why before."""
 
 STDOUT, STDERR = b"o", b"e"
-"""First byte of what an agent sends on a channel. Text on a channel is an order to the agent, or the end of the program."""
+"""First byte of what an agent sends on a channel. Text on a channel is an order to the agent, or the end of the
+program."""
 
 END, KILL = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""
@@ -75,7 +78,8 @@ class GpuLoad(msgspec.Struct, frozen=True):
 
 
 class JobProcess(msgspec.Struct, frozen=True):
-    """One kept process of a job. `state` as its keeper wrote it, or `gone` where that says running and no such process lives."""
+    """One kept process of a job. `state` as its keeper wrote it, or `gone` where that says running and no such process
+    lives."""
 
     job: Word
     attempt: Count
@@ -89,7 +93,8 @@ class JobProcess(msgspec.Struct, frozen=True):
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
-    """An agent's first word. `incarnation` is drawn when it starts; `machine` tells a copy of its files on another host."""
+    """An agent's first word. `incarnation` is drawn when it starts; `machine` tells a copy of its files on another
+    host."""
 
     protocol: Count
     version: Word
@@ -133,8 +138,8 @@ class Heard(msgspec.Struct, frozen=True, tag="heard", tag_field="say"):
 
 
 class Open(msgspec.Struct, frozen=True, tag="open", tag_field="say"):
-    """Start a supervisor and dial the channel of this number. `command` is for /bin/sh. `person`: who wants it, as the server
-    knows. `workdir` is the node's, in which jobs will lie."""
+    """Start a supervisor and dial the channel of this number. `command` is for /bin/sh. `person`: who wants it, as the
+    server knows. `workdir` is the node's, in which jobs will lie."""
 
     channel: Hex
     command: Annotated[str, Meta(max_length=16 << 10)]
@@ -197,7 +202,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What a new agent is told, in one string: where the server is, what its certificate hashes to, and a secret for one use."""
+    """What a new agent is told, in one string: where the server is, what its certificate hashes to, and a secret for
+    one use."""
 
     url: str
     certificate: str | None

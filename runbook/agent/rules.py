@@ -1,22 +1,38 @@
-"""`agent.yml`: what the owner of a node allows the server to do there. Without the file: what an SSH login would.
+"""What the owner of a node allows the server to do there, and how that is kept.
 
-users: [ann, ops]          # people of the server, by name, who may run anything here at all: whoever pressed the button, or
-                           # whom RUNBOOK_PERSON names where `runbook` is typed on the server
+`agent.yml`; without the file: what an SSH login would.
+
+users: [ann, ops]          # people of the server, by name, who may run anything here at all: whoever pressed the
+                           # button, or whom RUNBOOK_PERSON names where `runbook` is typed on the server
 workdirs: [/scratch/rb]    # a run's workdir has to be one of these, or below one
-commands: look             # all | look: this host's own programs that look, `ps` and `stop`; no shell, no launch, no other program
+commands: look             # all | look: this host's own programs that look, `ps` and `stop`; no shell, no launch,
+                           # no other program
+
+An agent that only looks lets through of a stream orders to look, and nothing that the server wrote itself. The
+supervisor and the programs that look are this host's own: of what the server sends of them only the names count. Every
+order is read and written anew, so that nobody can read it in another way; one that is not let through becomes an order
+that no supervisor knows, and is answered as that. Orders over which no restriction could be kept end the stream.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from runbook.agent.protocol import Open
 from runbook.load.document import read_document
 from runbook.model.errors import FilesWrong, Problem
+from runbook.node.journal import PLAIN
+from runbook.transport import programs
+from runbook.transport.bootstrap import command, first_input
 
 ALL, LOOK = "all", "look"
 
@@ -70,3 +86,104 @@ def _below(path: str, folder: str) -> bool:
     """Whether a path is a folder, or below it, once links are followed."""
     one, above = (os.path.realpath(Path.home() / Path(text).expanduser()) for text in (path, folder))
     return os.path.commonpath([one, above]) == above
+
+
+LOOKS = frozenset(["reach", "gpus", "ibstat", "link", "ping", "port", "route", "flows", "ephemeral", "job"])
+"""Programs that run nothing but tools of their own choice. `job` also ends what was launched from here before."""
+
+LONGEST_LINE = 1 << 20
+MOST_BYTES = 8 << 20
+OPENING = b"exit #"
+REFUSED = "refused: agent.yml of this node says `commands: look`"
+
+
+class NotAllowed(Exception):
+    """A stream that has to end."""
+
+
+class OrderFilter:
+    """Feed it what the server sends; it gives what the supervisor may hear."""
+
+    def __init__(self, rules: OwnerRules) -> None:
+        self._rules = rules
+        self._buffer = bytearray()
+        self._skip = 0  # bytes of the server's own supervisor, and of payloads that nobody needs
+        self._take: Callable[[bytes], bytes] = self._opening
+        self._config = False
+
+    @property
+    def command(self) -> str:
+        """What is run here, whatever the server asked for."""
+        return command(sys.executable)
+
+    def feed(self, data: bytes) -> bytes:
+        """Raises NotAllowed."""
+        self._buffer += data
+        passed = bytearray()
+        while True:
+            skipped = min(self._skip, len(self._buffer))
+            del self._buffer[:skipped]
+            self._skip -= skipped
+            end = self._buffer.find(b"\n")
+            if self._skip or end < 0:
+                break
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            passed += self._take(line)
+        if len(self._buffer) > LONGEST_LINE:
+            raise NotAllowed("a line without an end")
+        return bytes(passed)
+
+    def _opening(self, line: bytes) -> bytes:
+        """The interpreter's name, perhaps, and the length of the server's supervisor: ours is sent instead."""
+        word = line.removeprefix(OPENING)
+        if not line.startswith(OPENING):
+            raise NotAllowed("this is no stream to a supervisor")
+        if not word.isdigit():
+            return b""
+        self._skip = _bounded(int(word[:12]))
+        self._take = self._order
+        return first_input(sys.executable)
+
+    def _order(self, line: bytes) -> bytes:
+        try:
+            frame = json.loads(line)
+        except (ValueError, RecursionError):
+            raise NotAllowed("an order that is no JSON") from None
+        if not isinstance(frame, dict) or not isinstance(frame.get("bytes", 0), int):
+            raise NotAllowed("an order that is none")
+        self._skip = _bounded(frame.pop("bytes", 0))
+        passed, payload = self._allowed(frame)
+        if payload:
+            passed = {**passed, "bytes": len(payload)}
+        return json.dumps(passed).encode() + b"\n" + payload
+
+    def _allowed(self, frame: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        do = frame.get("do")
+        if do == "config":
+            return self._configured(frame), b""
+        if do == "call" and frame.get("program") in LOOKS:
+            known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
+            return known, zlib.compress(programs.called(str(frame["program"])))
+        if do == "beat":
+            return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
+        if do == "bye":
+            return {"do": "bye", "id": frame.get("id")}, b""
+        return {"do": REFUSED, "id": frame.get("id")}, b""
+
+    def _configured(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """A run's folder lies in an allowed workdir, and is none that was there before; it is removed at the end."""
+        names = (str(frame.get("run_id")), str(frame.get("node")))
+        workdir = str(frame.get("workdir"))
+        if self._config or not all(PLAIN.match(name) for name in names):
+            raise NotAllowed("a run of no name, or two of them")
+        if why := self._rules.against_workdir(workdir):
+            raise NotAllowed(why)
+        self._config = True
+        return {"do": "config", "run_id": names[0], "node": names[1], "workdir": workdir}
+
+
+def _bounded(count: int) -> int:
+    if not 0 <= count <= MOST_BYTES:
+        raise NotAllowed(f"{count} bytes at once")
+    return count

@@ -1,8 +1,9 @@
-"""The agent as a service of systemd: its unit, what it tells the service manager, and a scope of its own for each channel.
+"""The agent as a service of systemd: its unit, what it tells the service manager, and a scope of its own for each
+channel.
 
-A unit that stops takes everything in its control group along (KillMode=mixed), and jobs must outlive the agent. So what a
-channel starts is put into a scope of the user's own manager, which lives on. The hardening is what ranks can bear, since they
-inherit it: no PrivateDevices (GPUs) and no MemoryDenyWriteExecute (compilers in torch).
+A unit that stops takes everything in its control group along (KillMode=mixed), and jobs must outlive the agent. So what
+a channel starts is put into a scope of the user's own manager, which lives on. The hardening is what ranks can bear,
+since they inherit it: no PrivateDevices (GPUs) and no MemoryDenyWriteExecute (compilers in torch).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Notify:
 
 
 async def scope() -> tuple[str, ...]:
-    """What is put before a command so that it outlives our unit; nothing where we are no unit of systemd, or where it does not
-    work: without `loginctl enable-linger` the user has no manager."""
+    """What is put before a command so that it outlives our unit; nothing where we are no unit of systemd, or where it
+    does not work: without `loginctl enable-linger` the user has no manager."""
     tool = shutil.which("systemd-run")
     if "INVOCATION_ID" not in os.environ or tool is None:
         return ()
@@ -104,7 +105,8 @@ def unit(user: str | None, home: Path | None) -> str:
 
 
 def owner(named: str | None) -> str | None:
-    """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises FilesWrong."""
+    """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises
+    FilesWrong."""
     if os.geteuid() != 0:
         if named not in (None, pwd.getpwuid(os.getuid()).pw_name):
             raise FilesWrong([Problem("agent.install", "only root can install a unit for somebody else")])

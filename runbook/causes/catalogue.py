@@ -9,11 +9,11 @@ A page is a section of `pages/FAMILY.md`, and the only place where its cause is 
     - why: …
     - confirm: how to make sure by hand
     - remedy: what mends it
-    - remedy WAY: what mends it in a certain case
+    - remedy WAY: what mends it in a certain case; `live`: where a check or a job finds it, and not a reader of logs
     - told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
 
 A remedy is a template. `{name}` is filled in by whoever finds the cause (`findings.py`), and reads NAME where nobody has.
-`on {node}: ` says where a step is done, `here: ` that it is done where `runbook` runs, and `; on {other}: ` begins another
+`on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: ` begins another
 step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a sentence.
 
 Nothing is read before the first question: a healthy run asks none.
@@ -52,7 +52,7 @@ FAMILIES = (
 NEEDED = ("summary", "why", "confirm", "remedy")
 _PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
 _FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
-_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|here): ")
+_STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|controller): ")
 _CODE = re.compile(r"`([^`]*)`")
 
 
@@ -75,11 +75,16 @@ class CausePage:
         """The general one, for a reader who found the cause by hand."""
         return filled(self.remedies[""], str.upper)
 
+    @property
+    def ways(self) -> Mapping[str, str]:
+        """The others, each for a case of its own."""
+        return {way: filled(text, str.upper) for way, text in self.remedies.items() if way}
+
     def text(self) -> str:
         """As `explain` prints it."""
         return (
             f"{self.id}: {self.summary}\n\nsymptom: {self.symptom}\nwhy:     {self.why}\nconfirm: {self.confirm}\n"
-            f"remedy:  {self.remedy}\n"
+            f"remedy:  {self.remedy}\n" + "".join(f"  {way}: {text}\n" for way, text in self.ways.items())
         )
 
     def line(self, check: str) -> str:
@@ -202,10 +207,11 @@ def filled(template: str, value_of: Callable[[str], str]) -> str:
     return _FIELD.sub(lambda field: value_of(field[1]), template)
 
 
-def mend(cause: str, way: str = "", /, **fields: str) -> Remedy:
+def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
     """The remedy of a cause, from its page; KeyError where the page has none of that name, or it wants another field."""
+    values = {name: str(value) for name, value in fields.items()}
     template = causes()[cause].remedies[way]
-    return Remedy(*(_step(where, what, fields) for where, what in _steps(template)))
+    return Remedy(*(_step(where, what, values) for where, what in _steps(template)))
 
 
 def _steps(template: str) -> Iterator[tuple[str, str]]:
@@ -218,7 +224,9 @@ def _steps(template: str) -> Iterator[tuple[str, str]]:
 
 def _step(where: str, what: str, fields: Mapping[str, str]) -> Step:
     code = _CODE.fullmatch(what)
-    node = None if not where and code else filled(where.removeprefix("here").removeprefix("on "), fields.__getitem__)
+    node = (
+        None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
+    )
     told = filled(code[1] if code else what, fields.__getitem__)
     return Step(node, (told,)) if code else Step(node, (), told)
 

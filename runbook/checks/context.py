@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from runbook.causes.findings import finding_for, unreachable_for
 from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
@@ -104,8 +105,8 @@ class Context:
     def session(self, node: Node) -> Session:
         session = self.run.site.sessions.get(node.name)
         if session is None:
-            raise self.run.site.failures.get(node.name) or Unreachable(
-                "ssh-unreachable", f"there is no connection to {node.name}", f"check {node.name}"
+            raise self.run.site.failures.get(node.name) or unreachable_for(
+                "ssh-unreachable", f"there is no connection to {node.name}", way="lost", node=node.name
             )
         return session
 
@@ -231,21 +232,19 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
     if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
         return Outcome.unknown(
             node,
-            Finding(
-                "tool-output-unknown",
-                f"the {program} program on {node} did not finish in time",
-                f"look at the load of {node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)",
+            finding_for(
+                "tool-output-unknown", f"the {program} program on {node} did not finish in time", way="late", node=node
             ),
         )
     if isinstance(got, Answer):
         evidence = tuple((got.stderr or got.stdout).strip().splitlines()[-6:])
         return Outcome.unknown(
             node,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"the {program} program on {node} ended with code {got.code} and told nothing",
-                "look at the evidence; -v shows more; if it is our fault, please report it",
                 evidence,
+                way="crashed",
             ),
         )
     if isinstance(got, Exception):
@@ -253,11 +252,12 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
         where = traceback.extract_tb(got.__traceback__)[-1:]
         return Outcome.unknown(
             node,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}",
-                f"look whether {node} is what it seems; if nothing is wrong with it, please report this",
                 tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
+                way="stranger",
+                node=node,
             ),
         )
     raise TypeError(f"{program} on {node} gave {got!r}")
@@ -285,26 +285,20 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
     if error.get("type") == NOT_SAFE:
-        return Finding(
+        return finding_for(
             "workdir-not-safe",
             f"another user of {node} could change what is put into the workdir and run there: {path}: {error.get('text')}",
-            f"on {node}: `namei -l {word(path)}` shows each folder's owner and mode; `chmod go-w {word(path)}` where "
-            "that folder is yours; or name a `workdir:` that is your own all the way up, such as `~/.runbook`, or one below a sticky "
-            "folder of root's, such as /tmp",
             said,
+            way="live",
+            node=node,
+            path=word(path),
         )
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
-        return Finding(
-            "disk-full",
-            f"there is no room left for {path} on {node}",
-            f"free some space (`df -h {word(path)}`), or name another `workdir:` in the inventory",
-            said,
+        return finding_for(
+            "disk-full", f"there is no room left for {path} on {node}", said, way="run-folder", path=word(path)
         )
-    return Finding(
-        "workdir-not-writable",
-        f"{node} cannot write {path}: {error.get('text')}",
-        "make it writable for the login user, or name another `workdir:` in the inventory",
-        said,
+    return finding_for(
+        "workdir-not-writable", f"{node} cannot write {path}: {error.get('text')}", said, way="run-folder"
     )
 
 

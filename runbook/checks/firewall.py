@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
@@ -153,8 +154,7 @@ class FirewallJudge:
             return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
         if not arriving:
             says = f"nobody could dial {name}: no other node was able to try"
-            remedy = "mend the other nodes first, then run again"
-            return Outcome.unknown(name, Finding("insufficient-evidence", says, remedy))
+            return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
         ports = {dial.port for dial in arriving}
         peers = {dial.source for dial in arriving} - {name}
         proof = f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
@@ -215,10 +215,12 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    finding = Finding(
+    finding = finding_for(
         "port-in-use",
         f"port {port}{others} of {node.name} was taken, so nobody could be let in on it",
-        f"run again; if it stays so, `sudo ss -ltnp 'sport = :{port}'` on {node.name} shows who has it",
         (f"bind({port}): {errno}",),
+        way="ours",
+        port=port,
+        node=node.name,
     )
     return [finding]

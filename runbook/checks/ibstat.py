@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.launch.ranks import hca_expression, network_environment
@@ -15,7 +16,7 @@ from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.parsers.ibstat import START_SUBNET_MANAGER, STATES, Port, from_sysfs, parse, read
+from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
@@ -150,7 +151,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         if select(expression, ports):
             return []
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
-        return [Finding("ib-hca-missing", says, f"correct {where}", listed)]
+        return [finding_for("ib-hca-missing", says, listed, way="inventory", where=where)]
     found = []
     for chosen in wanted.names:
         if any(matches(chosen, port, wanted) for port in ports):
@@ -175,11 +176,12 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
 def half_told(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    return Finding(
+    return finding_for(
         "tool-output-unknown",
         f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}",
-        f"run `ibstat` on {node.name} by hand",
         tuple(line.strip() for line in said[:3] + said[3:][-5:]),
+        way="ibstat",
+        node=node.name,
     )
 
 
@@ -211,30 +213,33 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     if tool.get("missing"):
         return Outcome.unknown(
             node.name,
-            Finding(
+            finding_for(
                 "tool-missing",
                 f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
-                f"{PACKAGES}; if this node has no InfiniBand, take the `infiniband:` block out of the inventory",
                 ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
+                way="ibstat",
+                packages=PACKAGES,
             ),
         )
     if tool.get("timed_out"):
         return Outcome.unknown(
             node.name,
-            Finding(
+            finding_for(
                 "tool-output-unknown",
                 f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband",
-                f"on {node.name}: `sudo dmesg -T | grep -i mlx`: the driver or the adapter hangs",
                 ("ibstat: no answer within 8 s", *on_bus),
+                way="ibstat-hangs",
+                node=node.name,
             ),
         )
     return Outcome.unknown(
         node.name,
-        Finding(
+        finding_for(
             "tool-output-unknown",
             f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})",
-            f"run `ibstat` on {node.name} by hand",
             said or ("it printed nothing",),
+            way="ibstat",
+            node=node.name,
         ),
     )
 
@@ -248,11 +253,11 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     state, physical = port.state.capitalize(), PHYSICAL.get(port.physical, port.physical.capitalize())
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
     if port.cause == "ib-port-initializing":
-        return Finding(
+        return finding_for(
             "ib-port-initializing",
             f"{where} is {state}: the link is up, but no subnet manager has set it up",
-            f"{START_SUBNET_MANAGER}; `sudo sminfo` shows who it is",
             seen,
+            way="live",
         )
     if port.cause == "ib-port-not-active":
         return Finding(
@@ -263,15 +268,14 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
         narrow = " over one lane instead of four" if "(1X" in port.detail else ""
-        return Finding(
+        return finding_for(
             "ib-rate-low",
             f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}",
-            "a bad cable or transceiver makes a link train slower or narrower: `sudo iblinkinfo` shows both ends; "
-            "reseat or replace it, or correct `min_rate_gbps`",
             seen,
+            way="slow",
         )
     if min_rate and port.rate_gbps is None:
-        return Finding("ib-rate-low", f"{where} shows no rate", f"run `ibstat {word(port.hca)}` there by hand", seen)
+        return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
     return None
 
 
@@ -350,25 +354,29 @@ def gid_findings(
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
         if index and index not in ("-1", "") and index not in table:
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for",
-                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
                 listed or ("its GID table is empty",),
+                way="index",
+                one_of=one_of(good),
             )
         elif index and index in table and not routable(table[index]):
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 GID",
-                f"take NCCL_IB_GID_INDEX out of `env:` (NCCL 2.21 and newer finds it){one_of(good)}",
                 listed,
+                way="index",
+                one_of=one_of(good),
             )
         elif not index and not good:
-            yield Finding(
+            yield finding_for(
                 "roce-wrong-gid-index",
                 f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
-                f"give its interface an address on {node.name}: `rdma link show {word(port.hca)}` names it, `ip -br address` shows it",
                 listed or ("its GID table is empty",),
+                way="no-address",
+                node=node.name,
+                hca=word(port.hca),
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
 from runbook.checks.bandwidth.normal import link_floor, setting_of
 from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look
@@ -130,8 +131,4 @@ def proof(done: Search) -> str:
 
 
 def unmeasured(why: str) -> Finding:
-    return Finding(
-        "insufficient-evidence",
-        f"the links could not be measured: {why}",
-        "look at the logs of the ranks in `RUN_DIR/logs/`; give the stage more time (`timeout:`) if it only is slow",
-    )
+    return finding_for("insufficient-evidence", f"the links could not be measured: {why}", way="silent-ranks")

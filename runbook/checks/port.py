@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
 from runbook.checks.network.ephemeral import few_ports_warning
@@ -118,12 +119,13 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     interfaces = at.facts(node.name).get("interfaces", {})
     own = [a for name, entry in interfaces.items() if name != "lo" for a in entry["addresses"]]
     if where["resolved"] is None:
-        return Finding(
+        return finding_for(
             "name-unresolvable",
             f"{node.name} cannot resolve its own rendezvous address {address}",
-            f"add {address} to DNS or to /etc/hosts of every node, or write an IP address: "
-            f"`rendezvous: {{address: {own[0] if own else '…'}}}`",
             (str(where.get("error")),),
+            way="master",
+            address=address,
+            what=own[0] if own else "…",
         )
     others = [
         other.name
@@ -165,11 +167,12 @@ def taken(
     evidence: tuple[str, ...] = (f"bind({port}): {found['errno']}",)
     if found["errno"] == "EACCES":
         first = unprivileged or 1024
-        return Finding(
+        return finding_for(
             "port-privileged-or-reserved",
             f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's",
-            f"choose a port from {first} on: `rendezvous: {{port: 29500}}`",
             (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}"),
+            way="live",
+            first=first,
         )
     holder = found.get("holder") or {}
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")

@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, no_answer
 from runbook.checks.output_file import OutputFile
 from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Outcome
 from runbook.transport import Answer
 from runbook.transport.remote import MOST_OUTPUT
 
@@ -55,46 +56,47 @@ class Shell(Check):
             return no_answer(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
         if answer.flooded:
-            finding = Finding(
+            finding = finding_for(
                 "program-error",
                 f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}",
-                "let it write into a file there, or filter what it prints",
                 said,
+                way="too-much-output",
             )
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
-            finding = Finding(
+            finding = finding_for(
                 "program-error",
                 f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}",
-                f"run it on {node} by hand",
                 said or ("it printed nothing",),
+                way="shell",
+                node=node,
             )
             return Outcome.failed(node, finding)
         found = self.expect.stdout is None or search(answer.stdout)
         if found is None:
-            finding = Finding(
+            finding = finding_for(
                 "insufficient-evidence",
                 f"/{self.expect.stdout}/ could not be searched in what `{self._command(node)}` on {node} printed:"
                 f" that takes more than {SECONDS:g} s or too much memory",
-                "let no two repetitions of the pattern take the same text (`.*.*`, `(a+)+`), or let the command filter"
-                " what it prints",
                 said,
+                way="pattern",
             )
             return Outcome.unknown(node, finding)
         if answer.left_out and (not found or _ABSENCE.search(self.expect.stdout or "")):
-            finding = Finding(
+            finding = finding_for(
                 "insufficient-evidence",
                 f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/",
-                "let the command filter what it prints (`| grep …`, `| tail`), so that all of it can be looked at",
                 (f"{answer.left_out} characters in the middle were not searched",),
+                way="too-much-output",
             )
             return Outcome.unknown(node, finding)
         if not found:
-            finding = Finding(
+            finding = finding_for(
                 "program-error",
                 f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/",
-                f"run it on {node} by hand",
                 said or ("it printed nothing",),
+                way="shell",
+                node=node,
             )
             return Outcome.failed(node, finding)
         first = answer.stdout.strip().splitlines()[:1]

@@ -21,7 +21,8 @@ DONE, FAILED, WRONG = 0, 1, 2
 
 
 def agent(arguments: argparse.Namespace) -> int:
-    """0 done (run: told to end), 1 the server will not have this agent, or none runs (status), 2 not enrolled, wrong files."""
+    """0 done (run: told to end), 1 the server will not have this agent, or none runs (status), 2 not enrolled, wrong
+    files."""
     if os.name == "nt":
         raise FilesWrong([Problem("agent.windows", "an agent runs on Linux and macOS, and this is Windows")])
     from runbook.agent.home import Home
@@ -39,8 +40,7 @@ def agent(arguments: argparse.Namespace) -> int:
 
 
 def _enrol(home: Home, arguments: argparse.Namespace) -> int:
-    from runbook.agent.enrol import enrol
-    from runbook.agent.home import hostname
+    from runbook.agent.home import enrol, hostname
 
     if (known := home.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"

@@ -1,10 +1,13 @@
-"""The command line, in the words that people of Ansible and torchrun use."""
+"""The arguments of every command, in the words that people of Ansible and torchrun use; a command itself is
+`cli/COMMAND.py`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import runbook
 from runbook.model.visible import visible
@@ -71,6 +74,50 @@ class Parser(argparse.ArgumentParser):
         super().error(visible(message))  # an argument makes no lines of its own
 
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _calls(file: str, function: str = "") -> Callable[[argparse.Namespace], int]:
+    """The function of `runbook/cli/FILE.py`, imported when it is called: `--version` and `lint` must not pay for
+    SSH."""
+
+    def call(arguments: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(f"runbook.cli.{file}"), function or file)(arguments)
+        return code
+
+    return call
+
+
+# Options that several commands have.
+
+
+def _inventory_option(to: argparse.ArgumentParser, default: str) -> None:
+    kinds = "inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS"
+    to.add_argument("-i", "--inventory", metavar="INV", help=f"{kinds} (default: {default})")
+
+
+def _limit_option(to: argparse.ArgumentParser) -> None:
+    help = "only these nodes: names, groups, ranges, a:b, !c, &d"
+    to.add_argument("-l", "--limit", metavar="PATTERN", help=help)
+
+
+def _variables_option(to: argparse.ArgumentParser) -> None:
+    help = "set a variable; @file.yml reads many"
+    to.add_argument("-e", "--extra-vars", metavar="K=V", action="append", default=[], help=help)
+
+
+def _forks_option(to: argparse.ArgumentParser, done: str, *short: str) -> None:
+    help = f"nodes {done} at once (default: 64)"
+    to.add_argument(*short, "--forks", type=_from_one, default=64, metavar="N", help=help)
+
+
+def _output_option(to: argparse.ArgumentParser, *more: str) -> None:
+    to.add_argument("-o", "--output", choices=["text", *more], default="text", help="what goes to stdout")
+
+
+# The commands.
+
+
 def parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = Parser(
         prog="runbook",
@@ -88,11 +135,13 @@ def parser() -> argparse.ArgumentParser:
     diagnose = commands.add_parser(
         "diagnose",
         help="tell from logs what failed: the root cause, the lines that prove it, the remedy",
-        description="Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root cause.",
+        description="Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root "
+        "cause.",
         epilog="exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not tell; 2 no such file",
     )
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
-    diagnose.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    diagnose.set_defaults(func=_calls("diagnose"))
+    _output_option(diagnose, "json")
     _report(commands)
     _collect(commands)
     _jobs(commands)
@@ -103,14 +152,17 @@ def parser() -> argparse.ArgumentParser:
         "id",
         nargs="?",
         metavar="ID",
-        help="a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA); none lists all",
+        help="a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA); "
+        "none lists all",
     )
+    explain.set_defaults(func=_calls("explain", "explain_id"))
     completion = commands.add_parser("completion", help="print a completion script for your shell")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+    completion.set_defaults(func=_calls("completion", "print_completion"))
     return top
 
 
-def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
         help="run a playbook's stages on an inventory's nodes and stop at the first that fails",
@@ -118,19 +170,16 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=RUN + EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    run.set_defaults(func=_calls("run"))
     run.add_argument(
         "playbook",
         metavar="PLAYBOOK",
         nargs="?",
-        help="a file, or the name of a shipped one: two_node_allreduce (default: the inventory's own `launch:`, after the checks)",
+        help="a file, or the name of a shipped one: two_node_allreduce (default: the inventory's own `launch:`, "
+        "after the checks)",
     )
-    run.add_argument(
-        "-i",
-        "--inventory",
-        metavar="INV",
-        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the one the playbook names)",
-    )
-    run.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
+    _inventory_option(run, "the one the playbook names")
+    _limit_option(run)
     run.add_argument(
         "-t", "--tags", metavar="TAGS", action="append", default=[], help="only stages with one of these tags"
     )
@@ -138,20 +187,15 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--skip-tags", metavar="TAGS", action="append", default=[], help="leave out stages with these tags"
     )
     run.add_argument("--start-at", metavar="STAGE", help="begin with this stage (reach always runs)")
-    run.add_argument(
-        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
-    )
-    run.add_argument(
-        "-f", "--forks", type=_from_one, default=64, metavar="N", help="nodes worked on at once (default: 64)"
-    )
+    _variables_option(run)
+    _forks_option(run, "worked on", "-f")
     run.add_argument("-C", "--check", action="store_true", help="print the plan and touch nothing")
-    run.add_argument(
-        "-o", "--output", choices=["text", "json", "jsonl", "junit"], default="text", help="what goes to stdout"
-    )
+    _output_option(run, "json", "jsonl", "junit")
     run.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="where this run's files go (default: .runbook/runs/RUN_ID); those of an earlier run there go to DIR.1, DIR.2, …",
+        help="where this run's files go (default: .runbook/runs/RUN_ID); those of an earlier run there go to DIR.1, "
+        "DIR.2, …",
     )
     run.add_argument(
         "--keep", action="store_true", help="leave scripts, and logs of a launch, on the nodes (workdir/RUN_ID)"
@@ -166,6 +210,11 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     run.add_argument("-v", "--verbose", action="count", default=0, help="more detail; twice for everything")
     run.add_argument("--report", action="store_true", help="leave a page of it all in the run's folder: report.html")
+    _bad_nodes(run)
+
+
+def _bad_nodes(run: argparse.ArgumentParser) -> None:
+    """Of `run`: what goes on without this command, and without nodes that are proven bad."""
     run.add_argument(
         "--detach", action="store_true", help="launches go on without this command, as with `detach: true` in the file"
     )
@@ -194,28 +243,22 @@ def _run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
 
 
-def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _render(commands: Commands) -> None:
     render = commands.add_parser(
         "render",
         help="write the launch scripts of every node, .sh, .bat or .ps1, without reaching any",
         description="Write every node's launch scripts: the very files that `run` pushes.",
     )
+    render.set_defaults(func=_calls("render"))
     render.add_argument(
         "playbook",
         metavar="PLAYBOOK",
         nargs="?",
         help="a file, or the name of a shipped one: train_single_gpu (default: the inventory's own `launch:`)",
     )
-    render.add_argument(
-        "-i",
-        "--inventory",
-        metavar="INV",
-        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the one the playbook names)",
-    )
-    render.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
-    render.add_argument(
-        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
-    )
+    _inventory_option(render, "the one the playbook names")
+    _limit_option(render)
+    _variables_option(render)
     render.add_argument(
         "--shell", choices=["sh", "bat", "ps1"], help="for this shell on every node (default: what the inventory says)"
     )
@@ -225,50 +268,43 @@ def _render(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     render.add_argument("-D", "--diff", action="store_true", help="show what would change under DIR, and write nothing")
 
 
-def _lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _lint(commands: Commands) -> None:
     lint = commands.add_parser(
         "lint",
         help="find every mistake in inventories and playbooks, with its place, without reaching any node",
         description="Check inventories and playbooks: YAML, schema, sense, environment variables. 0 clean, 1 findings, "
         "2 nothing to lint.",
         epilog="`# noqa: RULE` at the end of a line silences a rule there; `ignore`, `exclude` and `per_file` in "
-        ".runbook-lint.yml or [tool.runbook.lint] of pyproject.toml do so for files. `runbook explain` lists the rules.",
+        ".runbook-lint.yml or [tool.runbook.lint] of pyproject.toml do so for files. `runbook explain` lists the "
+        "rules.",
     )
+    lint.set_defaults(func=_calls("lint"))
     lint.add_argument("paths", metavar="PATH", nargs="+", help="a file, or a folder to look for .yml and .yaml in")
-    lint.add_argument(
-        "-o", "--output", choices=["text", "json", "sarif", "github"], default="text", help="what goes to stdout"
-    )
+    _output_option(lint, "json", "sarif", "github")
 
 
-def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Sub-commands on one inventory; each is wired in cli/inventory.py."""
+def _inventory(commands: Commands) -> None:
     about = "list, draw, explain, import or make an inventory"
     inventory = commands.add_parser("inventory", help=about, description="Look at an inventory, or get one.")
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = argparse.ArgumentParser(add_help=False)
-    which.add_argument(
-        "-i",
-        "--inventory",
-        metavar="INV",
-        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the only one here or in inventories/)",
-    )
-    which.add_argument(
-        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
-    )
+    _inventory_option(which, "the only one here or in inventories/")
+    _variables_option(which)
     new = argparse.ArgumentParser(add_help=False)
     new.add_argument("--out", metavar="FILE", help="write the inventory there (default: print it)")
     new.add_argument("--force", action="store_true", help="let --out replace a file")
     new.add_argument("--name", metavar="NAME", help="the inventory's name")
 
     listed = below.add_parser("list", parents=[which], help="the nodes, with ranks, addresses, GPUs, groups and logins")
-    listed.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
-    listed.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    _limit_option(listed)
+    _output_option(listed, "json")
     below.add_parser("graph", parents=[which], help="groups and their nodes as a tree")
     explain = below.add_parser(
         "explain",
         parents=[which],
         help="where a node's values come from: every candidate with its place, and the one that wins",
     )
+    inventory.set_defaults(func=_calls("inventory"))
     explain.add_argument("node", metavar="NODE", help="a node, or several: a group, a range, a pattern")
     explain.add_argument(
         "key",
@@ -276,6 +312,11 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="?",
         help="gpus, address, ssh.user, env.NCCL_DEBUG, vars.x, MASTER_ADDR …; none: all",
     )
+    _inventory_import(below, new)
+    _inventory_init(below, new)
+
+
+def _inventory_import(below: Commands, new: argparse.ArgumentParser) -> None:
     imported = below.add_parser(
         "import",
         parents=[new],
@@ -283,6 +324,7 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Make an inventory from a hostfile (DeepSpeed, MPI), an Ansible inventory (INI, YAML, JSON) or a "
         "Slurm host list. Nothing is run; what has no place in ours is left as a comment, and secrets are not copied.",
     )
+    imported.set_defaults(func=_calls("inventory_new", "import_inventory"))
     imported.add_argument("file", metavar="FILE", help="a file, `-` for stdin, or a host list itself: 'gn[01-04,07]'")
     imported.add_argument(
         "--from",
@@ -290,19 +332,26 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=["hostfile", "ansible", "slurm"],
         help="what FILE is (default: what it looks like)",
     )
+
+
+def _inventory_init(below: Commands, new: argparse.ArgumentParser) -> None:
     made = below.add_parser(
         "init",
         parents=[new],
-        help="make an inventory by asking the hosts themselves over SSH, Slurm about a job, or a Kubernetes cluster about pods",
+        help="make an inventory by asking the hosts themselves over SSH, Slurm about a job, or a Kubernetes cluster "
+        "about pods",
         description="Log in to the hosts, look at GPUs, network, InfiniBand and Python, and write an inventory. What "
         "could not be found out is left as a comment. Nothing is left on the hosts. 0 written, 3 a host not reached. "
-        "`slurm[:JOBID]` instead of hosts: the nodes of that job; `kubernetes:[NAMESPACE:]LABELS`: the pods with these labels.",
+        "`slurm[:JOBID]` instead of hosts: the nodes of that job; `kubernetes:[NAMESPACE:]LABELS`: the pods with "
+        "these labels.",
     )
+    made.set_defaults(func=_calls("inventory_new", "init_inventory"))
     made.add_argument(
         "hosts",
         metavar="HOST",
         nargs="+",
-        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] or kubernetes:LABELS alone",
+        help="host, user@host, host:port, a Host of ~/.ssh/config, gn[01-04], or slurm[:JOBID] or kubernetes:LABELS "
+        "alone",
     )
     made.add_argument("--user", metavar="NAME", help="login name (default: as ssh would)")
     made.add_argument("--key", metavar="FILE", help="private key (default: as ssh would)")
@@ -311,15 +360,17 @@ def _inventory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     made.add_argument("--accept-new", action="store_true", help="trust a host's key the first time")
 
 
-def _report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _report(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
         help="a run as one HTML file, or two side by side: verdict, fix, timeline, charts, links, ranks",
-        description="Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what differs. "
+        description="Write a run as one HTML file that needs nothing else, from its folder alone; of two runs, what "
+        "differs. "
         "Its path goes to stdout.",
         epilog=REPORT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    report.set_defaults(func=_calls("report"))
     report.add_argument(
         "run_dir", nargs="?", metavar="RUN_DIR", help="a run's folder, or its id (default: the latest run)"
     )
@@ -327,49 +378,35 @@ def _report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     report.add_argument("--out", metavar="FILE.html", help="where it goes (default: report.html in the run's folder)")
 
 
-def _collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _collect(commands: Commands) -> None:
     collect = commands.add_parser(
         "collect",
-        help="one archive for a colleague or a forum: the run, the scripts, every node's tools; no secrets, no user names",
+        help="one archive for a colleague or a forum: the run, the scripts, every node's tools; no secrets, no user "
+        "names",
         description="Gather versions, inventory, scripts, the run's events and logs, and what every node's tools say, "
         "into one archive, with secrets and user names taken out. Nothing is changed and nothing is left on the nodes.",
-        epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the archive "
+        epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the "
+        "archive "
         "is written all the same",
     )
-    collect.add_argument(
-        "-i",
-        "--inventory",
-        metavar="INV",
-        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the run's, else the only one here)",
-    )
-    collect.add_argument(
-        "-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d"
-    )
+    collect.set_defaults(func=_calls("collect"))
+    _inventory_option(collect, "the run's, else the only one here")
+    _limit_option(collect)
     collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
-    collect.add_argument(
-        "-f", "--forks", type=_from_one, default=64, metavar="N", help="nodes asked at once (default: 64)"
-    )
+    _forks_option(collect, "asked", "-f")
     collect.add_argument(
         "--hide-addresses", action="store_true", help="put host1 and 10.0.0.1 for names and addresses, alike everywhere"
     )
-    collect.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    _output_option(collect, "json")
 
 
-def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Jobs that run on the nodes; each is wired in cli/jobs.py."""
+def _jobs(commands: Commands) -> None:
     which = argparse.ArgumentParser(add_help=False)
-    which.add_argument(
-        "-i",
-        "--inventory",
-        metavar="INV",
-        help="inventory file, slurm[:JOBID] or kubernetes:[NAMESPACE:]LABELS (default: the only one here or in inventories/)",
-    )
-    which.add_argument(
-        "-e", "--extra-vars", metavar="K=V", action="append", default=[], help="set a variable; @file.yml reads many"
-    )
-    which.add_argument("-l", "--limit", metavar="PATTERN", help="only these nodes: names, groups, ranges, a:b, !c, &d")
-    which.add_argument("--forks", type=_from_one, default=64, metavar="N", help="nodes asked at once (default: 64)")
+    _inventory_option(which, "the only one here or in inventories/")
+    _variables_option(which)
+    _limit_option(which)
+    _forks_option(which, "asked")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("job", metavar="JOB", nargs="?", help="its id or how that begins (default: the only one there is)")
     read = argparse.ArgumentParser(add_help=False)
@@ -378,7 +415,7 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
 
     def command(name: str, parents: list[argparse.ArgumentParser], about: str, example: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
+        made = commands.add_parser(
             name,
             parents=parents,
             help=about,
@@ -386,10 +423,12 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             epilog=f"example:\n{example}\n{JOB_EXITS}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        made.set_defaults(func=_calls("jobs"))
+        return made
 
     ps = command("ps", [which], "list the jobs on the nodes: what lives, since when, with how much CPU and memory", PS)
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
-    ps.add_argument("-o", "--output", choices=["text", "json"], default="text", help="what goes to stdout")
+    _output_option(ps, "json")
     logs = command("logs", [which, one, read], "print what a job's ranks wrote, whoever launched it", LOGS)
     logs.add_argument(
         "-f", "--follow", action="store_true", help="go on until the job has ended; Ctrl-C leaves it alone"
@@ -399,7 +438,8 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     attach.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="the folder of the run that launched it: its logs, events and result go on there, and nodes that are not reached "
+        help="the folder of the run that launched it: its logs, events and result go on there, and nodes that are "
+        "not reached "
         "are waited for",
     )
     stop = command("stop", [which, one], "end a job on every node: TERM, then its grace, then KILL", STOP)
@@ -409,13 +449,13 @@ def _jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     clean.add_argument("--all", action="store_true", help="every job of which no rank lives")
 
 
-def _agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The program on a node that dials a server; each command is wired in cli/agent.py."""
+def _agent(commands: Commands) -> None:
     agent = commands.add_parser(
         "agent",
         help="on a node that SSH does not reach: dial a runbook server, and be one of its nodes",
         description="Dial a runbook server, so that this host can be a node with `connection: agent`.",
     )
+    agent.set_defaults(func=_calls("agent"))
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
         "--dir", type=Path, metavar="DIR", help="the agent's folder (default: ~/.runbook-agent/HOSTNAME)"
@@ -441,7 +481,7 @@ def _agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         one.add_argument("--user", metavar="NAME", help="as root: whom the agent runs as (default: who called sudo)")
 
 
-def _serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _serve(commands: Commands) -> None:
     about = "a page and a JSON API for the cluster: nodes, groups, runs (pip install 'runbook[serve]')"
     serve = commands.add_parser("serve", help=about, description=f"{about[0].upper()}{about[1:]}.")
     serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")
@@ -450,6 +490,7 @@ def _serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     serve.add_argument(
         "--insecure-http", action="store_true", help="no TLS on an address that others reach: they read passwords"
     )
+    serve.set_defaults(func=_calls("serve"))
     below = serve.add_subparsers(dest="action", metavar="ACTION")
     user = below.add_parser("user", help="the people who may log in")
     deeds = user.add_subparsers(dest="deed", metavar="DEED", required=True)

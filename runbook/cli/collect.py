@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.inventory import only_one_here
-from runbook.cli.new_file import refuse_to_replace
+from runbook.cli.inventory import inventory_source, only_one_here
+from runbook.cli.inventory_new import refuse_to_replace
 from runbook.cli.run import terminated_like_interrupted
-from runbook.cli.source import inventory_source
 from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.entries import UNFIT, Absent
 from runbook.collect.gather import CollectRequest, Gathered, gather
@@ -41,8 +40,8 @@ INCOMPLETE = 3
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked, or gave what does not fit: the archive is there
-    all the same."""
+    """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked, or gave what does not fit: the
+    archive is there all the same."""
     refuse_to_replace(arguments.out, force=False)
     run, about_run = which_run(arguments)
     subject = which_inventory(arguments, run)
@@ -53,14 +52,14 @@ def collect(arguments: argparse.Namespace) -> int:
     if stderr.isatty() and nodes:
         stderr.line(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …")
     wanted = CollectRequest(
-        subject.inventory,
-        subject.origins,
-        subject.path,
-        nodes,
-        run,
-        [shlex.quote(argument) for argument in ("runbook", *sys.argv[1:])],
-        arguments.forks,
-        arguments.hide_addresses,
+        inventory=subject.inventory,
+        origins=subject.origins,
+        inventory_path=subject.path,
+        nodes=nodes,
+        run=run,
+        command=[shlex.quote(argument) for argument in ("runbook", *sys.argv[1:])],
+        forks=arguments.forks,
+        hide_addresses=arguments.hide_addresses,
     )
     when = time.time()
     with terminated_like_interrupted():
@@ -71,7 +70,7 @@ def collect(arguments: argparse.Namespace) -> int:
         write(data, out)
     code = INCOMPLETE if subject.trouble or any(not node.whole for node in gathered.nodes) else 0
     if arguments.output == "json":
-        stdout.document(as_json(gathered, out, data, files, run, subject, code))
+        stdout.document(collect_json(gathered, out, data, files=files, run=run, subject=subject, code=code))
     else:
         stdout.tell("\n".join(map(visible, as_text(gathered, out, data, files, about_run, subject))) + "\n")
     return code
@@ -116,7 +115,8 @@ def verdict_of(run: RunFolder) -> str:
 
 
 def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Subject:
-    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone is worth sending too."""
+    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone is worth sending
+    too."""
     environ = Environment(os.environ)
     if arguments.inventory is not None or run is None:
         path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
@@ -215,7 +215,10 @@ def asked_lines(gathered: Gathered) -> Iterator[str]:
     for lines, nodes in groups.items():
         seconds = seconds_text(max(node.seconds or 0.0 for node in nodes))
         fewest = min(len(node.entries) for node in nodes)
-        yield f" asked      {fold(node.node for node in nodes)}  {fewest} answers{' each' * (len(nodes) > 1)} in {seconds}"
+        yield (
+            f" asked      {fold(node.node for node in nodes)}  {fewest} answers{' each' * (len(nodes) > 1)} in "
+            f"{seconds}"
+        )
         yield from lines
 
 
@@ -251,7 +254,7 @@ def not_asked_lines(gathered: Gathered) -> Iterator[str]:
             yield f"   more     runbook explain {node.cause}"
 
 
-def as_json(
+def collect_json(
     gathered: Gathered,
     out: Path,
     data: bytes,

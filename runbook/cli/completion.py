@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from runbook.cli.arguments import parser
+from runbook.load.shipped import shipped_names
+from runbook.report.output import stdout
+
 Shell = Literal["bash", "zsh", "fish"]
 Kind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]
 
@@ -75,14 +79,19 @@ class Command:
         return " ".join(self.path)
 
 
-def completion(parser: argparse.ArgumentParser, shell: Shell, shipped: Sequence[str] = ()) -> str:
+def print_completion(arguments: argparse.Namespace) -> int:
+    stdout.tell(completion(parser(), arguments.shell, shipped=shipped_names("playbooks")))
+    return 0
+
+
+def completion(root: argparse.ArgumentParser, shell: Shell, shipped: Sequence[str] = ()) -> str:
     """The script that teaches `shell` this parser; `shipped` are names of playbooks that come with the package."""
     write: Mapping[Shell, Callable[[str, list[Command], Sequence[str]], str]] = {
         "bash": _bash,
         "zsh": _zsh,
         "fish": _fish,
     }
-    return write[shell](parser.prog.split()[0], list(_commands(parser, ())), tuple(shipped))
+    return write[shell](root.prog.split()[0], list(_commands(root, ())), tuple(shipped))
 
 
 # The tree ----------------------------------------------------------------------------------------------------------

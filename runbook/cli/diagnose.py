@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -12,14 +13,13 @@ from pathlib import Path
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.catalogue import scanner
 from runbook.diagnose.judge import Cause, judge
-from runbook.diagnose.paste import Paste, read_paste
-from runbook.diagnose.reached import Reached
+from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Tier
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
 from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run
-from runbook.diagnose.tools import UNREAD, Source, with_tools
+from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.output import stderr, stdout
 
@@ -32,15 +32,22 @@ SMALL = 16 * 1024
 WORK = 6_000_000  # lines as the scanner counts its work, for what is packed
 WORK_A_BYTE = 20  # of a file on disk that is larger than half a megabyte
 NAMED = 4  # files that a sentence names
-RDMA = re.compile(rb"\bmlx[45]_\d|\bhca_id\b|/sys/class/infiniband/\w|infiniband controller|Link layer: InfiniBand|\b(?:irdma|hfi1_|efa_|bnxt_re|rocep|ibp?s)\d", re.IGNORECASE)  # fmt: skip
+RDMA = re.compile(
+    rb"""
+    \bmlx[45]_\d | \b(?:irdma|hfi1_|efa_|bnxt_re|rocep|ibp?s)\d  # names of adapters
+    | \bhca_id\b | Link\ layer:\ InfiniBand  # ibv_devinfo, ibstat
+    | /sys/class/infiniband/\w | infiniband\ controller  # the kernel, lspci
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 """What a machine prints that has an adapter for RDMA."""
 HEADS = 8 << 20
 """Bytes of all files together that are looked at so, small ones aside: a thousand ranks' logs are no paste."""
 
 
-def diagnose(named: Sequence[str], *, output: str) -> int:
+def diagnose(arguments: argparse.Namespace) -> int:
     """Print what the logs tell; 0 when a cause was found or they are healthy, 1 when they do not tell."""
-    named, run = _with_latest_run(named)
+    named, run = _with_latest_run(arguments.logs)
     found = find_logs(named)
     coverage = Coverage(files=len(found.logs))
     for file, why in found.unread:
@@ -62,7 +69,7 @@ def diagnose(named: Sequence[str], *, output: str) -> int:
     if coverage.unread and (not causes or (causes[0].cause == "insufficient-evidence" and not causes[0].evidence)):
         causes = [_not_looked(coverage)]
     pages = known_causes()
-    if output == "json":
+    if arguments.output == "json":
         stdout.document(as_json(causes, pages, coverage))
     else:
         went_on = scan.reached is not Reached.SETUP or run is not None
@@ -157,7 +164,8 @@ class Reader:
         self.tools += [Source(log.name, found, log.node, named) for found in paste.found]
 
     def _affordable(self, log: LogFile, stream: Iterator[bytes]) -> Iterator[bytes]:
-        """The stream, as long as what lies on disk pays for the work on it: a small packed file can hold very many lines."""
+        """The stream, as long as what lies on disk pays for the work on it: a small packed file can hold very many
+        lines."""
         size = log.on_disk
         begun = self._begun.setdefault(str(log.path), self._scan.work)
         given = 0

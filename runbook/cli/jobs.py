@@ -1,4 +1,5 @@
-"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, whoever launched them, from wherever."""
+"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, whoever launched them, from
+wherever."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ DONE, FAILED, WRONG, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 130
 def jobs(arguments: argparse.Namespace) -> int:
     """0 done (ps: told; logs, attach: the job ended well), 1 it failed, 2 no such job, 3 a node could not be asked."""
     if arguments.command == "attach" and arguments.run_dir is not None:
-        from runbook.cli.continued import continued
+        from runbook.cli.attach_run import continued
 
         return continued(arguments, _inventory(arguments))
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}

@@ -20,11 +20,13 @@ COULD_NOT_TELL = 3
 CRASHED = 70
 LOST = 2
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
-"""Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and called done."""
+"""Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and
+called done."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130 interrupted."""
+    """Run one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130
+    interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with standard_streams():
         if arguments == ["--version"]:
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as done:  # --help, and arguments that are wrong
             raise SystemExit(_kept(done.code if isinstance(done.code, int) else 2)) from None
         code = _run(parsed, arguments)
-        return _kept(code) if parsed.command in TELLERS or getattr(parsed, "diff", False) else code
+        return _kept(code) if parsed.command in TELLERS or getattr(parsed, "diff", None) else code
 
 
 def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -89,56 +91,8 @@ def entry() -> NoReturn:
 
 
 def dispatch(arguments: argparse.Namespace) -> int:
-    """Each command is imported when it is called: `--version` and `lint` must not pay for SSH."""
-    if arguments.command == "run":
-        from runbook.cli.run import run
-
-        return run(arguments)
-    if arguments.command == "render":
-        from runbook.cli.render import render
-
-        return render(arguments)
-    if arguments.command == "lint":
-        from runbook.cli.lint import lint
-
-        return lint(arguments)
-    if arguments.command == "inventory":
-        from runbook.cli.inventory import inventory
-
-        return inventory(arguments)
-    if arguments.command == "diagnose":
-        from runbook.cli.diagnose import diagnose
-
-        return diagnose(arguments.logs, output=arguments.output)
-    if arguments.command == "report":
-        from runbook.cli.report import report
-
-        return report(arguments)
-    if arguments.command == "collect":
-        from runbook.cli.collect import collect
-
-        return collect(arguments)
-    if arguments.command in ("ps", "logs", "attach", "stop", "clean"):
-        from runbook.cli.jobs import jobs
-
-        return jobs(arguments)
-    if arguments.command == "agent":
-        from runbook.cli.agent import agent
-
-        return agent(arguments)
-    if arguments.command == "serve":
-        from runbook.cli.serve import serve
-
-        return serve(arguments)
-    if arguments.command == "explain":
-        from runbook.cli.explain import explain
-
-        return explain(arguments.id)
-    from runbook.cli.completion import completion
-    from runbook.load.shipped import shipped_names
-
-    stdout.tell(completion(parser(), arguments.shell, shipped=shipped_names("playbooks")))
-    return 0
+    code: int = arguments.func(arguments)
+    return code
 
 
 def crash(arguments: Sequence[str], error: Exception) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
-from runbook.cli.source import inventory_source
+from runbook.cli.inventory import inventory_source
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     extra = parse_extra(arguments.extra_vars)
     playbook, inventory, origins = files_of(arguments, extra)
     choice = Choice(
-        arguments.limit,
-        words(arguments.tags),
-        words(arguments.skip_tags),
-        arguments.start_at,
-        extra,
-        arguments.without_bad,
-        arguments.min_nodes,
+        limit=arguments.limit,
+        tags=words(arguments.tags),
+        skip_tags=words(arguments.skip_tags),
+        start_at=arguments.start_at,
+        extra=extra,
+        without_bad=arguments.without_bad,
+        min_nodes=arguments.min_nodes,
     )
     if arguments.detach:
         playbook = detached(playbook)
@@ -111,7 +111,8 @@ def detached(playbook: Playbook) -> Playbook:
 
 
 def leave_report(run_dir: Path, output: str) -> None:
-    """Write the page and say where it is; with a machine's format on stdout, on stderr. The exit code is that of the run."""
+    """Write the page and say where it is; with a machine's format on stdout, on stderr. The exit code is that of the
+    run."""
     from runbook.cli.report import write_report
 
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import runbook
 from runbook.causes.catalogue import in_order, of_kind
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
@@ -298,25 +299,25 @@ def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def late(stage: PlannedStage, node: str) -> Finding:
-    return Finding(
+    return finding_for(
         "insufficient-evidence",
         f"{stage.name} did not come to an end within {stage.timeout_s:g} s",
-        f"look at {node}'s load; give the stage more time with `timeout:` if it only is slow",
+        way="late",
+        node=node,
     )
 
 
 def silent(stage: PlannedStage, node: str) -> Finding:
-    return Finding(
-        "insufficient-evidence", f"{stage.check.id} said nothing about {node}", "run again with -v; please report this"
-    )
+    return finding_for("insufficient-evidence", f"{stage.check.id} said nothing about {node}", way="no-outcome")
 
 
 def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
-    return Finding(
+    return finding_for(
         "insufficient-evidence",
         f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}",
-        f"this is a bug of runbook: please report it with {run_dir / 'crash.txt'}",
         tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:]),
+        way="bug",
+        run_dir=run_dir / "crash.txt",
     )
 
 

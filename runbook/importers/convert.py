@@ -10,10 +10,10 @@ from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.load.address import is_loopback
 from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
+from runbook.load.nodes import NAME
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import FilesWrong, Problem
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHOWN = 3  # lines that a repeated remark names
 
 
@@ -74,7 +74,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
 
 def _names(hosts: Iterable[ForeignHost]) -> dict[str, str]:
     """A node's name for each host: its own, or one that our inventory can hold."""
-    taken = {host.name for host in hosts if _NAME.fullmatch(host.name) and host.name != "all"}
+    taken = {host.name for host in hosts if NAME.fullmatch(host.name) and host.name != "all"}
     return {host.name: host.name if host.name in taken else _free(host.name, taken) for host in hosts}
 
 
@@ -140,12 +140,12 @@ def _groups(
     groups: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}
     taken = set(renamed.values()) | {"all"}
-    taken |= {group for group in found.groups if _NAME.fullmatch(group) and group not in taken}
+    taken |= {group for group in found.groups if NAME.fullmatch(group) and group not in taken}
     for group, members in found.groups.items():
         nodes = tuple(renamed[member] for member in members if renamed[member] in kept)
         if not nodes:
             continue
-        fits = _NAME.fullmatch(group) and group != "all" and group not in renamed.values()
+        fits = NAME.fullmatch(group) and group != "all" and group not in renamed.values()
         names[group] = group if fits else _free(group if group not in taken else f"group-{group}", taken)
         groups[names[group]] = nodes
     return groups, names

@@ -23,6 +23,7 @@ from runbook.importers.survey_facts import (
 )
 from runbook.load.address import is_ip
 from runbook.load.node_sets import folded
+from runbook.load.nodes import NAME
 from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.parsers.ibstat import Port
 
@@ -113,8 +114,6 @@ def _few(names: Sequence[str]) -> str:
 
 # The inventory.
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
 
 def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
     """At least one host must have been reached."""
@@ -200,7 +199,7 @@ def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
     return {
         one.name: own[one.name]
         if _nameless(one)
-        and _NAME.fullmatch(own[one.name])
+        and NAME.fullmatch(own[one.name])
         and own[one.name] not in ("localhost", "all")
         and counts[own[one.name]] == 1
         else one.name

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
@@ -337,7 +338,7 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
     """Of a job that ended well, or was stopped."""
     if stopped:
         logs = (f"logs: {kept.logs.folder}",)
-        why = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+        why = finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
         return [Outcome.unknown(name, why) for name in kept.nodes]
     times = [(member.started, member.ended) for member in kept.members]
     seconds = max(ended or 0.0 for _, ended in times) - min(started or 0.0 for started, _ in times)

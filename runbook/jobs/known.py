@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runbook.causes.findings import unreachable_for
 from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Problem, Unreachable
@@ -188,10 +189,8 @@ _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 def why_not(node: str, error: BaseException) -> Unreachable:
     """Why a node tells nothing of its jobs."""
     if isinstance(error, Odd):
-        return Unreachable(
-            "tool-output-unknown",
-            f"what {node} tells of its jobs cannot be: {error}",
-            f"log in to {node} and see who answers there, and what lies in its workdir; if all is as it should be, report it",
+        return unreachable_for(
+            "tool-output-unknown", f"what {node} tells of its jobs cannot be: {error}", way="another-answers", node=node
         )
     if isinstance(error, Unreachable):
         return error

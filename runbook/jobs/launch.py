@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from runbook.causes.catalogue import of_kind
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
@@ -373,15 +374,15 @@ class RunningAttempt:
     def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
         logs = (f"logs: {self._kept.logs.folder}",)
         if end.kind == "stopped":
-            finding = Finding("terminated-from-outside", "the job was stopped by whoever ran it", "run it again", logs)
+            finding = finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
             return Outcome.unknown(name, finding)
         lived = len([member for member in self._kept.members if member.journal.get("why")])
-        finding = Finding(
+        finding = finding_for(
             "insufficient-evidence",
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, and "
             "were ended",
-            "give the stage a longer `timeout:`, or none; what the ranks did is in the run's folder, `hang/`",
             logs,
+            way="job-late",
         )
         return Outcome.failed(name, finding)
 
@@ -415,4 +416,4 @@ def _why(end: WatchEnd) -> str:
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
-    return Outcome.unknown(node, Finding("peer-died", says, f"mend {names[0]} first", (), names))
+    return Outcome.unknown(node, finding_for("peer-died", says, (), names, way="live", names=names[0]))

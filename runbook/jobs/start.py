@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
+from runbook.causes.findings import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.names import gloo_announces, own_name_finding
 from runbook.checks.ping.observed import Observations
@@ -51,7 +52,7 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
     for name, answer in answers.items():
         if isinstance(answer, CannotQuote):
             problems[name] = Outcome.failed(
-                name, Finding("program-error", f"the launch script for {name}: {answer}", "correct that value")
+                name, finding_for("program-error", f"the launch script for {name}: {answer}", way="value")
             )
         elif isinstance(answer, BaseException):
             problems[name] = no_answer(name, "job", answer)
@@ -110,19 +111,21 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     """A process of an earlier try that lives, or another job on our GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
-        return Finding(
+        return finding_for(
             "gpu-busy",
             f"on {node} {names} of this job still lives, which would meet the new ranks",
-            f"runbook stop {word(old[0]['job'])}",
             tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6]),
+            way="our-job",
+            job=word(old[0]["job"]),
         )
     if others := answer["gpus"]:
         one = others[0]
-        return Finding(
+        return finding_for(
             "gpu-busy",
             f"GPU {', '.join(map(str, one['gpus']))} of {node} is used by {one['name']} of the job {one['job']}, which runs there",
-            f"wait for it (`runbook ps`), or end it: `runbook stop {word(one['job'])}`",
             tuple(f"{o['job']}: {o['name']}, process {o.get('pid')}" for o in others[:6]),
+            way="another-job",
+            job=word(one["job"]),
         )
     return None
 
@@ -134,23 +137,20 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
     for path in sorted(files):
         hashes = {name: answer["sha256"][path] for name, answer in told.items() if path in answer["sha256"]}
         for name in [name for name, found in hashes.items() if found is None]:
-            finding = Finding(
-                "program-error",
-                f"{name} has no readable file {path}",
-                "copy it there, or correct `command:` or `workdir:`",
-            )
+            finding = finding_for("program-error", f"{name} has no readable file {path}", way="not-there")
             problems.setdefault(name, Outcome.failed(name, finding))
         kinds = [found for found in hashes.values() if found]
         usual = max(kinds, key=kinds.count, default=None)
         for name, found in hashes.items():
             if found and found != usual:
                 same = [other for other, its in hashes.items() if its == usual]
-                finding = Finding(
+                finding = finding_for(
                     "program-differs",
                     f"{path} on {name} is not the same file as on {', '.join(same[:4])}: the ranks would run different programs",
-                    f"copy one of them to all nodes; `sha256sum {path}` shows which is which",
                     tuple(f"{other}: sha256 {(its or '')[:16]}…" for other, its in hashes.items())[:8],
                     tuple(same),
+                    way="live",
+                    path=path,
                 )
                 problems.setdefault(name, Outcome.failed(name, finding))
     return problems
@@ -264,11 +264,12 @@ def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     said = [m.remote.error.text for m in members if m.remote and m.remote.error]
     return Outcome.failed(
         node,
-        Finding(
+        finding_for(
             "ranks-missing",
             f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}",
-            f"look at the load of {node}, and give it longer with `start_timeout:`",
             tuple(said[:4]),
+            way="late",
+            node=node,
         ),
     )
 
@@ -302,7 +303,7 @@ def measure_clocks(kept: KeptProcesses) -> None:
             raise (
                 found
                 if isinstance(found, Unreachable)
-                else Unreachable("ssh-unreachable", f"{name}: {found}", f"check {name}")
+                else unreachable_for("ssh-unreachable", f"{name}: {found}", way="lost", node=name)
             )
         kept.offsets[name] = found
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runbook.causes.findings import unreachable_for
 from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
@@ -80,10 +81,11 @@ class Fetching:
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "tool-output-unknown",
         f"{name} is reached, and has told nothing of the job for {seconds:.0f} s",
-        f"look at the load of {name}, and at whether the disk of its workdir answers: `uptime; df ~`; then ask again",
+        way="job-late",
+        name=name,
     )
 
 

@@ -16,9 +16,8 @@ from runbook.load.hints import nearest
 from runbook.load.inventory import examine_inventory
 from runbook.load.playbook import examine_launch, examine_playbook, has_launch, launch_document
 from runbook.load.schema import schema
+from runbook.load.shipped import SUFFIXES
 from runbook.model.errors import FilesWrong, Problem
-
-SUFFIXES = (".yml", ".yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,12 @@ def find_files(paths: Sequence[str]) -> list[LintFile]:
     roots = [os.path.realpath(path) for path in paths]
     for path in paths:
         if Path(path).is_dir():
-            found = [LintFile(str(file), False, leads_out(file, roots)) for file in _walk(Path(path), folders, roots)]
+            found = [
+                LintFile(str(file), named=False, leads_to=leads_out(file, roots))
+                for file in _walk(Path(path), folders, roots)
+            ]
         else:
-            found = [LintFile(str(Path(path)), True)]
+            found = [LintFile(str(Path(path)), named=True)]
         for one in found:
             files.setdefault(os.path.realpath(one.path), one)
     if not files:

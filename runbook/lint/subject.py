@@ -17,6 +17,8 @@ from runbook.model.errors import Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
 
+_CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InventoryFile:
@@ -48,9 +50,7 @@ class InventoryFile:
     @property
     def facts_known(self) -> bool:
         """Whether what templates see of the cluster (ranks, GPUs, backend, master) is what the user wrote."""
-        return self.names_known and self.sound(
-            "gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars"
-        )
+        return self.names_known and self.sound(*_CLUSTER_KEYS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -191,11 +191,11 @@ def parse_document(text: str, file: str) -> Document:
         file,
         text,
         data,
-        Spans(file, lines, reader.marks),
-        Spans(file, lines, reader.key_marks),
-        reader.texts,
-        tuple(reader.problems),
-        reader.anchors(),
+        spans=Spans(file, lines, reader.marks),
+        key_spans=Spans(file, lines, reader.key_marks),
+        texts=reader.texts,
+        problems=tuple(reader.problems),
+        anchors=reader.anchors(),
     )
 
 
@@ -218,7 +218,7 @@ def _unread(file: str, id: str, message: str, help: str | None = None) -> Docume
 
 
 def _without_data(file: str, text: str, *problems: Problem) -> Document:
-    return Document(file, text, None, {}, {}, {}, problems)
+    return Document(file, text, None, spans={}, key_spans={}, texts={}, problems=problems)
 
 
 class _Stop(Exception):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runbook.load.document import Keys
-from runbook.load.problems import Complaints
+from runbook.load.problems import PlacedProblems
 from runbook.model.inventory import EnvValue
 from runbook.model.secret import Secret
 
@@ -16,8 +16,8 @@ UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # what no shell can carry on 
 class EnvReader:
     """Reads the `env:` blocks of one document; each value is looked at once, however many nodes share it."""
 
-    def __init__(self, complaints: Complaints, environ: Mapping[str, str]) -> None:
-        self._complaints = complaints
+    def __init__(self, placed: PlacedProblems, environ: Mapping[str, str]) -> None:
+        self._placed = placed
         self._environ = environ
         self._known: dict[Keys, EnvValue | None] = {}
 
@@ -32,12 +32,12 @@ class EnvReader:
         return self._known[keys]
 
     def _text(self, value: object, keys: Keys) -> str | None:
-        text = self._complaints.document.texts.get(keys, value)
+        text = self._placed.document.texts.get(keys, value)
         if not isinstance(text, str):
             return None
         if UNCARRIABLE.search(text):
             message = f"the value of `{keys[-1]}` holds a line break or a character that no shell can carry"
-            self._complaints.about_value(keys, "line-break", message, "write it on one line")
+            self._placed.about_value(keys, "line-break", message, "write it on one line")
         return text
 
     def _secret(self, value: dict[str, object], keys: Keys) -> Secret | None:
@@ -48,11 +48,11 @@ class EnvReader:
         if found is None:
             message = f"the environment variable `{name}` is not set here"
             help = f"export {name}=… before you start runbook"
-            self._complaints.about_value((*keys, "env"), "missing-variable", message, help)
+            self._placed.about_value((*keys, "env"), "missing-variable", message, help)
             return None
         if UNCARRIABLE.search(found):
             message = f"the environment variable `{name}` holds a line break or a character that no shell can carry"
-            self._complaints.about_value((*keys, "env"), "line-break", message)
+            self._placed.about_value((*keys, "env"), "line-break", message)
         return Secret(found, f"the environment variable {name}")
 
 

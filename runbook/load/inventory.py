@@ -17,7 +17,7 @@ from runbook.load.file_kinds import wrong_kind
 from runbook.load.hints import did_you_mean
 from runbook.load.nodes import Folding, NodeKey, group_members, node_entries
 from runbook.load.origins import Layer, Origins
-from runbook.load.problems import Complaints, in_file_order
+from runbook.load.problems import PlacedProblems, in_file_order
 from runbook.load.quantities import port_ranges
 from runbook.load.schema import judge
 from runbook.model.errors import FilesWrong, Problem
@@ -83,14 +83,14 @@ def examine_inventory(
     if not_mapping is not None:
         return Examined(None, None, (*document.problems, not_mapping))
     judged = judge(document, "inventory")
-    complaints = Complaints(document, "inventory")
-    env = EnvReader(complaints, os.environ if environ is None else environ)
-    folding = Folding(judged.data, complaints, env, extra_vars)
+    placed = PlacedProblems(document, "inventory")
+    env = EnvReader(placed, os.environ if environ is None else environ)
+    folding = Folding(judged.data, placed, env, extra_vars)
     with collector_paused():
-        inventory = _Assembly(judged.data, complaints, env, folding).inventory()
+        inventory = _Assembly(judged.data, placed, env, folding).inventory()
     own = [_written_out(problem, document) for problem in document.problems]
-    problems = in_file_order([*own, *judged.problems, *complaints.problems])
-    wrong = frozenset(judged.wrong | complaints.wrong)
+    problems = in_file_order([*own, *judged.problems, *placed.problems])
+    wrong = frozenset(judged.wrong | placed.wrong)
     if inventory is None:
         return Examined(None, None, problems, wrong)
     for_every_rank = Layer("env of the inventory", (), {"env": judged.data.get("env")})
@@ -125,18 +125,18 @@ def default_backend(nodes: Iterable[Node]) -> str:
 class _Assembly:
     """Puts the parts of one inventory together."""
 
-    def __init__(self, data: Mapping[str, Any], complaints: Complaints, env: EnvReader, folding: Folding) -> None:
+    def __init__(self, data: Mapping[str, Any], placed: PlacedProblems, env: EnvReader, folding: Folding) -> None:
         self._data = data
-        self._complaints = complaints
+        self._placed = placed
         self._env = env
         self._folding = folding
 
     def inventory(self) -> Inventory | None:
         """None where there is not one sound node; the reason has then been told."""
-        entries = node_entries(self._data.get("nodes") or {}, self._complaints)
+        entries = node_entries(self._data.get("nodes") or {}, self._placed)
         if not entries:
             return None
-        groups = group_members(self._data.get("groups") or {}, entries, self._complaints)
+        groups = group_members(self._data.get("groups") or {}, entries, self._placed)
         groups_of: dict[str, list[str]] = {}
         for group, members in groups.items():
             for member in members:
@@ -145,7 +145,7 @@ class _Assembly:
         self._duplicate_addresses(nodes, entries)
         ordered = self._ranked(nodes)
         rank = {node.name: place for place, node in enumerate(ordered)}
-        source = self._complaints.document.path
+        source = self._placed.document.path
         return Inventory(
             name=self._data.get("name") or Path(source).stem,
             nodes=tuple(ordered),
@@ -180,7 +180,7 @@ class _Assembly:
             else:
                 message = f"`{node.name}` and `{first.name}` have the same address, {node.address}"
                 help = "give each node its own address"
-            self._complaints.about_value(keys, "duplicate-address", message, help)
+            self._placed.about_value(keys, "duplicate-address", message, help)
 
     def _ranked(self, nodes: list[Node]) -> list[Node]:
         master = self._master(nodes)
@@ -199,16 +199,14 @@ class _Assembly:
         master = given.get("master", first.name)
         if master not in entries:
             message = f"the master `{master}` is not among the nodes"
-            self._complaints.about_value(
-                ("rendezvous", "master"), "unknown-master", message, did_you_mean(master, entries)
-            )
+            self._placed.about_value(("rendezvous", "master"), "unknown-master", message, did_you_mean(master, entries))
         place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
         if sound and is_loopback(address) and len(ordered) > 1 and any(node.connection != "local" for node in ordered):
             message = f"with several nodes every rank would dial itself at {address}, and none would meet another"
             help = "give the master's address on the network that the nodes share"
-            self._complaints.about_value(place, "master-addr-loopback", message, help)
+            self._placed.about_value(place, "master-addr-loopback", message, help)
         return Rendezvous(
             master=master,
             address=address,
@@ -228,7 +226,7 @@ class _Assembly:
                 found.extend(port_ranges(item))
             except ValueError as error:
                 help = "ports run from 1 to 65535; a range is written 29500-29510"
-                self._complaints.about_value(keys, "port-range", str(error), help)
+                self._placed.about_value(keys, "port-range", str(error), help)
         return Network(given.get("interface"), tuple(found))
 
     def _infiniband(self) -> Infiniband | None:

@@ -13,14 +13,14 @@ from runbook.load.env import UNCARRIABLE, EnvReader
 from runbook.load.hints import spaced
 from runbook.load.node_sets import COMPARED, LARGEST, Names, expand, has_range, matching, names_looked_at
 from runbook.load.origins import Layer
-from runbook.load.problems import Complaints
+from runbook.load.problems import PlacedProblems
 from runbook.load.quantities import seconds
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 
 MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 times `*`
 MOST_COMPARED = 10_000  # names with one that is unknown, in all groups
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
 
@@ -38,63 +38,63 @@ class NodeKey:
     count: int
 
 
-def node_entries(nodes: Mapping[str, Any], complaints: Complaints) -> dict[str, NodeKey]:
+def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, NodeKey]:
     """Every node's name in order of appearance, ranges expanded in place."""
     entries: dict[str, NodeKey] = {}
     too_many = f"there are more than {LARGEST:,} nodes"
     if len(nodes) > LARGEST:
-        complaints.about_key(("nodes",), "too-many-nodes", too_many)
+        placed.about_key(("nodes",), "too-many-nodes", too_many)
         return {}
     for key in nodes:
         keys = ("nodes", key)
         try:
             names = expand(key)
         except ValueError as error:
-            complaints.about_key(keys, "range", str(error))
+            placed.about_key(keys, "range", str(error))
             continue
-        fault = next((name for name in names if not _NAME.fullmatch(name)), None)
+        fault = next((name for name in names if not NAME.fullmatch(name)), None)
         if fault is not None:
-            complaints.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _name_help(key))
+            placed.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _name_help(key))
         elif "all" in names:
-            complaints.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
+            placed.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
         elif len(entries) + len(names) > LARGEST:
-            complaints.about_key(keys, "too-many-nodes", too_many)
+            placed.about_key(keys, "too-many-nodes", too_many)
             return {}
         else:
-            _enter(key, names, entries, complaints)
+            _enter(key, names, entries, placed)
     return entries
 
 
-def _enter(key: str, names: list[str], entries: dict[str, NodeKey], complaints: Complaints) -> None:
+def _enter(key: str, names: list[str], entries: dict[str, NodeKey], placed: PlacedProblems) -> None:
     twice = next((name for name in names if name in entries), None)
     if twice is not None:
-        first = complaints.document.key_span("nodes", entries[twice].key)
+        first = placed.document.key_span("nodes", entries[twice].key)
         where = f" on line {first.line}" if first else ""
         message = f"the node `{twice}` was already given{where}"
-        complaints.about_key(("nodes", key), "duplicate-node", message, "rename one of the two")
+        placed.about_key(("nodes", key), "duplicate-node", message, "rename one of the two")
     elif len(set(names)) < len(names):
-        complaints.about_key(("nodes", key), "duplicate-node", f"`{key}` names a node twice", "ranges must not overlap")
+        placed.about_key(("nodes", key), "duplicate-node", f"`{key}` names a node twice", "ranges must not overlap")
     for index, name in enumerate(names):
         entries.setdefault(name, NodeKey(key, index, len(names)))
 
 
 def group_members(
-    groups: Mapping[str, Any], entries: Mapping[str, NodeKey], complaints: Complaints
+    groups: Mapping[str, Any], entries: Mapping[str, NodeKey], placed: PlacedProblems
 ) -> dict[str, set[str]]:
     """The nodes of each group that is sound."""
     found: dict[str, set[str]] = {}
     bounds = _Bounds(entries)
     for name, group in groups.items():
         keys = ("groups", name)
-        if not _NAME.fullmatch(name):
-            complaints.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _name_help(name))
+        if not NAME.fullmatch(name):
+            placed.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _name_help(name))
         elif name == "all":
-            complaints.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
+            placed.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
         elif name in entries:
             message = f"`{name}` is the name of a node and cannot be that of a group as well"
-            complaints.about_key(keys, "group-name", message, "rename the group")
+            placed.about_key(keys, "group-name", message, "rename the group")
         elif "nodes" in group:
-            found[name] = _members(name, group["nodes"], complaints, bounds)
+            found[name] = _members(name, group["nodes"], placed, bounds)
     return found
 
 
@@ -119,7 +119,7 @@ class _Bounds:
         self._compared += min(len(self.names), COMPARED)
 
 
-def _members(name: str, nodes: Any, complaints: Complaints, bounds: _Bounds) -> set[str]:
+def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
     """A list joins its patterns; `!` and `&` reach only as far as their own item."""
     members: set[str] = set()
     items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
@@ -128,14 +128,14 @@ def _members(name: str, nodes: Any, complaints: Complaints, bounds: _Bounds) -> 
             continue
         if not bounds.allows(pattern):
             message = f"the groups up to here already stand for more than {MOST_LOOKED_AT:,} names to look at"
-            complaints.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
+            placed.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
             return members
         try:
-            members |= matching(pattern, bounds.names, {}, complaints.document.span(*keys), guess=bounds.guess)
+            members |= matching(pattern, bounds.names, {}, placed.document.span(*keys), guess=bounds.guess)
         except FilesWrong as wrong:
             bounds.failed()
-            complaints.take_over(wrong)
-            complaints.wrong.add(keys)
+            placed.take_over(wrong)
+            placed.wrong.add(keys)
     return members
 
 
@@ -152,14 +152,14 @@ class _Folded(NamedTuple):
 
 
 class Folding:
-    """Folds the nodes of one inventory. What is wrong goes to `complaints`, and the value is left at its default."""
+    """Folds the nodes of one inventory. What is wrong goes to `placed`, and the value is left at its default."""
 
     def __init__(
-        self, data: Mapping[str, Any], complaints: Complaints, env: EnvReader, extra_vars: Mapping[str, object]
+        self, data: Mapping[str, Any], placed: PlacedProblems, env: EnvReader, extra_vars: Mapping[str, object]
     ) -> None:
         self.layers: dict[str, tuple[Layer, ...]] = {}  # of each node folded, the weakest first
         self._data = data
-        self._complaints = complaints
+        self._placed = placed
         self._env = env
         self._extra_vars = extra_vars
         self._shared: dict[tuple[str, ...], tuple[tuple[Layer, ...], _Folded]] = {}
@@ -233,9 +233,9 @@ class Folding:
         self._conflicts.add((first, second, key))
         name = ".".join(map(str, key))
         message = f"the groups `{first}` and `{second}` share a node and set `{name}` differently"
-        there = self._complaints.document.key_span(*first_place)
+        there = self._placed.document.key_span(*first_place)
         help = f"`{first}` sets it at {there}; keep one of the two, or let the groups share no node"
-        self._complaints.about_key(second_place, "group-conflict", message, help)
+        self._placed.about_key(second_place, "group-conflict", message, help)
 
     def _text(self, key: Keys, folded: _Folded) -> str | None:
         if key not in folded.values:
@@ -243,7 +243,7 @@ class Folding:
         text = str(folded.values[key])
         if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
             message = f"`{key[-1]}` holds a line break or a character that no shell can carry"
-            self._complaints.about_value(folded.places[key], "line-break", message, "write it on one line")
+            self._placed.about_value(folded.places[key], "line-break", message, "write it on one line")
         return text
 
     def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:
@@ -266,22 +266,22 @@ class Folding:
         try:
             members = expand(text)
         except ValueError as error:
-            self._complaints.about_value(place, "range", str(error))
+            self._placed.about_value(place, "range", str(error))
             return []
         if len(members) != entry.count:
             nodes = "1 node" if entry.count == 1 else f"{entry.count} nodes"
             addresses = "1 address" if len(members) == 1 else f"{len(members)} addresses"
             message = f"`{text}` gives {addresses}, and `{entry.key}` is {nodes}"
             help = "they are paired one by one, so both ranges must have one size"
-            self._complaints.about_value(place, "range-size", message, help)
+            self._placed.about_value(place, "range-size", message, help)
             return []
         return members if all(self.check_address(member, place) for member in members) else []
 
     def check_address(self, text: str, place: Keys) -> bool:
-        """Whether it may be an address; complains if not."""
+        """Whether it may be an address; a problem if not."""
         fault = address_fault(text)
         if fault is not None:
-            self._complaints.about_value(place, "bad-address", *fault)
+            self._placed.about_value(place, "bad-address", *fault)
         return fault is None
 
     def _ssh(self, entry: NodeKey, folded: _Folded) -> Ssh:
@@ -307,9 +307,9 @@ class Folding:
             place = folded.places["kubernetes", "selector"]
             if self._first_look((*place, "and pod")):
                 message = "a node has either `pod` or `selector`: both say which pod it is"
-                other = self._complaints.document.key_span(*folded.places["kubernetes", "pod"])
+                other = self._placed.document.key_span(*folded.places["kubernetes", "pod"])
                 help = f"keep one, or take away what a weaker level gives with `pod: null`; the other stands at {other}"
-                self._complaints.about_key(place, "pod-and-selector", message, help)
+                self._placed.about_key(place, "pod-and-selector", message, help)
         return Kubernetes(**given)
 
     def _container(self, folded: _Folded) -> Container | None:
@@ -320,14 +320,14 @@ class Folding:
             place = folded.places[key]
             if given and folded.values.get(("inside",)) and self._first_look((*place, "and inside")):
                 message = "a node has either `container` or `inside`: both say how its container is entered"
-                other = self._complaints.document.key_span(*folded.places["inside",])
+                other = self._placed.document.key_span(*folded.places["inside",])
                 weaker = f"take away what a weaker level gives with `{key[0]}: null`"
                 help = f"keep one, or {weaker}; the other stands at {other}"
-                self._complaints.about_key(place, "container-and-inside", message, help)
+                self._placed.about_key(place, "container-and-inside", message, help)
             shell = folded.values.get(("shell",), "sh")
             if shell != "sh" and self._first_look((*place, shell)):
                 message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
-                self._complaints.about_key(place, "container-on-windows", message, "remove one of the two")
+                self._placed.about_key(place, "container-on-windows", message, "remove one of the two")
         if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been told, and left out
             return None
         return Container(given["runtime"], given["name"])
@@ -336,7 +336,7 @@ class Folding:
         words = [str(word) for word in folded.values.get(("inside",)) or ()]
         if words and self._first_look(folded.places["inside",]) and any(map(UNCARRIABLE.search, words)):
             message = "`inside` holds a line break or a character that no command line can carry"
-            self._complaints.about_value(folded.places["inside",], "line-break", message, "write each word on one line")
+            self._placed.about_value(folded.places["inside",], "line-break", message, "write each word on one line")
         return tuple(words)
 
     def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:
@@ -346,7 +346,7 @@ class Folding:
             return seconds(folded.values[key])
         except ValueError as error:
             if self._first_look(folded.places[key]):
-                self._complaints.about_value(folded.places[key], "duration", str(error))
+                self._placed.about_value(folded.places[key], "duration", str(error))
             return default
 
     def _gpus(self, folded: _Folded) -> tuple[int, ...]:
@@ -361,7 +361,7 @@ class Folding:
                 before.add(device)
                 if twice and device is not None:
                     message = f"GPU {device} is listed twice"
-                    self._complaints.about_value((*place, index), "duplicate-gpu", message, "a rank needs its own GPU")
+                    self._placed.about_value((*place, index), "duplicate-gpu", message, "a rank needs its own GPU")
         return tuple(int(device) for device in given if device is not None)
 
     def _node_env(self, folded: _Folded) -> dict[str, EnvValue]:

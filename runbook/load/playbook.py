@@ -13,7 +13,7 @@ from runbook.load.document import Document, Keys, mapping_problem, read_document
 from runbook.load.env import EnvReader
 from runbook.load.file_kinds import wrong_kind
 from runbook.load.hints import did_you_mean
-from runbook.load.problems import Complaints, in_file_order
+from runbook.load.problems import PlacedProblems, in_file_order
 from runbook.load.quantities import seconds
 from runbook.load.schema import judge
 from runbook.model.errors import FilesWrong, Problem, Span
@@ -75,17 +75,17 @@ def examine_playbook(
         span = document.span("stages", MAX_STAGES)
         return ExaminedPlaybook(None, (*document.problems, Problem("playbook.too-many-stages", message, span)))
     judged = judge(document, "playbook")
-    complaints = Complaints(document, "playbook")
-    env = EnvReader(complaints, os.environ if environ is None else environ)
-    playbook = _PlaybookReader(complaints, env, checks).playbook(judged.data)
-    problems = in_file_order([*document.problems, *judged.problems, *complaints.problems])
-    return ExaminedPlaybook(playbook, problems, frozenset(judged.wrong | complaints.wrong))
+    placed = PlacedProblems(document, "playbook")
+    env = EnvReader(placed, os.environ if environ is None else environ)
+    playbook = _PlaybookReader(placed, env, checks).playbook(judged.data)
+    problems = in_file_order([*document.problems, *judged.problems, *placed.problems])
+    return ExaminedPlaybook(playbook, problems, frozenset(judged.wrong | placed.wrong))
 
 
 class _PlaybookReader:
-    def __init__(self, complaints: Complaints, env: EnvReader, checks: Collection[str] | None) -> None:
-        self._complaints = complaints
-        self._document = complaints.document
+    def __init__(self, placed: PlacedProblems, env: EnvReader, checks: Collection[str] | None) -> None:
+        self._placed = placed
+        self._document = placed.document
         self._env = env
         self._checks = checks
 
@@ -114,7 +114,7 @@ class _PlaybookReader:
                 where = f" on line {first.line}" if first else ""
                 message = f"a stage named `{name}` stands{where} already"
                 help = "--start-at goes by the name: give each stage its own"
-                self._complaints.about_value(("stages", index, "name"), "duplicate-stage", message, help)
+                self._placed.about_value(("stages", index, "name"), "duplicate-stage", message, help)
             elif name is not None:
                 taken[name] = index
         return [(stage or {}).get("name") or _unused(stage or {}, taken) for stage in stages]
@@ -126,7 +126,7 @@ class _PlaybookReader:
         if check is not None and self._checks is not None and check not in self._checks:
             help = did_you_mean(check, sorted(self._checks))
             message = f"there is no check `{check}`"
-            self._complaints.about_value((*keys, "check"), "unknown-check", message, help)
+            self._placed.about_value((*keys, "check"), "unknown-check", message, help)
         self._belongs(stage, keys, kind)
         arguments = stage.get("with") or {}
         spans = {argument: self._document.span(*keys, "with", argument) for argument in arguments}
@@ -167,21 +167,21 @@ class _PlaybookReader:
             for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
                 message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
                 help = "write it above `stages:`: there it holds for reach as well" if key in WHEN_BAD else "remove it"
-                self._complaints.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")
+                self._placed.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")
             return
         for key, owner in (("expect", "shell"), ("with", "check"), ("pairs", "check")):
             if key in stage and kind != owner:
                 message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
-                self._complaints.about_key((*keys, key), "misplaced-key", message, "remove it")
+                self._placed.about_key((*keys, key), "misplaced-key", message, "remove it")
         for key in stage.keys() & WHEN_BAD if kind == "launch" else ():
             message = f"`{key}` does nothing here: what a launch starts is the program's, and says nothing of its nodes"
             help = "write it at the checks before it: the launch is made for the nodes that they leave"
-            self._complaints.about_key((*keys, key), "misplaced-key", message, help)
+            self._placed.about_key((*keys, key), "misplaced-key", message, help)
         if stage.get("when_bad") == "drop" and stage.get("on_failure") == "continue":
             message = (
                 "`when_bad: drop` beside `on_failure: continue`: is the run to go on with its bad nodes, or without?"
             )
-            self._complaints.about_key((*keys, "when_bad"), "misplaced-key", message, "remove one of the two")
+            self._placed.about_key((*keys, "when_bad"), "misplaced-key", message, "remove one of the two")
 
     def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
         stdout = given.get("stdout")
@@ -220,7 +220,7 @@ class _PlaybookReader:
         progress, stall = given.get("progress"), given.get("stall", "auto")
         if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
             message = "there is no group in it, so that nobody knows where the number of the step stands"
-            self._complaints.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
+            self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
         return {
             "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
             "progress": progress,
@@ -234,7 +234,7 @@ class _PlaybookReader:
         try:
             return re.compile(text).groups
         except (re.error, RecursionError, OverflowError) as error:
-            self._complaints.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
+            self._placed.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
             return None
 
     def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
@@ -252,7 +252,7 @@ class _PlaybookReader:
         try:
             return seconds(value)
         except ValueError as error:
-            self._complaints.about_value(keys, "duration", str(error))
+            self._placed.about_value(keys, "duration", str(error))
             return None
 
 
@@ -333,4 +333,4 @@ def launch_document(document: Document) -> Document:
     if launch is not None:  # the checks and the list stand nowhere: what is said of them is said at `launch:`
         spans |= {(): launch, ("stages",): launch, here[:-1]: launch}
         spans |= {("stages", index): launch for index in range(len(CHECKS_FIRST))}
-    return Document(document.path, document.text, top, spans, moved(document.key_spans), texts())
+    return Document(document.path, document.text, top, spans=spans, key_spans=moved(document.key_spans), texts=texts())

@@ -12,7 +12,7 @@ from runbook.model.visible import visible
 MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
 
 
-class Complaints:
+class PlacedProblems:
     """Gathers problems instead of raising the first. `kind`, e.g. `inventory`, begins every id."""
 
     def __init__(self, document: Document, kind: str) -> None:

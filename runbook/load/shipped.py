@@ -13,7 +13,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.visible import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SUFFIXES = (".yml", ".yaml")
+SUFFIXES = (".yml", ".yaml")
 _SHOWN = 200  # characters of a name
 _MOST = 200  # neighbours that are compared with a name
 
@@ -27,7 +27,7 @@ def shipped(kind: str, name: str = "") -> Path:
 def shipped_names(kind: str) -> list[str]:
     """The names of what is shipped, without `.yml`."""
     folder = shipped(kind)
-    return sorted(file.stem for file in folder.iterdir() if file.suffix in _SUFFIXES) if folder.is_dir() else []
+    return sorted(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES) if folder.is_dir() else []
 
 
 def find_playbook(name: str) -> Path:
@@ -44,7 +44,7 @@ def _find(name: str, kind: str, word: str) -> Path:
     if not name or "\0" in name:
         raise FilesWrong([Problem(f"{word}.not-found", f"the name of the {word} is empty or not a file name")])
     for folder in (Path(), Path(kind), shipped(kind)):
-        for suffix in ("",) if name.endswith(_SUFFIXES) else ("", *_SUFFIXES):
+        for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
             path = folder / f"{name}{suffix}"
             if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
                 return path
@@ -81,6 +81,6 @@ def _begun(name: str, names: list[str]) -> str | None:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)[:_MOST]
+        return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)[:_MOST]
     except (OSError, ValueError):
         return []

@@ -16,6 +16,7 @@ import functools
 import re
 import zlib
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
 from runbook.transport import programs
@@ -137,40 +138,39 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
     """Why the login gave us a shell and still no supervisor."""
     noise, codes = opening.noise, opening.codes or ()
     if EATEN in codes:
-        return Unreachable(
+        return unreachable_for(
             "login-shell-failed",
             f"a startup file of the login shell of {node} reads what is meant for our program",
-            f"on {node}: put `[ -t 0 ] || return` before the line of ~/.bashrc (or ~/.zshenv, /etc/bash.bashrc) that reads, "
-            "or give that line `</dev/null`",
             last_lines(noise, complaint),
+            way="reads-input",
+            node=node,
         )
     if opening.codes is not None:
         return _no_python(node, place, codes, complaint)
     said = last_lines(noise, complaint)
     if opening.refused:
-        return Unreachable(
+        return unreachable_for(
             "login-shell-failed",
             f"the login shell of {node} printed more than {MOST_NOISE >> 20} MiB and did not start our program",
-            f"on {node}: look for a loop that prints in ~/.bashrc, ~/.profile, ~/.ssh/rc or the banner of sshd",
             said,
+            way="prints",
+            node=node,
         )
     if any(PASSWORD_DUE.search(line) for line in said):
-        return Unreachable(
+        return unreachable_for(
             "ssh-auth-failed",
             f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
-            f"log in once with `ssh -t` and change it, or, on {node}'s console, count it as changed today: `sudo chage -d "
-            '"$(date +%F)" USER`; `sudo chage -M -1 USER` lets it expire no more',
             said,
+            way="password-expired",
+            node=node,
         )
-    return Unreachable(
+    return unreachable_for(
         "login-shell-failed",
         f"the login shell of {node} ended without running our command"
         + (f": {said[-1]!r}" if said else ", and said nothing"),
-        f"on {node}: `getent passwd $USER` shows the account's shell; one that is nologin or false is changed by `sudo chsh -s "
-        "/bin/bash USER`; an `exit` or `exec` in ~/.bashrc belongs behind `[ -t 0 ] || return`; a ForceCommand or ChrootDirectory "
-        "of sshd, or a `command=` in ~/.ssh/authorized_keys, must not be there for this key; what else ended it, such as a "
-        "PAM session that fails, `sudo journalctl -u ssh -n 20` says",
         said or ("the session ended without a word on either stream",),
+        way="runs-nothing",
+        node=node,
     )
 
 
@@ -213,13 +213,13 @@ def nothing_started(
             f"$(command -v {quoted})`), may hold it; or name another `python:` for {node} in the inventory",
             last_lines(noise, complaint),
         )
-    return reason or Unreachable(
+    return reason or unreachable_for(
         "ssh-timeout",
         f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc, "
         "~/.ssh/rc or another startup file waits, or the home folder hangs",
-        f"on {node}: `bash --norc -c 'time bash -x ~/.bashrc </dev/null'` shows the line it waits in, `df ~` whether "
-        "the home answers; what is meant for people belongs behind `[ -t 0 ] || return`",
         last_lines(noise, complaint),
+        way="startup-file",
+        node=node,
     )
 
 

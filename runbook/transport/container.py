@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from runbook.causes.findings import unreachable_for
 from runbook.load.scalars import flow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -81,12 +82,13 @@ def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Un
         if node.container
         else "`inside:` names it"
     )
-    return Unreachable(
+    return unreachable_for(
         "container-runtime-missing",
         f"there is no `{tool}` {'' if '/' in tool else 'on the PATH of the login '}on {node.name}, and {wants}",
-        f"on {node.name}: `command -v {word(tool)}` as the same user; install it, name the runtime that is there, or give its full "
-        "path: `inside: [/opt/bin/…, exec, …]`",
         evidence,
+        way="live",
+        node=node.name,
+        tool=word(tool),
     )
 
 
@@ -105,23 +107,24 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
         )
     if _DOWN.search(text):
         daemon = "podman" if node.entry[0] == "podman" else "docker"
-        return Unreachable(
+        return unreachable_for(
             "container-runtime-down",
             f"`{node.entry[0]}` on {at} reaches no daemon that has containers",
-            f"on {at}: `systemctl status {word(daemon)}`; where the daemon listens elsewhere, "
-            "name that: `inside: [docker, --host, unix:///…, exec, -i, NAME]`",
             seen,
+            way="live",
+            at=at,
+            daemon=word(daemon),
         )
     if _STOPPED.search(text):
         return stopped(node, "is not running", seen)
     if _UNKNOWN.search(text):
         return _unknown(node, seen)
     if _NO_SHELL.search(text):
-        return Unreachable(
+        return unreachable_for(
             "python-missing",
             f"{node.place} has no /bin/sh, and so no Python either that could be found",
-            "take an image with a shell and Python 3.8 or newer; minimal ones (distroless, scratch) have neither",
             seen,
+            way="image",
         )
     return None
 
@@ -138,11 +141,12 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
 
 def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
     if node.container is None:
-        return Unreachable(
+        return unreachable_for(
             "container-unknown",
             f"`inside:` of {node.name} leads to a container that is not there",
-            f"start it, or correct `inside:` of {node.name}",
             evidence,
+            way="live",
+            node=node.name,
         )
     runtime, name = node.container.runtime, node.container.name
     remedy = f"on {node.name}: `{LISTS[runtime]}` lists them; start it, or correct `name:`"
@@ -169,11 +173,13 @@ def _with_rights(node: Node, text: str) -> str:
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
     """For a container that nothing is known of but that nobody answers in it."""
     typed = " ".join(map(word, node.entry))
-    return Unreachable(
+    return unreachable_for(
         "container-unreachable",
         f"{says}; {node.name} itself answers",
-        f"on {node.name}, as the same user: `{typed} /bin/sh -c 'echo it answers'`",
         evidence or (f"`{typed} /bin/sh` ended without a word",),
+        way="live",
+        node=node.name,
+        typed=typed,
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
@@ -106,11 +107,12 @@ class Pods:
                     (*seen, *error.evidence),
                 )
             if pod is None:
-                return Unreachable(
+                return unreachable_for(
                     "pod-not-running",
                     f"{node.place} was deleted, and what ran in it ended with it",
-                    f"start it again; `{typed(where, 'get', 'events')}` tells for an hour what was done",
                     (*seen, f"there is no pod {first.namespace}/{first.name} any more"),
+                    way="deleted",
+                    typed=typed(where, "get", "events"),
                 )
             if told := ill(pod, where, node.place, first, seen):
                 return told
@@ -213,12 +215,13 @@ def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
     if done.returncode == 0:
         return done.stdout
     what = " ".join(one for one in argv[:2] if not one.startswith("-"))
-    raise refusal(done.stderr, where, what) or Unreachable(
+    raise refusal(done.stderr, where, what) or unreachable_for(
         "kubernetes-exec-failed",
         f"`kubectl {what}` ended with code {done.returncode}"
         + (f": {said(done.stderr)[-1]}" if said(done.stderr) else ""),
-        f"see what it says by hand: `{' '.join(map(word, words))}`",
         said(done.stderr),
+        way="unknown-words",
+        map_=" ".join(map(word, words)),
     )
 
 
@@ -235,11 +238,11 @@ def current_context(where: Kubernetes) -> str | None:
 
 
 def no_tool() -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-tool-missing",
         "there is no `kubectl` on this machine's PATH",
-        "install it, of a version next to the cluster's, or put it on PATH; `kubectl version` has to answer",
         (f"PATH={os.environ.get('PATH', '')}",),
+        way="live",
     )
 
 
@@ -252,20 +255,22 @@ def _where(node: Node) -> Kubernetes:
 
 def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
     """For a way in that neither ends nor says a word: a cluster takes most of a minute to miss a machine."""
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-unreachable",
         f"{says}; its pod runs, and the cluster has not missed its machine yet",
-        f"see whether {pod.machine or 'its machine'} is up (`{typed(replace(where, namespace=None), 'get', 'node', pod.machine)}`), and that "
-        "the network between it, the API server and this machine holds",
         (*seen, pod.says),
+        way="silent",
+        machine=pod.machine or "its machine",
+        typed=typed(replace(where, namespace=None), "get", "node", pod.machine),
     )
 
 
 def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
     by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-exec-failed",
         f"{says}; {node.place} runs, and nothing is known against it" + (f": {seen[-1]!r}" if seen else ""),
-        f"see whether it lets anybody in: `{by_hand}`; exit code 137 is a kill inside it, mostly for memory",
         (*seen, pod.says),
+        way="ended",
+        by_hand=by_hand,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
@@ -98,11 +99,11 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
         items = document["items"] if document["kind"].endswith("List") else [document]
         return [_pod(item, container) for item in items]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise Unreachable(
+        raise unreachable_for(
             "tool-output-unknown",
             f"what `kubectl get pods` prints is not what is known of it: {type(error).__name__}: {error}",
-            "look at `kubectl get pods -o json`; if it is as it should be, please report it",
             tuple(text.strip().splitlines()[:4]),
+            way="kubectl",
         ) from error
 
 
@@ -182,44 +183,39 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     seen = said(complaint)
     text = "\n".join(seen)
     if _NO_CONFIG.search(text):
-        return Unreachable(
-            "kubernetes-config-wrong",
-            f"kubectl has no such cluster to ask: {seen[-1]}",
-            "`kubectl config get-contexts` lists the contexts, `echo $KUBECONFIG` names the file; correct `context:` or "
-            "`kubeconfig:` under `kubernetes:`, or `kubectl config use-context NAME`",
-            seen,
+        return unreachable_for(
+            "kubernetes-config-wrong", f"kubectl has no such cluster to ask: {seen[-1]}", seen, way="live"
         )
     if _FORBIDDEN.search(text):
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-forbidden",
             f"RBAC does not let us {what}",
-            f"`{typed(where, 'auth', 'can-i', 'create', 'pods/exec')}` and `… auth can-i get pods` both have to say yes: ask for a Role "
-            "with `get`, `list` of pods and `create` of pods/exec, and a RoleBinding to it",
             seen,
+            way="live",
+            typed=typed(where, "auth", "can-i", "create", "pods/exec"),
         )
     if _NOT_BELIEVED.search(text):
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-auth-failed",
             "the API server and kubectl do not believe each other: credentials that are missing, expired or of another cluster, or a "
             "certificate that nobody vouches for",
-            f"`{typed(where, 'get', 'pods')}` by hand says the same: log in again as your cluster wants it, install the credential "
-            "plugin that the kubeconfig names, or fetch a kubeconfig anew",
             seen,
+            way="live",
+            typed=typed(where, "get", "pods"),
         )
     if _NO_SHELL.search(text):
-        return Unreachable(
+        return unreachable_for(
             "python-missing",
             f"{place or 'the pod'} has no /bin/sh, and so no Python either that could be found",
-            "take an image with a shell and Python 3.8 or newer; minimal ones (distroless, scratch) have neither",
             seen,
+            way="image",
         )
     if _NO_KUBELET.search(text):
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-unreachable",
             f"the API server does not get through to the kubelet of {place or 'the pod'}",
-            "`kubectl get nodes` tells whether that machine is Ready; see that its kubelet runs (`systemctl status kubelet` there) and "
-            "that nothing blocks its port 10250",
             seen,
+            way="kubelet",
         )
     if _NO_SERVER.search(text):
         return no_server(where, seen)
@@ -227,35 +223,37 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
 
 
 def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-unreachable",
         "the API server, which knows the pods, does not answer this machine",
-        f"`{typed(where, 'cluster-info')}` says which one is asked; see that it is up, that a VPN or proxy it needs is there, and "
-        "that nothing blocks its port",
         seen,
+        way="api-server",
+        typed=typed(where, "cluster-info"),
     )
 
 
 def unknown(where: Kubernetes, which: str, seen: tuple[str, ...] = ()) -> Unreachable:
     """`which` reads `no pod worker-0`."""
     space = f"the namespace {where.namespace}" if where.namespace else "the context's namespace"
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-pod-unknown",
         f"there is {which} in {space}",
-        f"`{typed(where, 'get', 'pods', '-o', 'wide', '--show-labels')}` lists them; correct `pod:`, `selector:` or `namespace:`, or "
-        "`context:` where it is another cluster's",
         seen,
+        way="live",
+        typed=typed(where, "get", "pods", "-o", "wide", "--show-labels"),
     )
 
 
 def wrong_container(pod: Pod, place: str) -> Unreachable | None:
     if pod.container in pod.containers:
         return None
-    return Unreachable(
+    return unreachable_for(
         "kubernetes-container-unknown",
         f"{place} has no container {pod.container}",
-        f"its containers: {', '.join(pod.containers)}; name one of them: `kubernetes: {{container: {pod.containers[0]}}}`",
         (f"pod {pod.namespace}/{pod.name}: containers {', '.join(pod.containers)}",),
+        way="live",
+        containers=", ".join(pod.containers),
+        first=pod.containers[0],
     )
 
 
@@ -267,40 +265,44 @@ def ill(
     look = typed(where, "describe", "pod", pod.name)
     last = typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
     if pod.phase == "Failed" and pod.reason == "Evicted":
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-pod-evicted",
             f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'nobody says why'}",
-            f"give it requests and limits that cover what it uses (memory, ephemeral-storage), or free what {pod.machine or 'the machine'} "
-            f"is short of: `{look}`; then start it again",
             evidence,
+            way="live",
+            machine=pod.machine or "the machine",
+            look=look,
         )
     if first is not None and pod.uid != first.uid:
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-pod-restarted",
             f"{place} was replaced by a new one of the same name, and what ran in it ended",
-            f"`{typed(where, 'get', 'events', '--field-selector', f'involvedObject.name={pod.name}')}` tells why; then run this again",
             evidence,
+            way="replaced",
+            typed=typed(where, "get", "events", "--field-selector", f"involvedObject.name={pod.name}"),
         )
     restarted = pod.restarts > (first.restarts if first else pod.restarts)
     stopped = pod.state.get("terminated") or (pod.before if restarted or "waiting" in pod.state else {})
     if stopped.get("reason") == "OOMKilled":
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-oom-killed",
             f"container {pod.container} of {place} was killed: it used more memory than its limit",
-            f"raise `resources: {{limits: {{memory: …}}}}` of the container (`{look}` shows it), or use less; /dev/shm (an emptyDir of "
-            "`medium: Memory`) and the page cache of what it writes count as well",
             evidence,
+            way="live",
+            look=look,
         )
     if restarted:
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-pod-restarted",
             f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in it ended",
-            f"`{last}` shows its last words; a liveness probe that fails is in `{look}`; then run this again",
             evidence,
+            way="container",
+            last=last,
+            look=look,
         )
     if (how := _not_running(pod)) is None:
         return None
-    return Unreachable("pod-not-running", f"{place} {how}", f"`{look}` shows its events; {_next(pod)}", evidence)
+    return unreachable_for("pod-not-running", f"{place} {how}", evidence, way="waits", look=look, next_=_next(pod))
 
 
 def _not_running(pod: Pod) -> str | None:

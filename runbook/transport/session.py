@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Protocol
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.transport import answers, bootstrap, container, programs
 from runbook.transport.awake import Awake, cpu_pressure
@@ -496,12 +497,11 @@ class Session:
         pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
         if pause and pause.seconds > SILENCE_S - BEAT_S:
             # Nobody's fault out there, and the same for all of them: in the same words, so that it is told once.
-            return Unreachable(
+            return unreachable_for(
                 "controller-paused",
                 f"{pause}: nodes that hear nothing for so long end what runs there, as they do when a controller dies",
-                "run again; where this machine falls asleep, keep it awake (`systemd-inhibit runbook run …`, on a Mac `caffeinate -i "
-                "runbook run …`) or start from a machine that stays up; where it is overloaded (`top`), from one that is not",
                 cpu_pressure(),
+                way="live",
             )
         return Unreachable(
             self._stream.unanswered,
@@ -512,21 +512,22 @@ class Session:
 
     def _not_judged(self, error: Exception) -> Unreachable:
         where = traceback.extract_tb(error.__traceback__)[-1:]
-        return Unreachable(
+        return unreachable_for(
             "tool-output-unknown",
             f"what {self.node} said could not be judged: {type(error).__name__}: {error}",
-            f"look whether {self.node} is what it seems; if nothing is wrong with it, please report this",
             tuple(f"{PurePath(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
+            way="stranger",
+            node=self.node,
         )
 
     def unexpected(self, who: str, error: UnexpectedAnswer) -> Unreachable:
         """A node that says what none of our programs says: nothing more of it is believed."""
-        return Unreachable(
+        return unreachable_for(
             "tool-output-unknown",
             f"{self.node}: what {who} said is not what our programs say: {error}",
-            f"look at {self.node}: is its Python what it seems, and is anybody else at work there? If nothing is wrong with "
-            "it, please report this",
             bootstrap.last_lines(self._stream.complaint()),
+            way="odd",
+            node=self.node,
         )
 
     def _lose(self, reason: Unreachable) -> Unreachable:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
@@ -246,27 +247,31 @@ class Site:
 def _too_late(node: Node, seconds: float) -> Unreachable:
     """A way to the node that did not open in so many seconds."""
     if node.connection == "slurm":
-        return Unreachable(
+        return unreachable_for(
             "slurm-unreachable",
             f"no step came to run on {node.name} within {seconds:.0f} s",
-            f"try `srun --overlap -N1 -w {word(node.name)} hostname` by hand; `scontrol ping`; more nodes at once with -f",
+            way="late",
+            node=word(node.name),
         )
     if node.connection == "kubernetes":
-        return Unreachable(
+        return unreachable_for(
             "kubernetes-unreachable",
             f"no session came to be in {node.place} within {seconds:.0f} s",
-            f"try `kubectl exec {word(node.pod or 'POD')} -- true` by hand; more nodes at once with -f",
+            way="late",
+            pod=word(node.pod or "POD"),
         )
     if node.connection == "agent":
-        return Unreachable(
+        return unreachable_for(
             "agent-lost",
             f"the agent of {node.name} opened no stream within {seconds:.0f} s",
-            f"on {node.name}: `runbook agent status`; more nodes at once with -f",
+            way="late",
+            node=node.name,
         )
-    return Unreachable(
+    return unreachable_for(
         "ssh-timeout",
         f"logging in to {node.name} did not come to an end within {seconds:.0f} s",
-        f"try `ssh {word(node.name)}` by hand; more nodes at once with -f, if there are very many",
+        way="late",
+        node=word(node.name),
     )
 
 

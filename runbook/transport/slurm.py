@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from runbook.causes.findings import unreachable_for
 from runbook.load.node_sets import expand
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -100,10 +101,11 @@ def job_in(text: str, number: str) -> SlurmJob:
     """Of `scontrol --details show job`. Raises Unreachable for a text that is none, and for more jobs than one."""
     records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record.startswith("JobId=")]
     if len(records) > 1:
-        raise Unreachable(
+        raise unreachable_for(
             "slurm-job-unknown",
             f"{number} is {len(records)} jobs: an array, or one of several components",
-            f"name one of them: `squeue --me --job={word(number)}` lists them",
+            way="unclear",
+            number=word(number),
         )
     try:
         record = records[0]
@@ -115,11 +117,12 @@ def job_in(text: str, number: str) -> SlurmJob:
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
         return SlurmJob(_value(record, "JobId"), state, reason, int(restarts), nodes, limit, gpus)
     except (IndexError, ValueError) as error:
-        raise Unreachable(
+        raise unreachable_for(
             "tool-output-unknown",
             f"what `scontrol show job {number}` prints is not what is known of it: {error}",
-            f"look at `scontrol --details show job {word(number)}`; if it is as it should be, please report it",
             tuple(text.strip().splitlines()[:4]),
+            way="scontrol",
+            number=word(number),
         ) from error
 
 
@@ -170,12 +173,14 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
             "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
         )
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        return Unreachable(
+        return unreachable_for(
             "slurm-unreachable",
             f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is larger than "
             "one packet may not get through, or it hangs",
-            f"`ping -M do -s 1472 -c 3 {word(node)}` tells whether full-size packets pass; on {node}: `sudo systemctl status slurmd`",
             seen,
+            way="broke",
+            node=word(node),
+            on=node,
         )
     if node is not None and _HUNG_UP.search(complaint):
         return _not_believed(
@@ -197,42 +202,28 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
     """For a step that neither ends nor says a word: slurmctld takes minutes (SlurmdTimeout) to miss a node."""
-    return Unreachable(
+    return unreachable_for(
         "slurm-unreachable",
         f"{says}; its job runs, and Slurm has not missed it yet",
-        f"check that {node} is up and that the network between it and this machine holds: `ping -c 3 {word(node)}`, "
-        f"`sinfo -N -n {word(node)}`",
         seen,
+        way="silent",
+        node=node,
+        node_typed=word(node),
     )
 
 
 def no_controller(seen: tuple[str, ...]) -> Unreachable:
-    return Unreachable(
-        "slurm-unreachable",
-        "slurmctld, which knows the jobs, does not answer this machine",
-        "`scontrol ping` says which controller is asked; see that slurmctld runs there, and that nothing blocks its port "
-        "(SlurmctldPort, 6817) or those that srun listens on (SrunPortRange)",
-        seen,
+    return unreachable_for(
+        "slurm-unreachable", "slurmctld, which knows the jobs, does not answer this machine", seen, way="controller"
     )
 
 
 def _no_slurmd(node: str, seen: tuple[str, ...]) -> Unreachable:
-    return Unreachable(
-        "slurm-unreachable",
-        f"slurmd on {node} does not answer",
-        f"on {node}: `sudo systemctl status slurmd`, and see that nothing blocks its port (SlurmdPort, 6818)",
-        seen,
-    )
+    return unreachable_for("slurm-unreachable", f"slurmd on {node} does not answer", seen, way="slurmd", node=node)
 
 
 def _not_believed(says: str, seen: tuple[str, ...]) -> Unreachable:
-    return Unreachable(
-        "slurm-auth-failed",
-        says,
-        "`munge -n | unmunge` here, and `munge -n | ssh NODE unmunge`: `Socket` means that munged does not run, `Invalid` that "
-        "the keys differ (/etc/munge/munge.key), `Expired` or `Rewound` that the clocks do (`chronyc tracking`)",
-        seen,
-    )
+    return unreachable_for("slurm-auth-failed", says, seen, way="live")
 
 
 def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreachable | None:
@@ -242,19 +233,21 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
     why = told["why"].strip().lower() if told else ""
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
-        return Unreachable(
+        return unreachable_for(
             "slurm-job-ended",
             f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more",
-            f"wait until it runs (`squeue --job={word(job.id)}`), or release it if it is held "
-            f"(`scontrol release {word(job.id)}`); then run this again from its script",
             evidence,
+            way="requeued",
+            job=word(job.id),
         )
     if job.state == "PENDING":
-        return Unreachable(
+        return unreachable_for(
             "slurm-no-allocation",
             f"job {job.id} has not started: it has no nodes yet ({job.reason})",
-            f"wait for it: `squeue --start --job={word(job.id)}`; {_pending(job.reason)}",
             evidence,
+            way="pending",
+            job=word(job.id),
+            pending=_pending(job.reason),
         )
     if job.state not in RUNNING or why:
         # What became of it is only known once it is over; until then srun knows it better.
@@ -270,19 +263,19 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
             evidence,
         )
     if node is not None and node not in job.nodes:
-        return Unreachable(
+        return unreachable_for(
             "slurm-node-not-in-job",
             f"{node} is not among the nodes of job {job.id}",
-            f"its nodes: `scontrol show hostnames {word(','.join(job.nodes))}`; take the inventory from the job: "
-            f"`-i slurm:{word(job.id)}`; or leave {node} out: -l {word(f'all:!{node}')}",
             evidence,
+            way="live",
+            nodes=word(",".join(job.nodes)),
+            job=word(job.id),
+            node=node,
+            what=word(f"all:!{node}"),
         )
     if told:
-        return Unreachable(
-            "slurm-job-ended",
-            f"our step on {node} was cancelled; job {job.id} itself runs on",
-            "run it again; `scancel JOB.STEP` ends a step, as does an administrator's script that tidies up",
-            evidence,
+        return unreachable_for(
+            "slurm-job-ended", f"our step on {node} was cancelled; job {job.id} itself runs on", evidence, way="step"
         )
     return None
 
@@ -318,12 +311,12 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
     )
     if node.silent and not bad:
         return _no_slurmd(node.name, evidence)
-    return Unreachable(
+    return unreachable_for(
         "slurm-node-drained",
         f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
-        f"when it is mended: `sudo scontrol update nodename={word(node.name)} state=resume`; until then leave it out: "
-        f"`--exclude={word(node.name)}` of salloc and sbatch",
         evidence,
+        way="live",
+        node=word(node.name),
     )
 
 
@@ -399,12 +392,14 @@ class Allocations:
             return told
         if lives:
             return silent(name, says, seen)
-        return Unreachable(
+        return unreachable_for(
             "slurm-step-failed",
             f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
-            f"see whether a step starts there: `srun --jobid={word(number)} --overlap -N1 -n1 -w {word(name)} hostname`; "
-            f"slurmd's log on {name} says what it made of ours",
             seen,
+            way="not-started",
+            number=word(number),
+            name=word(name),
+            on=name,
         )
 
     def _ask(self, key: object, question: Callable[[], T]) -> T:
@@ -477,12 +472,13 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
         raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, about) or Unreachable(
+    raise refusal(done.stderr, about) or unreachable_for(
         "slurm-step-failed",
         f"`{argv[0]}` ended with code {done.returncode}"
         + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
-        f"see what it says by hand: `{' '.join(map(word, argv))}`",
         said(done.stderr),
+        way="unknown-words",
+        map_=" ".join(map(word, argv)),
     )
 
 
@@ -513,17 +509,17 @@ def on_node(job: str, node: str, *argv: str, timeout_s: float = 15.0) -> str:
 
 
 def no_allocation() -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "slurm-no-allocation",
         "there is no Slurm job to run in: SLURM_JOB_ID is not set here, and the inventory names no job",
-        "get one: `salloc -N2`, and run it again there; or name a job of yours: `-i slurm:JOBID` (`squeue --me` lists them)",
+        way="none",
     )
 
 
 def no_tool(name: str) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "slurm-tool-missing",
         f"there is no `{name}` on this machine's PATH",
-        "run it where Slurm's commands are, on a login node or inside the job; or put them on PATH (`module load slurm`)",
         (f"PATH={os.environ.get('PATH', '')}",),
+        way="live",
     )

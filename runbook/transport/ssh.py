@@ -22,6 +22,7 @@ from typing import ClassVar
 import fabric
 import paramiko
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
@@ -76,11 +77,11 @@ class Logins:
         ) as error:  # met anywhere on the way, and not always told as that: configuration, accounts, sockets
             if not (getattr(error, "errno", None) in NO_FILES or _no_file_can_be_opened()):
                 raise
-            raise Unreachable(
+            raise unreachable_for(
                 "open-files-limit",
                 f"{node.name}: runbook may have no more files open on this machine, and cannot dial",
-                "in the shell that starts runbook: `ulimit -n 65536`; or fewer logins at once: -f 4",
                 (f"{type(error).__name__}: {error}",),
+                way="controller",
             ) from error
 
     def _connect(self, node: Node) -> SshStream:
@@ -123,19 +124,17 @@ class Logins:
             except Unreachable as error:
                 raise _jump_failed(jump, error) from error
             except ValueError as error:
-                raise Unreachable(
-                    "ssh-jump-failed",
-                    f"{node.name}: `{jump}` names no jump host",
-                    "write USER@HOST or USER@HOST:PORT, several with commas between them",
+                raise unreachable_for(
+                    "ssh-jump-failed", f"{node.name}: `{jump}` names no jump host", way="malformed"
                 ) from error
             if (hop.host, hop.port) in places:
-                raise Unreachable(
+                raise unreachable_for(
                     "ssh-jump-failed",
                     f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads through "
                     "itself",
-                    f"give {host} a way without a jump host in ~/.ssh/config, before the lines that send it round: `Host "
-                    f"{host}` and `ProxyJump none`",
                     tuple(f"on the way: {place} port {number}" for place, number in places),
+                    way="config",
+                    host=host,
                 )
             places.append((hop.host, hop.port))
             hops.insert(0, (jump, hop))
@@ -243,22 +242,24 @@ class SshStream:
             self._channel = connection.transport.open_session(timeout=CHANNEL_TIMEOUT_S)
         except (paramiko.SSHException, OSError, EOFError) as error:
             connection.close()
-            raise Unreachable(
+            raise unreachable_for(
                 "ssh-handshake-failed",
                 f"{node.name}: logged in as {target.label}, but the server opens no session: {error}",
-                f"on {node.name}: `sudo sshd -T | grep -i -E 'maxsessions|forcecommand|chrootdirectory'`, and `sudo journalctl -u ssh -n 20`",
+                way="no-session",
+                node=node.name,
             ) from error
         try:
             self._channel.settimeout(None)
             self._channel.exec_command(command(node.interpreter))
         except (paramiko.SSHException, OSError, EOFError) as error:
             connection.close()
-            raise Unreachable(
+            raise unreachable_for(
                 "login-shell-failed",
                 f"{node.name}: logged in as {target.label}, but the server starts no shell for us: {error}",
-                f"on {node.name}: `sudo journalctl -u ssh -n 20` says why; if it cannot fork, {target.user} has reached its "
-                f"limit of processes: `ps -L -u {word(target.user)} | wc -l` against `ulimit -u`, raised by `nproc` in "
-                "/etc/security/limits.d/; or the machine has no memory left: `free -m`",
+                way="cannot-start",
+                node=node.name,
+                user=target.user,
+                user_typed=word(target.user),
             ) from error
         self._news = threading.Event()
         self._channel.in_buffer.set_event(self._news)

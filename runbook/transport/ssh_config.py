@@ -14,8 +14,8 @@ from typing import Any
 
 import paramiko
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
-from runbook.model.errors import Unreachable
 from runbook.model.inventory import Ssh
 
 
@@ -130,10 +130,11 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             done = None
         if done is not None:
             if done.returncode != 0:
-                raise Unreachable(
+                raise unreachable_for(
                     "ssh-handshake-failed",
                     f"ssh refuses its own configuration for {word(host)}: {done.stderr.strip()}",
-                    f"mend ~/.ssh/config until `ssh -G {word(host)}` succeeds",
+                    way="config",
+                    host=word(host),
                 )
             options: dict[str, list[str]] = {}
             for line in done.stdout.splitlines():
@@ -201,10 +202,10 @@ def _login() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        raise Unreachable(
+        raise unreachable_for(
             "ssh-auth-failed",
             f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no user",
-            "name one in the inventory, `ssh: {user: NAME}` (`inventory init`: --user NAME)",
+            way="no-user",
         ) from None
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
@@ -270,28 +271,31 @@ def dial(target: LoginTarget, name: str) -> Wire:
     try:
         sock = _connect(target.host, target.port, target.timeout_s)
     except socket.gaierror as error:
-        raise Unreachable(
+        raise unreachable_for(
             "ssh-name-unresolvable",
             f"{name}: this machine cannot resolve {target.host!r}",
-            f"put the right address into the inventory (`address:` or `ssh: {{host: …}}` of {name}), or the name into DNS or /etc/hosts here",
             (f"getaddrinfo({target.host}): {error.strerror}",),
+            way="live",
+            name=name,
         ) from error
     except ConnectionRefusedError as error:
-        raise Unreachable(
+        raise unreachable_for(
             "ssh-refused",
             f"{name}: {where} refuses the connection: the host is up, no sshd listens there",
-            f"on {name}'s console: `sudo systemctl enable --now ssh` (`sshd` on Red Hat and SUSE), or name its port: "
-            f"`ssh: {{port: …}}`; if `sudo ss -ltnp 'sport = :{target.port}'` shows an sshd there, a firewall (or "
-            "fail2ban) refuses us in its place: `sudo nft list ruleset`",
             (f"connect({where}): {error.strerror}",),
+            way="live",
+            name=name,
+            port=target.port,
         ) from error
     except TimeoutError as error:
-        raise Unreachable(
+        raise unreachable_for(
             "ssh-unreachable",
             f"{name}: nothing answers at {where} within {target.timeout_s:g} s",
-            f"check that {name} is up, that its address is right, and that no firewall drops TCP {target.port} from "
-            f"here: `ping -c 3 {word(target.host)}`, and `sudo nft list ruleset` on its console",
             (f"connect({where}): no answer within {target.timeout_s:g} s",),
+            way="live",
+            name=name,
+            port=target.port,
+            host=word(target.host),
         ) from error
     except OSError as error:
         if error.errno in NO_FILES:
@@ -310,12 +314,11 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
     code = errno.errorcode.get(error.errno or 0, "")
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
     if error.errno == errno.EADDRNOTAVAIL and ":" not in target.host:
-        return Unreachable(
+        return unreachable_for(
             "ephemeral-ports-exhausted",
             f"{name}: this machine has no local port left to dial {where} from",
-            "here: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -s` and `sudo ss -Htanp` show who holds them; "
-            "or fewer logins at once: -f 4",
             (f"connect({where}): {code} {text}",),
+            way="here",
         )
     remedy = f"check the route to {target.host} (`ip route get {word(target.host)}`), and that {name} is up"
     if error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
@@ -355,34 +358,37 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
         code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
         seen = (f"the jump host {jump} says: {text or error}",)
         if not transport.is_active():
-            raise Unreachable(
-                "ssh-jump-failed", f"{name}: the jump host {jump} hung up on us", f"look at sshd's log on {jump}", seen
+            raise unreachable_for(
+                "ssh-jump-failed", f"{name}: the jump host {jump} hung up on us", seen, way="closed", jump=jump
             ) from error
         if code == PROHIBITED:
-            raise Unreachable(
+            raise unreachable_for(
                 "ssh-jump-failed",
                 f"{name}: the jump host {jump} let us in and forbids to go on to {where}",
-                f"on {jump}: `sudo sshd -T | grep -i -E 'allowtcpforwarding|permitopen|disableforwarding'` shows what "
-                "forbids it; allow it there, or name another jump host: `ssh: {jump: …}`",
                 seen,
+                way="forbidden",
+                jump=jump,
             ) from error
         if "not known" in text or "resolution" in text or "resolve" in text:
-            raise Unreachable(
+            raise unreachable_for(
                 "ssh-jump-failed",
                 f"{name}: the jump host {jump} cannot resolve {target.host!r}",
-                f"give {name} an address that {jump} knows (`address:` or `ssh: {{host: …}}`), or the name to {jump}'s "
-                "/etc/hosts",
                 seen,
+                way="name",
+                name=name,
+                jump=jump,
             ) from error
         refused = "refused" in text.lower()
         fails = "refuses the connection" if refused else "cannot be reached"
         if _answers(target):
-            raise Unreachable(
+            raise unreachable_for(
                 "ssh-jump-failed",
                 f"{name}: from the jump host {jump} {where} {fails}, while it answers this machine directly",
-                f"let TCP {target.port} from {jump} through on {name} (`sudo nft list ruleset` there shows what stops it), or "
-                f"reach {name} without a jump host: take `jump:` out of the inventory",
                 seen,
+                way="no-way",
+                port=target.port,
+                jump=jump,
+                name=name,
             ) from error
         raise Unreachable(
             "ssh-refused" if refused else "ssh-unreachable",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import paramiko
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
@@ -100,23 +101,26 @@ def _before_the_login(
     """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is silent."""
     if target.proxy_command and (wire is None or not wire.heard):
         complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
-        return Unreachable(
+        return unreachable_for(
             "ssh-jump-failed",
             f"{name}: the ProxyCommand of ~/.ssh/config gives no connection: `{target.proxy_command}`"
             + (f" says: {complaint}" if complaint else ""),
-            f"run it by hand with {target.host} for %h and {target.port} for %p: an SSH server's banner must appear",
             seen,
+            way="proxy-command",
+            host=target.host,
+            port=target.port,
         )
     where = f"{target.host} port {target.port}"
     if wire is not None and wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
         return _turned_away(target, name, wire.words, seen)
     if wire is not None and wire.words and wire.banner is None:
-        return Unreachable(
+        return unreachable_for(
             "ssh-handshake-failed",
             f"{name}: {where} is no SSH server: it says {wire.words!r}",
-            f"name the port of its sshd, `ssh: {{port: …}}`; on {name}, `sudo ss -ltnp 'sport = :{target.port}'` shows "
-            "what listens there",
             seen,
+            way="another-service",
+            name=name,
+            port=target.port,
         )
     silent = wire is not None and wire.quiet_s > 0.8 * target.banner_s
     if silent or isinstance(error, TimeoutError) or "timed out" in str(error) or "timeout" in str(error).lower():
@@ -124,18 +128,13 @@ def _before_the_login(
             says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
         else:
             says = f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
-        return Unreachable(
-            "ssh-timeout",
-            says,
-            f"on {name}'s console: `sudo systemctl restart ssh`, `uptime` for its load, and `sudo ss -ltnp 'sport = "
-            f":{target.port}'` for another service on that port",
-            seen,
-        )
-    return Unreachable(
+        return unreachable_for("ssh-timeout", says, seen, way="live", name=name, port=target.port)
+    return unreachable_for(
         "ssh-handshake-failed",
         f"{name}: {where} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
-        f"on {name}'s console: `sudo journalctl -u ssh -n 20` (`sshd` on Red Hat and SUSE) says why",
         (*seen, *([f"the server is {wire.banner}"] if wire is not None and wire.banner else [])),
+        way="closed",
+        name=name,
     )
 
 
@@ -161,13 +160,12 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
 
 
 def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "ssh-host-key-unknown",
         f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in {error.file}: "
         f"{error.reason}",
-        "let the user who starts runbook write that file, or name another in ~/.ssh/config (`UserKnownHostsFile`): a key that is "
-        "trusted on first use has to be kept for the second",
         (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
+        way="not-kept",
     )
 
 
@@ -187,28 +185,33 @@ def _learn(target: LoginTarget, file: str) -> str:
 
 
 def _revoked(error: RevokedKey, target: LoginTarget, name: str) -> Unreachable:
-    return Unreachable(
+    return unreachable_for(
         "ssh-host-key-changed",
         f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
-        f"give {name} new host keys, on its console: `sudo rm /etc/ssh/ssh_host_*_key* && sudo ssh-keygen -A && sudo "
-        f"systemctl restart ssh`, then `{_learn(target, target.known_hosts[0])}`",
         (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
+        way="revoked",
+        name=name,
+        learn=_learn(target, target.known_hosts[0]),
     )
 
 
 def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
     file = error.entry.place.rpartition(":")[0]
     shown, known = error.key.get_name(), error.entry.kind
-    return Unreachable(
+    return unreachable_for(
         "ssh-host-key-changed",
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
         + (f" ({shown}, and known is one of type {known})" if shown != known else "")
         + ": a reinstalled machine, another machine at this address, or somebody in between",
-        f"only if {name} was reinstalled: `ssh-keygen -f {word(file)} -R {_quoted(target.entry)}`, then `{_learn(target, file)}`",
         (
             f"offered: {error.key.fingerprint} ({shown})",
             f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
         ),
+        way="live",
+        name=name,
+        file=word(file),
+        entry=_quoted(target.entry),
+        learn=_learn(target, file),
     )
 
 
@@ -256,50 +259,53 @@ def _refused(
             seen,
         )
     if "EOF" in str(error):
-        return Unreachable(
+        return unreachable_for(
             "ssh-auth-failed",
             f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the account, "
             "which has expired or is kept out by a PAM rule",
-            f"on {name}'s console: `sudo journalctl -u ssh -n 20` names what bars it; `sudo chage -l {word(target.user)}` shows the "
-            f"day it expires, and `sudo chage -E -1 {word(target.user)}` takes that back; who may log in is in /etc/security/access.conf "
-            "and /etc/pam.d/sshd",
             seen,
+            way="account",
+            name=name,
+            user=word(target.user),
         )
     offered = [key.label for key in keys if key.wrong is None]
     file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
-    return Unreachable(
+    return unreachable_for(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        f"`ssh-copy-id -i {word(file)}.pub -p {target.port} {word(target.user)}@{word(target.known_as)}`, if {target.user} is the right user "
-        "(else `ssh: {user: …}`)",
         (
             *seen,
             *_unusable(keys),
             REFUSED_THOUGH_THERE.format(name=name),
         ),
+        way="key-refused",
+        file=word(file),
+        port=target.port,
+        user=word(target.user),
+        known_as=word(target.known_as),
+        login=target.user,
     )
 
 
 def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
     files = [key.path for key in keys if key.wrong is None]
-    return Unreachable(
+    return unreachable_for(
         "ssh-auth-failed",
         f"{name}: {target.label} hangs up before our key's turn comes: too many are offered for its MaxAuthTries "
         f"({len(files)} files{'' if target.identities_only else ', and those of the agent'})",
-        "name the one that it takes: `ssh: {key: ~/.ssh/…}` in the inventory (or `IdentitiesOnly yes` and one IdentityFile in "
-        "~/.ssh/config)",
         (*seen, *(f"offered: {file}" for file in files[:8])),
+        way="too-many-keys",
     )
 
 
 def _nothing_to_offer(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen: tuple[str, ...]) -> Unreachable:
     if wrong := [key for key in keys if key.wrong]:
         return key_unusable(wrong[0], name, _unusable(wrong))
-    return Unreachable(
+    return unreachable_for(
         "ssh-auth-failed",
         f"{name}: there is no key to offer to {target.label}: no agent, and none of ssh's default keys exists",
-        "name one with `ssh: {key: ~/.ssh/…}`, or start an agent and `ssh-add`",
         seen,
+        way="no-key",
     )
 
 
@@ -336,12 +342,13 @@ def _nothing_in_common(
     if option is None:
         option = "KexAlgorithms"
     have, want = ", ".join(theirs[option]), ", ".join([str(word) for word in ours.get(option, ())][:4])
-    return Unreachable(
+    return unreachable_for(
         "ssh-handshake-failed",
         f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: it "
         f"offers only {have}",
-        f"on {name}: `sudo grep -rin {word(option)} /etc/ssh/ /etc/crypto-policies/back-ends/opensshserver.config` shows what "
-        f"narrows it; take that line out, or add one of {want}; then `sudo systemctl reload ssh`; an OpenSSH too old "
-        "to have them wants an update",
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
+        way="algorithms",
+        name=name,
+        option=word(option),
+        want=want,
     )

@@ -30,8 +30,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 from websockets.sync.server import ServerConnection, serve
 
-from runbook.agent.enrol import certificate_of, enrol
-from runbook.agent.home import Home, Identity
+from runbook.agent.home import Home, Identity, certificate_of, enrol
 from runbook.agent.protocol import (
     KILL,
     PROTOCOL,

@@ -269,7 +269,7 @@ def test_the_rank_for_which_all_wait(pool: RankPool, kind: str, says: str) -> No
     assert outcomes
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-behind",)), "node-c": BYSTANDER}
     assert says in outcomes[1].findings[0].says
-    assert "pid 7 of bob uses 99 % of a CPU: burn" in outcomes[1].findings[0].evidence
+    assert "pid 7 of bob uses 99% of a CPU: burn" in outcomes[1].findings[0].evidence
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -314,6 +315,26 @@ def test_torch_that_never_came_is_unknown_and_torch_that_is_missing_a_failure() 
     assert "/opt/py/bin/python -m pip install torch" in failures[0].remedy
     assert torch_findings(pool, pool.inventory.nodes[1], imported={"node-b"}) == ([], [])
     assert torch_findings(None, first, imported=set()) == ([], [])
+
+
+def test_torch_that_has_no_cpu_to_be_imported_is_told_as_that() -> None:
+    pool = pool_of(cluster())
+    first = pool.inventory.nodes[0]
+    pool.looked = time.monotonic()
+    member = pool.on(first.name)[0]
+    del member.steps["imported"]
+    other = {"pid": 7, "user": "ann", "command": "make -j 64", "cpu": 1.97}
+    for state, cpu, busy, cause in (
+        ("R", 0.2, [other], "node-too-busy"),
+        ("R", 0.98, [other], "tool-output-unknown"),
+        ("S", 0.0, [other], "tool-output-unknown"),
+        ("R", 0.2, [], "tool-output-unknown"),
+    ):
+        member.processes = [{"pid": 5, "state": state, "comm": "python3", "wchan": "", "rank": 0, "cpu": cpu}]
+        pool.seen[first.name] = {"busy": busy}
+        failures, (finding,) = torch_findings(pool, first, imported=set())
+        assert (failures, finding.cause) == ([], cause)
+        assert ("pid 7 of ann uses 197% of a CPU: make -j 64" in finding.evidence) == (cause == "node-too-busy")
 
 
 def test_a_node_that_is_lost_while_torch_is_imported_is_told_as_lost() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runbook.cli.source import inventory_source
+from runbook.cli.inventory import inventory_source
 from runbook.importers.pods import draft_of
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.cli.source import inventory_source
+from runbook.cli.inventory import inventory_source
 from runbook.importers.slurm_job import PORTS, WIDTH, draft_of, free_port, taken
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from runbook.checks.bandwidth.judge import Link, Role
 from runbook.checks.bandwidth.normal import span_text
 from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look, uneven
 from runbook.checks.context import Context
-from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.model.errors import Unreachable
 
@@ -199,7 +198,7 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
         found.alone = ranks.alone()
         if uneven(found.alone):
             gather(pool)
-            found.busy = {node: _busy(pool.seen.get(node) or {}) for node in by_node}
+            found.busy = {node: busy_lines(pool, node) for node in by_node}
         if inside:
             at.say("too slow: measuring inside each node")
             _look_inside(ranks, found.inside, inside, numbers, gate)
@@ -233,14 +232,6 @@ def between(done: Search) -> LaneLayer:
         rails.setdefault(each.link, {}).update(each.rails)
     verdict = LanesVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
     return LaneLayer(best, {}, rails, verdict)
-
-
-def _busy(seen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Other programs that use a CPU, the busiest first."""
-    return tuple(
-        f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
-        for one in seen.get("busy", ())
-    )[:4]
 
 
 def _look_inside(

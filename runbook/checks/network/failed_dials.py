@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.dial import (
     UNMEASURED,
@@ -275,24 +276,27 @@ class Trouble:
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
-            finding = Finding(
+            finding = finding_for(
                 "name-unresolvable",
                 f"{source} cannot resolve {first.address}",
-                f"add it to /etc/hosts or DNS on {source}, or write an IP address into the inventory",
                 seen,
                 (destination,),
+                way="node",
+                source=source,
             )
             return Accusation(source, finding)
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
             finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
             return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
-            finding = Finding(
+            finding = finding_for(
                 "name-wrong-address",
                 f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
-                f"correct the address of {destination} in the inventory, or its name in /etc/hosts of {source}",
                 seen,
                 (source,),
+                way="live",
+                destination=destination,
+                source=source,
             )
             return Accusation(destination, finding)
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
@@ -311,12 +315,14 @@ class Trouble:
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
-            finding = Finding(
+            finding = finding_for(
                 "no-route",
                 f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                f"on {source}: `ip route get {word(first.address)}`; add the route, or correct the address",
                 seen,
                 (destination,),
+                way="node",
+                source=source,
+                address=word(first.address),
             )
             return Accusation(source, finding)
         by_chance = blocked is not None and blocked.by_chance
@@ -332,12 +338,13 @@ class Trouble:
         first, seen = dials[0], seen_of(dials)
         source, destination = first.source, first.destination
         if blocked is None:
-            finding = Finding(
+            finding = finding_for(
                 "master-not-listening",
                 f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                f"look at {destination} by hand: `sudo nft list ruleset`",
                 tuple(seen),
                 (source,),
+                way="live",
+                destination=destination,
             )
             return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
@@ -205,11 +206,12 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         return None
     now = evidence.interfaces.get(name)
     if now is None:
-        return Finding(
+        return finding_for(
             "interface-missing",
             f"interface {name} of {node}, which carried {address}, is there no more",
-            f"look on {node} what took it away: `sudo dmesg | tail -30`, `journalctl -n 50`",
             (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",),
+            way="lost",
+            node=node,
         )
     if now.state == "DOWN":
         entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
@@ -217,11 +219,14 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
     if any(address in entry.addresses for entry in evidence.interfaces.values()):
         return None
     length = now.prefixes[0].partition("/")[2] if now.prefixes else "24"
-    return Finding(
+    return finding_for(
         "interface-missing",
         f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
-        f"sudo ip address add {word(address)}/{length} dev {word(name)}",
         (f"when the run began, {name} of {node} had {address}",),
+        way="lost-address",
+        address=word(address),
+        length=length,
+        name=word(name),
     )
 
 
@@ -230,11 +235,13 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
     for name, entry in at.facts(node).get("interfaces", {}).items():
         now = evidence.interfaces.get(name) if evidence is not None else None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
-            return Finding(
+            return finding_for(
                 "mtu-blackhole",
                 f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
-                f"sudo ip link set dev {word(name)} mtu {word(entry['mtu'])}",
                 (f"{node}: {name} mtu {now.mtu}",),
+                way="lost-mtu",
+                name=word(name),
+                mtu=word(entry["mtu"]),
             )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from runbook.causes.findings import finding_for
 from runbook.causes.network_policy import End, Forbids, forbidden, policies_in
 from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, number, numeric, ports_text
@@ -70,15 +71,16 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
         (f"{key}: {value}" for key, value in sorted(source.labels.items()) if destination.labels.get(key) == value), ""
     )
     rule = f"{'to' if forbids.egress else 'from'}: [{{podSelector: {{matchLabels: {{{label or 'LABEL: VALUE'}}}}}}}]"
-    return guilty, Finding(
+    return guilty, finding_for(
         "kubernetes-network-policy",
         f"the pod {pod.name} may not {way} {other} on {ports_text(list(dials))}: the NetworkPolic{'ies' if several else 'y'} "
         f"{', '.join(forbids.names)} select{'' if several else 's'} it, and allow{'' if several else 's'} no such connection",
-        f"allow the job's pods to each other, on all ports: a policy whose podSelector takes them, with "
-        f"`{'egress' if forbids.egress else 'ingress'}: [{{{rule}}}]`; `kubectl get networkpolicies --namespace {pod.namespace} -o yaml` shows "
-        "what is there",
         (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
         (other,),
+        way="live",
+        what="egress" if forbids.egress else "ingress",
+        rule=rule,
+        namespace=pod.namespace,
     )
 
 

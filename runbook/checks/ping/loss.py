@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import permutations
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import culprits, ends
@@ -89,13 +90,14 @@ def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss])
     told = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
     tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]
     felt = sorted(tcp, key=lambda dial: -(dial.retransmitted or 0))
-    return Finding(
+    return finding_for(
         "packet-loss",
         says,
-        f"on {name}: `ip -s -s link show {word(interface)}` and `ethtool -S {word(interface)} | grep -iE 'err|drop|crc|discard'` tell "
-        "whether the interface itself counts errors; then cable, transceiver and the switch port's own counters",
         (*told[:4], *(_felt(dial) for dial in felt[:4])),
         tuple(peers),
+        way="interface",
+        name=name,
+        interface=word(interface),
     )
 
 

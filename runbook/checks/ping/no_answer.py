@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
+from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair
@@ -64,10 +65,9 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
         if way is None or way.small.get("received") or not (refused or told):
             continue
         lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
-        return name, Finding(
+        return name, finding_for(
             "neighbour-table-full",
             f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does not know yet",
-            "sudo sysctl -w net.ipv4.neigh.default.gc_thresh3=16384 net.ipv4.neigh.default.gc_thresh2=8192",
             (
                 *lines,
                 *way.echo_says(),
@@ -75,6 +75,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                 "the setting lasts until the next boot: keep it in /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
+            way="live",
         )
     return None
 
@@ -84,12 +85,14 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     if not is_ip(pair.address) or not own or pair.address in own:
         return None
     right = next((a for a in own if ":" not in a), own[0])
-    return pair.peer, Finding(
+    return pair.peer, finding_for(
         "master-addr-wrong-host",
         f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there answers",
-        f"write one of its own: `{pair.peer}: {{address: {right}}}`",
         (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
         (pair.source,),
+        way="not-its-own",
+        peer=pair.peer,
+        right=right,
     )
 
 
@@ -104,11 +107,10 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     if strict != 1 or leaves in (None, arrives):
         return None
     setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
-    return pair.peer, Finding(
+    return pair.peer, finding_for(
         "host-unreachable",
         f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
         f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
-        f"sudo sysctl -w {word(setting)}",
         (
             *(
                 (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
@@ -119,6 +121,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
             "the setting lasts until the next boot: keep it in /etc/sysctl.d",
         ),
         (pair.source,),
+        way="sysctl",
+        setting=word(setting),
     )
 
 
@@ -132,16 +136,18 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
     first, guilty = sorted(pair.ends)
     digits = hashlib.sha256(guilty.encode()).hexdigest()
     fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
-    return guilty, Finding(
+    return guilty, finding_for(
         "duplicate-address",
         f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the other",
-        f"sudo ip link set dev {word(places[guilty])} address {fresh}",
         (
             *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
             *(str(dial) for dial in pair.dials[:2]),
             "the address lasts until the next boot: set it where the network, or the virtual machine, is configured",
         ),
         (first,),
+        way="hardware-address",
+        places=word(places[guilty]),
+        fresh=fresh,
     )
 
 
@@ -157,12 +163,13 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]))
         now = known.interfaces.get(place)
         if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
-            return name, Finding(
+            return name, finding_for(
                 "host-unreachable",
                 f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it the others",
-                f"sudo ip link set dev {word(place)} arp on",
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
+                way="no-arp",
+                place=word(place),
             )
         stop = arp_stop(known, place, seen.numeric(name), seen.numeric(other))
         if stop is None or (perhaps and not stop.certain):
@@ -225,21 +232,27 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
         )
         cause = cause_of_reason(says)
         if cause == "firewall-reject":
-            return pair.source, Finding(
+            return pair.source, finding_for(
                 "firewall-reject",
                 f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the inventory",
-                f"let {router} forward between {pair.route.get('src')} and {pair.numeric}: TCP, and ICMP for the path MTU",
                 lines,
                 (pair.peer,),
+                way="router",
+                router=router,
+                src=pair.route.get("src"),
+                numeric=pair.numeric,
             )
         if cause == "no-route":
-            return pair.source, Finding(
+            return pair.source, finding_for(
                 "no-route",
                 f"{router}, on the way from {pair.source} to {pair.peer}, has no route to {pair.numeric} ({says})",
-                f"add a route to {pair.numeric} on {router}, or take another way: `sudo ip route add {word(pair.numeric)} via "
-                f"GATEWAY` on {pair.source}",
                 lines,
                 (pair.peer,),
+                way="router",
+                numeric=pair.numeric,
+                router=router,
+                numeric_typed=word(pair.numeric),
+                source=pair.source,
             )
     return None
 

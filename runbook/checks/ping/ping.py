@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
@@ -206,12 +207,12 @@ class Judge:
             self.warnings[pair.source].append("no ping program here (package iputils-ping): proven over TCP instead")
         elif pair.small.get("missing") and not pair.routeless:
             self.unknown[pair.source].append(
-                Finding(
+                finding_for(
                     "tool-missing",
                     f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either",
-                    "install it (Debian, Ubuntu: `sudo apt-get install iputils-ping`), then run again",
                     tuple(str(dial) for dial in pair.dials[:3]),
                     (pair.peer,),
+                    way="ping",
                 )
             )
         elif not pair.small.get("received") and pair.answered:
@@ -282,12 +283,12 @@ class Judge:
 
 
 def _unproven(pair: Pair) -> Finding:
-    return Finding(
+    return finding_for(
         "tool-missing",
         f"the ping program of {pair.source} cannot send full-size probes, and TCP to {pair.peer} does not open either",
-        "install iputils-ping (busybox's ping has no -M), or open TCP between the nodes, then run again",
         tuple(str(pair.full.get("raw", "")).strip().splitlines()[-2:]),
         (pair.peer,),
+        way="ping-mtu",
     )
 
 

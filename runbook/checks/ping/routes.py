@@ -6,6 +6,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observed import Observations, Pair, version
@@ -49,12 +50,14 @@ def _written_twice(seen: Observations, first: str, second: str, address: str, *,
     own = [a for a in seen.at.own_addresses(second) if a != address] if apart else []
     right = own[0] if own else "ITS ADDRESS"
     where = "which are two machines" if apart else "and both lead to one machine"
-    return Finding(
+    return finding_for(
         "duplicate-address",
         f"the inventory gives {first} and {second} the same address {address}, {where}",
-        f"give {second} its own in the inventory: `{second}: {{address: {right}}}`",
         tuple(f"addresses of {name}: {', '.join(seen.at.own_addresses(name))}" for name in (first, second)),
         (first,),
+        way="inventory",
+        second=second,
+        right=right,
     )
 
 
@@ -96,14 +99,17 @@ def _families(seen: Observations) -> Found:
         interface = seen.data_interface(name) or "IFACE"
         others = [other for other, theirs in reach.items() if common in theirs]
         found[name] = [
-            Finding(
+            finding_for(
                 "ipv6-ipv4-mixing",
                 f"{name} is dialled at {seen.numeric(name)} (IPv{6 if common == 4 else 4}), {listed(others)} "
                 f"at IPv{common}: these cannot talk to each other",
-                f"give {interface} of {name} an IPv{common} address in the network of the others "
-                f"({_example(seen, others[0])}), and write it into the inventory",
                 tuple(f"{other} is dialled at {seen.numeric(other)}" for other in reach),
                 tuple(others),
+                way="address",
+                interface=interface,
+                name=name,
+                common=common,
+                example=_example(seen, others[0]),
             )
         ]
     return found
@@ -132,17 +138,18 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
         chosen, better = seen.data_interface(peer), _place(seen, peer, node.address)[0]
         callers = [pair.source for pair in stuck]
         found[peer] = [
-            Finding(
+            finding_for(
                 "interface-wrong",
                 f"{peer} is told to use {chosen} ({seen.numeric(peer)}), where {listed(callers)} cannot reach it; "
                 f"at {node.address} on {better} it answers",
-                f"name that interface for {peer} in the inventory: "
-                f"`env: {{NCCL_SOCKET_IFNAME: {better}, GLOO_SOCKET_IFNAME: {better}}}`",
                 tuple(
                     f"{pair.source} → {seen.numeric(peer)}: {pair.route.get('error') or 'no answer'}"
                     for pair in stuck[:4]
                 ),
                 tuple(callers),
+                way="peer",
+                peer=peer,
+                better=better,
             )
         ]
     return found
@@ -183,16 +190,18 @@ def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
     """An entry of the ARP table that somebody wrote by hand, and that is no longer true."""
     interface = seen.data_interface(pair.peer) or "IFACE"
     mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
-    return Finding(
+    return finding_for(
         "host-unreachable",
         f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
         f"{interface} of {pair.peer} is {mine}",
-        f"sudo ip neigh del {word(pair.numeric)} dev {word(pair.route.get('dev') or 'IFACE')}",
         (
             f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac} PERMANENT",
             *(str(dial) for dial in pair.dials[:3]),
         ),
         (pair.peer,),
+        way="neighbour",
+        numeric=word(pair.numeric),
+        dev=word(pair.route.get("dev") or "IFACE"),
     )
 
 
@@ -200,15 +209,18 @@ def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
     owner = seen.owner_of(mac)
     interface = seen.data_interface(pair.peer) or "IFACE"
     mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
-    return Finding(
+    return finding_for(
         "duplicate-address",
         f"another machine uses {pair.numeric}, the address of {pair.peer}: {pair.source} reaches {mac}"
         + (f" ({owner})" if owner else "")
         + f", while {interface} of {pair.peer} is {mine}",
-        f"find the machine {mac} (the switch's MAC table tells its port), take {pair.numeric} off it, and on {pair.source} "
-        f"forget it: `sudo ip neigh flush to {word(pair.numeric)}`",
         (f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
         (pair.source,),
+        way="stranger",
+        mac=mac,
+        numeric=pair.numeric,
+        source=pair.source,
+        numeric_typed=word(pair.numeric),
     )
 
 
@@ -294,14 +306,18 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
     errors = [f"{pair.source}: ip route get {pair.numeric}: {pair.route['error']}" for pair in pairs[:3]]
     wanted = networks[0] if networks else "THE NETWORK OF THE OTHERS"
     length = wanted.partition("/")[2] or "LENGTH"
-    return Finding(
+    return finding_for(
         "no-route",
         f"{name} ({seen.numeric(name)}) and {listed(peers)} have no route to each other"
         + (f": {place}" if place else ""),
-        f"give {interface} of {name} a free address of {wanted} (`sudo ip address add ADDRESS/{length} dev {word(interface)}`) and "
-        "write it into the inventory, or add routes by a gateway on both sides (`sudo ip route add NETWORK via GATEWAY`)",
         (*errors, *shown[:6]),
         tuple(peers),
+        way="networks",
+        interface=interface,
+        name=name,
+        wanted=wanted,
+        length=length,
+        interface_typed=word(interface),
     )
 
 

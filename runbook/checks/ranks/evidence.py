@@ -31,6 +31,8 @@ WATCH_S = 0.4
 WRITE_S = 0.25
 """How long a rank gets to write its stacks and its flight record down."""
 
+MOST_BUSY = 4
+
 ASLEEP = "TtDZX"
 """States in which a process handles no signal: stopped, traced, in the kernel, dead."""
 
@@ -151,6 +153,14 @@ def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:
             lines.append(f"{member.label} is in:")
             lines.extend(f"  {frame}" for frame in telling(member.stack)[:5])
     return tuple(lines)
+
+
+def busy_lines(pool: RankPool, node: str) -> tuple[str, ...]:
+    """Other programs that used a CPU there when the ranks were last looked at, the busiest first."""
+    return tuple(
+        f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
+        for one in (pool.seen.get(node) or {}).get("busy", ())
+    )[:MOST_BUSY]
 
 
 def telling(stack: Sequence[str]) -> list[str]:

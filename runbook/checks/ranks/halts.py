@@ -10,7 +10,7 @@ from runbook.checks.context import Context, no_answer
 from runbook.checks.network.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
 from runbook.checks.ranks.ended import own_failure
-from runbook.checks.ranks.evidence import WATCH_S, gather
+from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
 from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.checks.ranks.stuck import LOOK_S, stuck
 from runbook.model.verdict import Finding, Outcome
@@ -127,15 +127,11 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
-    busy = [
-        f"pid {one['pid']} of {one['user']} uses {one['cpu'] * 100:.0f} % of a CPU: {one['command']}"
-        for one in (pool.seen.get(node) or {}).get("busy", ())
-    ]
     finding = Finding(
         "rank-behind",
         f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
         f"on {node}: `top -H` shows what runs there; `cat /sys/fs/cgroup/cpu.max`, `nproc` and `taskset -p PID` what the rank may use",
-        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy[:4]),
+        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
         tuple(sorted({m.rank.node for m in others} - {node})),
     )
     waited = Finding("peer-died", f"not judged: waited for {worst.label}", f"mend {node} first", (), (node,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
@@ -49,16 +50,16 @@ def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding |
         return missing(node, wanted, facts)
     if smi.get("timed_out"):
         asleep = smi.get("state") == "D"
-        return Finding(
+        return finding_for(
             "gpu-tool-hung",
             f"nvidia-smi does not return on {node.name}: the driver or a GPU hangs"
             + (", and the kernel cannot end it" if asleep else ""),
-            f"on {node.name}: `ps axo stat,pid,wchan:32,cmd | grep '^D'` and `sudo dmesg -T | grep -i -E 'nvrm|xid'`; "
-            "a GPU that hangs the driver needs `sudo reboot`",
             (
                 f"nvidia-smi: no answer within {SMI_DEADLINE_S} s"
                 + (", in uninterruptible sleep (state D)" if asleep else ""),
             ),
+            way="live",
+            node=node.name,
         )
     said = evidence(smi)
     text = flat(f"{smi.get('out', '')} {smi.get('err', '')}").lower()
@@ -74,11 +75,12 @@ def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding |
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
-    return Finding(
+    return finding_for(
         "tool-output-unknown",
         f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at",
-        f"run `nvidia-smi` on {node.name} by hand, as the same user",
         said,
+        way="gpus-as-user",
+        node=node.name,
     )
 
 
@@ -88,27 +90,28 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
     if pci is not None:
         seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
     if facts.get("amd"):
-        return Finding(
+        return finding_for(
             "tool-missing",
             f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only",
-            f"write `processes: {len(node.gpus)}` instead of `gpus:` for {node.name}: its ranks then take the GPU of their "
-            "local rank, and nobody looks at them before",
             (*seen, f"{facts['amd']} is there"),
+            way="gpus",
+            gpus=len(node.gpus),
+            node=node.name,
         )
     if node.connection == "kubernetes" and not node.entry:
-        return Finding(
+        return finding_for(
             "tool-missing",
             f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
-            f"ask for them in its container (`resources: {{limits: {{nvidia.com/gpu: {len(node.gpus)}}}}}`), or put `gpus: 0` if it needs none",
             tuple(seen),
+            way="gpus-pod",
+            gpus=len(node.gpus),
         )
     if node.entry:
-        return Finding(
+        return finding_for(
             "tool-missing",
             f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
-            "start it again with them (`docker run --gpus all …`, `podman run --device nvidia.com/gpu=all …`, `apptainer … --nv`), or put "
-            "`gpus: 0` if it needs none",
             tuple(seen),
+            way="gpus-container",
         )
     return Finding(
         "tool-missing",
@@ -235,11 +238,12 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
     if not broken:
         return None
     numbers = [gpu.index for gpu in broken]
-    return Finding(
+    return finding_for(
         "tool-output-unknown",
         f"GPU {listed(numbers)} of {node.name} is listed, and the driver cannot read it: {', '.join(sorted(broken[0].broken))}",
-        f"`sudo dmesg -T | grep -i xid` says why; most often it wants `{reset(numbers)}`, else a reboot",
         tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
+        way="gpu-silent",
+        reset=reset(numbers),
     )
 
 
@@ -311,12 +315,13 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    return Finding(
+    return finding_for(
         "nvlink-error",
         f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have",
-        f"on {node.name}: `nvidia-smi nvlink -e -i {listed(short)}` and `sudo dmesg -T | grep -i xid`; reset all of its GPUs "
-        "together: `sudo nvidia-smi --gpu-reset`, then reseat or replace the board if they stay away",
         tuple(short.values()),
+        way="live",
+        node=node.name,
+        short=listed(short),
     )
 
 

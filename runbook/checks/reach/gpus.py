@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
@@ -136,7 +137,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
     if not listing.lost:
         return []
     says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
-    return [Finding("gpu-fell-off-bus", says, "sudo reboot", seen(listing))]
+    return [finding_for("gpu-fell-off-bus", says, seen(listing), way="live")]
 
 
 def seen(listing: Listing) -> tuple[str, ...]:
@@ -152,21 +153,22 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     if not absent:
         return None
     if listing.garbled:
-        return Finding(
+        return finding_for(
             "tool-output-unknown",
             f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} cannot be "
             "looked at",
-            f"run `nvidia-smi` on {node.name} by hand",
             listing.garbled[:6],
+            way="gpus",
+            node=node.name,
         )
     shown = ", ".join(map(str, sorted(present)))
-    return Finding(
+    return finding_for(
         "gpu-count-mismatch",
         f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
-        f"correct `gpus:` of {node.name}; if the GPU is built in, `lspci -d 10de:` and `sudo dmesg -T | grep -i -E 'nvrm|xid'` "
-        "there say why the driver does not show it",
         (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
+        way="live",
+        node=node.name,
     )
 
 
@@ -300,11 +302,13 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
     have, want = version(judged.cuda), version(torch_cuda)
     if not have or not want or (have[0] >= want[0] >= 11) or have >= want:
         return None
-    return Finding(
+    return finding_for(
         "driver-too-old",
         f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for CUDA {torch_cuda}",
-        f"update the driver, or install a torch for CUDA {have[0]} into {node.interpreter}",
         (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
+        way="live",
+        have=have[0],
+        interpreter=node.interpreter,
     )
 
 
@@ -322,13 +326,15 @@ def shared_gpus(at: Context, node: Node) -> list[Finding]:
         twice = sorted(set(node.gpus) & set(other.gpus))
         if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
             found.append(
-                Finding(
+                finding_for(
                     "duplicate-gpu",
                     f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL wants a "
                     "GPU for each rank",
-                    f"give {node.name} and {other.name} different `gpus:`, or make them one node",
                     (f"both report machine {at.machine(node.name)}",),
                     (other.name,),
+                    way="live",
+                    node=node.name,
+                    other=other.name,
                 )
             )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, select_interfaces
 from runbook.launch.ranks import socket_interfaces
 from runbook.load.address import is_ip
@@ -63,12 +64,14 @@ def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | No
     if runtime in ("docker", "podman"):
         fix = f"start it again with the network of its host: `{runtime} run --network host …`"
     return [
-        Finding(
+        finding_for(
             "container-bridge-network",
             f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other nodes dial, is "
             "the host's, and leads to nothing in it",
-            f"{fix}; or give it an address on the nodes' network (macvlan, SR-IOV) and name that as `address:` of {node.name}",
             (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
+            way="container",
+            fix=fix,
+            node=node.name,
         )
     ]
 
@@ -79,12 +82,13 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
     )
     correct = f"write `address: {pod.address}` for {node.name}, or let -i kubernetes:SELECTOR make the inventory anew"
     if node.address == pod.host_address:
-        return Finding(
+        return finding_for(
             "container-bridge-network",
             f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, is its machine's, "
             "and leads to nothing in it",
-            f"{correct}; or start it with `hostNetwork: true`",
             evidence,
+            way="pod",
+            correct=correct,
         )
     return Finding(
         "interface-wrong",
@@ -139,18 +143,17 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
     if entry["state"] == "DOWN" and "UP" in entry["flags"]:
-        return Finding(
+        return finding_for(
             "interface-missing",
             f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end",
-            f"look at its cable, transceiver and switch port: `ethtool {word(name)}` on {node.name} tells `Link detected: no`",
             (f"{name}: NO-CARRIER, state DOWN", *evidence),
+            way="no-carrier",
+            name=word(name),
+            node=node.name,
         )
     if entry["state"] == "DOWN":
-        return Finding(
-            "interface-missing",
-            f"interface {name} of {node.name} is down",
-            f"sudo ip link set {word(name)} up",
-            evidence,
+        return finding_for(
+            "interface-missing", f"interface {name} of {node.name} is down", evidence, way="down", name=word(name)
         )
     address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
     return Finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
@@ -37,11 +38,14 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
     if hello.get("noexec"):
         mount = place.get("mount")
         return [
-            Finding(
+            finding_for(
                 "workdir-not-writable",
                 f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started",
-                f"on {node.name}: `sudo mount -o remount,exec {word(mount)}` (and its line in /etc/fstab), or {another(node)}",
                 (f"the mount {mount} has the flag noexec",),
+                way="noexec",
+                node=node.name,
+                mount=word(mount),
+                another=another(node),
             )
         ]
     return []
@@ -57,11 +61,13 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         f"{there} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
     )
     if code == "EDQUOT":
-        return Finding(
+        return finding_for(
             "disk-full",
             f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies",
-            f"on {node.name}: `quota -s` shows it; remove something, or {another(node)}",
             seen,
+            way="quota",
+            node=node.name,
+            another=another(node),
         )
     if code == "ENOSPC":
         if place.get("full_of_files"):
@@ -69,34 +75,45 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         return _full(node, place, f"{node.name} has no room left where its workdir lies", seen[0])
     if code == "EROFS":
         mount = place.get("mount")
-        return Finding(
+        return finding_for(
             "workdir-not-writable",
             f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})",
-            f"on {node.name}: `sudo dmesg | grep -i -E 'remount|i/o error'` tells whether the kernel did that after an "
-            f"error of the disk; if not, `sudo mount -o remount,rw {word(mount)}`; or {another(node)}",
             seen,
+            way="read-only",
+            node=node.name,
+            mount=word(mount),
+            another=another(node),
         )
     if place.get("link"):
-        return Finding(
+        return finding_for(
             "workdir-not-writable",
             f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
-            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(place['link'])}`",
             seen,
+            way="missing",
+            node=node.name,
+            user=word(user),
+            link=word(place["link"]),
         )
     if not place["folder"]:
-        return Finding(
+        return finding_for(
             "workdir-not-writable",
             f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there",
-            f"on {node.name}: `mv {word(there)} {word(there)}.old`, or {another(node)}",
             seen,
+            way="file",
+            node=node.name,
+            there=word(there),
+            another=another(node),
         )
     home = place.get("home")
     if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
-        return Finding(
+        return finding_for(
             "workdir-not-writable",
             f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
-            f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(home)}`",
             seen,
+            way="missing",
+            node=node.name,
+            user=word(user),
+            link=word(home),
         )
     return Finding(
         "workdir-not-writable",
@@ -111,22 +128,27 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
 
 def _full(node: Node, place: Mapping[str, Any], says: str, seen: str) -> Finding:
     mount = place.get("mount", "/")
-    return Finding(
+    return finding_for(
         "disk-full",
         f"{says} ({place.get('workdir')} on {mount}); the job needs at least {ROOM_BYTES >> 20} MiB",
-        f"on {node.name}: `sudo du -xh -d 2 {word(mount)} | sort -h | tail` shows what fills it; remove some of it, or {another(node)}",
         (seen,),
+        way="space",
+        node=node.name,
+        mount=word(mount),
+        another=another(node),
     )
 
 
 def _no_inodes(node: Node, place: Mapping[str, Any], seen: str) -> Finding:
     mount = place.get("mount", "/")
-    return Finding(
+    return finding_for(
         "disk-full",
         f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes",
-        f"on {node.name}: `df -i {word(mount)}` shows it, `sudo du -x --inodes -d 2 {word(mount)} | sort -n | tail` where they went; "
-        f"remove some of them, or {another(node)}",
         (seen,),
+        way="inodes",
+        node=node.name,
+        mount=word(mount),
+        another=another(node),
     )
 
 
@@ -144,19 +166,22 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
         return None
     name, code = node.interpreter, int(rejected[0])
     if code == bootstrap.TOO_OLD:
-        return Finding(
+        return finding_for(
             "python-too-old",
             f"{name} on {node.place} is older than Python 3.8",
-            f"name a newer one in the inventory: `python:` of {node.name} (this one is there: {hello['executable']})",
             (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+            way="live",
+            node=node.name,
+            executable=hello["executable"],
         )
     why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
-    return Finding(
+    return finding_for(
         "python-missing",
         f"{name} {why} on {node.place}",
-        f"install it, or name the right one in the inventory: `python:` of {node.name} (this one is there: "
-        f"{hello['executable']})",
         (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+        way="other",
+        node=node.name,
+        executable=hello["executable"],
     )
 
 
@@ -193,12 +218,12 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
             f"logins may lock {soft >> 10} KiB of memory (ulimit -l): RDMA registers more; set it to unlimited"
         )
         return None
-    return Finding(
+    return finding_for(
         "memlock-limit",
         f"logins on {node.name} may lock {soft >> 10} KiB of memory: RDMA cannot register its buffers in that",
-        f"on {node.name}: `printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/99-rdma.conf`, then log in "
-        "again; in a container start it with `--ulimit memlock=-1`, under Slurm set `LimitMEMLOCK=infinity` for slurmd",
         (f"RLIMIT_MEMLOCK is {soft} bytes, at most {'unlimited' if hard is None else f'{hard} bytes'}",),
+        way="live",
+        node=node.name,
     )
 
 
@@ -209,11 +234,12 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
     if files >= FILES_FAIL:
         warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
         return None
-    return Finding(
+    return finding_for(
         "open-files-limit",
         f"logins on {node.name} may have {files} files open, fewer than torch and its connections need",
-        f"on {node.name}: `printf '* - nofile 65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
         (f"RLIMIT_NOFILE is {files}",),
+        way="node",
+        node=node.name,
     )
 
 

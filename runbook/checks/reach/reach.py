@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
@@ -193,11 +194,12 @@ class Clocks:
         if not far or len(self.offsets) == 1:
             warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
             return None
-        return Finding(
+        return finding_for(
             "clock-skew",
             f"the clock of {node} is {abs(skew):.0f} s {way} the others",
-            f"on {node}: `sudo timedatectl set-ntp true` (or `sudo chronyc makestep`), then check `date` on every node",
             self._seen,
+            way="live",
+            node=node,
         )
 
     def proof(self, node: str) -> str | None:

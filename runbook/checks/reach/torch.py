@@ -5,15 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import no_answer
+from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.ended import own_failure
-from runbook.checks.ranks.evidence import gather
+from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
 FRESH_S = 3.0
+STARVED = 0.6
+"""A process that is ready to run and gets less than this share of a CPU waits for its turn."""
 
 
 def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
@@ -38,25 +42,31 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
             return [stopped(member, asleep, "while starting")], []
+    starved = [one["cpu"] for member in waiting for one in member.processes if one["state"] == "R"]
+    if starved and max(starved) < STARVED and (busy := busy_lines(pool, node.name)):
+        seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
+        return [], [too_busy_finding(node.name, seen, busy)]
     silent = [member for member in waiting if "started" not in member.steps]
     if silent and any(process["comm"].startswith("python") for process in silent[0].processes):
         return [never_began(node, silent[0])], []
     if node.activate and silent == waiting:
-        finding = Finding(
+        finding = finding_for(
             "activation-failed",
             f"on {node.name} the inventory's activate line does not come to an end: {node.activate}",
-            f"on {node.name}: log in as the same user and run it with its input closed: `{node.activate} </dev/null`; mend it there or in "
-            "the inventory",
             tuple(f"{p['comm']} (pid {p['pid']}) is running" for m in waiting[:1] for p in m.processes[:4])
             or ("it printed nothing",),
+            way="hangs",
+            node=node.name,
+            activate=node.activate,
         )
         return [finding], []
     return [], [
-        Finding(
+        finding_for(
             "tool-output-unknown",
             f"torch was not imported on {node.name} in time",
-            f"time it by hand: `time {node.interpreter_typed} -c 'import torch'`; a slow network file system is the usual reason",
             tuple(line for member in members[:1] for line in pool.lines(member)),
+            way="torch",
+            interpreter_typed=node.interpreter_typed,
         )
     ]
 
@@ -64,14 +74,15 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
 def never_began(node: Node, member: RankMember) -> Finding:
     """The launch script is through, Python was started, and not one line of the rank has run."""
     process = member.processes[0]
-    return Finding(
+    return finding_for(
         "ranks-missing",
         f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first line",
-        f"on {node.name}: `time {node.interpreter_typed} -v -c pass`, as the same user, shows the file at which it hangs: "
-        "a sitecustomize, a .pth file, or a file server that does not answer",
         (
             f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, {process['cpu'] * 100:.0f} % CPU",
         ),
+        way="python",
+        node=node.name,
+        interpreter_typed=node.interpreter_typed,
     )
 
 

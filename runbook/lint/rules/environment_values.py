@@ -307,7 +307,7 @@ def gloo_faults(name: str, text: str) -> Iterator[VariableFault]:
         yield VariableFault("gloo-selector", message, help)
         return
     names = tuple(one.strip() for one in bare.split(",") if one.strip())
-    chosen = Selection(False, True, names)
+    chosen = Selection(excludes=False, exact=True, names=names)
     fault = _syntax_fault(name, text, chosen, "eth0,eth1") or _address_fault(name, chosen)
     if fault is not None:
         yield fault

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from runbook.causes.findings import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.run import EXIT_CODES, causes
@@ -33,7 +34,7 @@ from runbook.model.events import (
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record
 from runbook.report.run_json import Jsonl, Result, read, to_json
@@ -96,7 +97,8 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
 def _launched(
     arguments: argparse.Namespace, started: RunStarted, stage: StageRecord, events: Sequence[Event]
 ) -> Launched | None:
-    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another by now."""
+    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another
+    by now."""
     if started.playbook != started.inventory:
         return None
     try:
@@ -173,13 +175,13 @@ def _told(
         return tuple(name for name in started.nodes if name in found)
 
     finished = RunFinished(
-        now,
-        verdict,
-        EXIT_CODES[verdict],
-        stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
-        round(now - started.time, 3),
-        causes(seen),
-        started.run_dir,
+        time=now,
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        stopped_at=stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
+        seconds=round(now - started.time, 3),
+        causes=causes(seen),
+        run_dir=started.run_dir,
         bad=named(Verdict.FAIL),
         dropped=known.dropped,
         unknown=named(Verdict.UNKNOWN),
@@ -192,5 +194,5 @@ def _unknown(node: str, wrong: FilesWrong) -> Outcome:
     says = f"how the job ended on {node} is not known: {wrong.problems[0].message}"
     return Outcome.unknown(
         node,
-        Finding("insufficient-evidence", says, "read what its ranks wrote: it is in the folder of the run, `logs`"),
+        finding_for("insufficient-evidence", says, way="server-gone"),
     )

@@ -1,0 +1,25 @@
+"""Findings whose remedy is a template of their cause's page: whoever finds a cause says what it saw and gives the fields."""
+
+from __future__ import annotations
+
+from runbook.causes.catalogue import mend
+from runbook.model.errors import Unreachable
+from runbook.model.verdict import Finding
+
+
+def finding_for(
+    cause: str,
+    says: str,
+    evidence: tuple[str, ...] = (),
+    peers: tuple[str, ...] = (),
+    *,
+    way: str = "",
+    **fields: object,
+) -> Finding:
+    return Finding(cause, says, mend(cause, way, **fields), evidence, peers)
+
+
+def unreachable_for(
+    cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "", **fields: object
+) -> Unreachable:
+    return Unreachable(cause, says, mend(cause, way, **fields), evidence)

@@ -1,0 +1,200 @@
+"""`runbook inventory import FILE` and `runbook inventory init HOST…`: another kind of inventory in, or the hosts
+themselves asked; ours out.
+
+It goes to stdout, or whole or not at all into a file that was not there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runbook.cli.inventory import asked, is_asked
+from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.foreign import ANSIBLE, Remark
+from runbook.load.document import read_document
+from runbook.load.problems import render_all
+from runbook.load.write import written
+from runbook.model.commands import word
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.visible import visible
+from runbook.report.output import complain, stderr, stdout
+
+if TYPE_CHECKING:
+    from runbook.importers.survey import SurveyResult
+
+STDIN, HOST_LIST = "stdin", "the host list"  # what text is called that is in no file
+_HOST_LIST = re.compile(
+    r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*)*,?"
+)
+
+
+def import_inventory(arguments: argparse.Namespace) -> int:
+    refuse_to_replace(arguments.out, force=arguments.force)
+    text, source = _read(arguments.file)
+    try:
+        found = read_foreign(text, source, arguments.kind)
+        if found.kind == ANSIBLE and source != STDIN:
+            found = replace(found, remarks=(*found.remarks, *_not_read(source)))
+        name = arguments.name or (Path(source).stem if source not in (STDIN, HOST_LIST) else "imported")
+        made = written(draft_of(found, name))
+    except FilesWrong as wrong:
+        # Here and not in main: the lines may have come from stdin, or from the command line.
+        complain(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
+        return 2
+    write_product(made, arguments.out)
+    return 0
+
+
+def _read(file: str) -> tuple[str, str]:
+    """The text, and what to call it. Raises FilesWrong where it cannot be read."""
+    if file == "-":
+        return _stdin(), STDIN
+    there = os.path.exists(file)  # noqa: PTH110  (Path.exists raises where a name is too long)
+    if not there and _HOST_LIST.fullmatch(file) and ("[" in file or "," in file):
+        return file, HOST_LIST
+    if os.path.isdir(file):  # noqa: PTH112
+        message = f"{file} is a folder: name one inventory in it"
+        help = (
+            f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "
+            "inventory import -"
+        )
+        raise FilesWrong([Problem("import.folder", message, None, help)])
+    if not file:
+        help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
+        raise FilesWrong([Problem("import.empty", "the name of the file is empty", None, help)])
+    document = read_document(file)  # as YAML it may be anything: only what keeps it from being read matters here
+    unread = [problem for problem in document.problems if problem.id.startswith("file.") or "control" in problem.id]
+    if unread:
+        raise FilesWrong(unread)
+    return document.text, file
+
+
+def _not_read(source: str) -> list[Remark]:
+    """Folders beside the file that Ansible would read as well."""
+    how = f"ansible-inventory -i {word(source)} --list --yaml | runbook inventory import - has them"
+    beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
+    return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if folder.is_dir()]
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FilesWrong([Problem("file.not-utf8", "what came over stdin is not UTF-8 text")]) from None
+
+
+UNREACHED = 3
+HERE = {
+    "ssh-host-key-unknown": "--accept-new trusts the key that it shows now",
+    "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
+    "ssh-refused": "--port N, or HOST:PORT, names another port",
+}
+"""Remedies speak of the inventory, which is only being made: what to type here instead."""
+
+
+def init_inventory(arguments: argparse.Namespace) -> int:
+    """0 written; 2 wrong arguments; 3 a host was not reached: it is a comment in `--out`, and nothing is printed."""
+    from runbook.cli.run import terminated_like_interrupted
+    from runbook.importers.survey import Login, parse_hosts, survey
+    from runbook.importers.survey_draft import draft_of as draft_of_survey
+
+    refuse_to_replace(arguments.out, force=arguments.force)
+    if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):
+        write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
+        return 0
+    login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
+    hosts = parse_hosts(arguments.hosts, login)
+    if stderr.isatty():
+        stderr.line(f"asking {len(hosts)} host{'s' * (len(hosts) > 1)} …")
+    with terminated_like_interrupted():
+        heard = survey(hosts)
+    for name, failure in heard.failures.items():
+        stderr.tell(_why(name, failure))
+    for name, first in heard.same.items():
+        stderr.line(f"warning: {name} is the same machine as {first}: left out")
+    if not heard.told:
+        stderr.line("no host was reached; nothing was written")
+        return UNREACHED
+    if heard.failures and arguments.out is None:
+        some = "the host that was" if len(heard.told) == 1 else f"the {len(heard.told)} hosts that were"
+        stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
+        return UNREACHED
+    name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
+    write_product(written(draft_of_survey(hosts, heard, name)), arguments.out)
+    _next(arguments.out, heard)
+    return UNREACHED if heard.failures else 0
+
+
+def _why(name: str, failure: Unreachable) -> str:
+    lines = [f"{name} was not reached: {failure.cause}", f"  {failure.says.removeprefix(f'{name}: ')}"]
+    lines += [f"  {'evidence' if number == 0 else '':<8}  {line}" for number, line in enumerate(failure.evidence)]
+    lines.append(f"  fix       {failure.remedy}")
+    lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []
+    lines += [f"  more      runbook explain {failure.cause}"]
+    return "\n".join(map(visible, lines)) + "\n\n"
+
+
+def _next(out: str | None, heard: SurveyResult) -> None:
+    if out is not None:
+        count = f"{len(heard.told)} node{'s' * (len(heard.told) > 1)}"
+        stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
+
+
+def refuse_to_replace(out: str | None, *, force: bool) -> None:
+    """Raises FilesWrong before any work is done for a file that could not be written."""
+    if out is None:
+        return
+    if Path(out).is_dir():
+        raise FilesWrong(
+            [Problem("arguments.out", f"--out {out} is a folder", None, f"name a file: --out {out}/inventory.yml")]
+        )
+    if os.path.lexists(out) and not force:
+        raise FilesWrong([Problem("arguments.out", f"--out {out}: the file exists", None, "--force replaces it")])
+    if not Path(out).resolve().parent.is_dir():
+        raise FilesWrong(
+            [
+                Problem(
+                    "arguments.out",
+                    f"--out {out}: there is no folder {Path(out).parent}",
+                    None,
+                    "make it, or name another",
+                )
+            ]
+        )
+
+
+def write_product(text: str, out: str | None) -> None:
+    """Raises FilesWrong where the file cannot be written; what was there then still is.
+
+    What to do next is said on stderr, and only where the text itself is not what the user gets to see.
+    """
+    if out is None:
+        stdout.tell(text)
+        return
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=Path(out).resolve().parent, prefix=".runbook-", delete=False
+        ) as file:
+            file.write(text)
+        try:
+            Path(file.name).chmod(0o666 & ~_umask())
+            Path(file.name).replace(Path(out).resolve())
+        except OSError:
+            Path(file.name).unlink()
+            raise
+    except OSError as error:
+        raise FilesWrong([Problem("arguments.out", f"--out {out}: {error.strerror or error}")]) from None
+    stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
