@@ -31,8 +31,8 @@ ASTRAY_S = 1.0
 """The same, where a rank is seen to dial or to listen elsewhere than at the rendezvous."""
 
 PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
-"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the hardware
-and connects every adapter, which takes seconds on two nodes and more on many."""
+"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the
+hardware and connects every adapter, which takes seconds on two nodes and more on many."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Connection(Check):
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at {address(at)} over "
-                f"{at.inventory.rendezvous.backend} and passed a barrier",
+                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at "
+                f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
             for node in at.nodes
@@ -188,8 +188,8 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
             Finding(
                 cause,
                 f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
-                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc ~/.profile` "
-                "and the Python's sitecustomize may set it as well",
+                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc "
+                "~/.profile` and the Python's sitecustomize may set it as well",
                 (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",),
             )
         )
@@ -228,8 +228,8 @@ def no_names(pool: RankPool) -> dict[str, Finding]:
         if waiting := member.steps.get("looking-up"):
             found[member.rank.node] = Finding(
                 "name-unresolvable",
-                f"the name servers of {member.rank.node} do not answer, and torch waits for them: {waiting['seconds']:g} s for "
-                f"{waiting['address']} so far",
+                f"the name servers of {member.rank.node} do not answer, and torch waits for them: "
+                f"{waiting['seconds']:g} s for {waiting['address']} so far",
                 f"on {member.rank.node}: `cat /etc/resolv.conf`; mend the name server there, or put every node of the "
                 "inventory into /etc/hosts",
                 (f"{member.label}: last step {member.step}; looking up {waiting['address']}",),
@@ -245,7 +245,8 @@ def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
     finding = Finding(
         "ranks-missing",
         f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
-        f"see what it does: on {first.rank.node} `py-spy dump --pid {word(first.steps['started']['pid'])}`, and its stack in the evidence",
+        f"see what it does: on {first.rank.node} `py-spy dump --pid {word(first.steps['started']['pid'])}`, and its "
+        "stack in the evidence",
         (*stack_lines([first]), *pool.lines(first)) or ("it printed nothing",),
         tuple(sorted({m.rank.node for m in pool.members} - {first.rank.node})),
     )
@@ -273,10 +274,10 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
             peers = tuple(sorted({m.rank.node for m in pool.members} - {member.rank.node}))
             findings[member.rank.node] = Finding(
                 "data-ports-blocked",
-                f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got as "
-                f"far as '{member.step}'",
-                "ranks talk on ports that the kernel picks (see /proc/sys/net/ipv4/ip_local_port_range): allow TCP between "
-                "the nodes on all ports; the `firewall` check finds the rule",
+                f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got "
+                f"as far as '{member.step}'",
+                "ranks talk on ports that the kernel picks (see /proc/sys/net/ipv4/ip_local_port_range): allow TCP "
+                "between the nodes on all ports; the `firewall` check finds the rule",
                 tuple(f"{m.label}: {m.step}" for m in pool.members[:8]),
                 peers,
             )
@@ -286,7 +287,8 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
 def misdirected(member: RankMember, verb: str, used: str, where: str) -> Finding:
     return Finding(
         "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
-        f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
+        f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or "
+        "MASTER_PORT",
         f"take MASTER_ADDR and MASTER_PORT out of `env:` and of what `activate:` runs on {member.rank.node}",
         (f"{member.label} {verb} {used}",),
     )
@@ -307,8 +309,8 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
         return Finding(
             "ephemeral-ports-exhausted",
             f"{node} has no local port left to dial {where} from: its kernel hands out too few, or all are taken",
-            f"on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -tan state time-wait | wc -l` and "
-            "`sudo ss -Htanp` show who holds them",
+            f"on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -tan state time-wait | wc "
+            "-l` and `sudo ss -Htanp` show who holds them",
             evidence,
             (master,),
         )
@@ -335,8 +337,9 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
 
 
 def _meant(at: Context) -> bool:
-    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it. Agents are
-    where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of them."""
+    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it.
+    Agents are where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of
+    them."""
     if at.inventory.one_machine:
         return True
     loopback = all(is_loopback(node.address) for node in at.nodes if node.connection == "agent")

@@ -45,7 +45,8 @@ class Accusation:
     itself: bool = False
 
     def same(self, other: Accusation) -> bool:
-        """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
+        """One rule that stops several things, one command that opens several, or the same trouble at home: one
+        finding."""
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
@@ -101,8 +102,8 @@ class WantedPorts(TypedDict):
 
 @dataclass(frozen=True)
 class Trouble:
-    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence` are the
-    rules of the nodes involved."""
+    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence`
+    are the rules of the nodes involved."""
 
     at: Context
     bad: list[Dial]
@@ -141,11 +142,10 @@ class Trouble:
         return list(found.values())
 
     def unexplained(self) -> list[Dial]:
-        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those that
-        were not measured.
+        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those
+        that were not measured.
 
-        Where others between the same two nodes opened, all of them at the first try, it was not loss.
-        """
+        Where others between the same two nodes opened, all of them at the first try, it was not loss."""
         found: list[Dial] = list(self.unmeasured)
         for dials in self.groups:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
@@ -272,7 +272,8 @@ class Trouble:
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
-        """Where they never came to the other node: a name, a NAT rule or an address that leads elsewhere, or leads nowhere now."""
+        """Where they never came to the other node: a name, a NAT rule or an address that leads elsewhere, or leads
+        nowhere now."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
@@ -305,7 +306,8 @@ class Trouble:
         return None
 
     def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
-        """What accounts for them before a packet filter does that is not sure to: `blocked` is what the rules make of them."""
+        """What accounts for them before a packet filter does that is not sure to: `blocked` is what the rules make of
+        them."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):
@@ -354,8 +356,8 @@ class Trouble:
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports
             cause = "data-ports-blocked"
             says = (
-                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange "
-                f"data do not: {says}"
+                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks "
+                f"exchange data do not: {says}"
             )
         more = () if sure(blocked) else unseen(self.at, dials)
         evidence = (*more, *why_so_many(dials, blocked.remedy), *blocked.evidence)
@@ -413,8 +415,8 @@ class Trouble:
         return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
 
     def _lossy(self, dials: list[Dial]) -> str | None:
-        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss, not of
-        a filter. One repetition is a busy moment."""
+        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss,
+        not of a filter. One repetition is a busy moment."""
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
@@ -435,8 +437,8 @@ class Trouble:
         }[first.outcome]
         return Finding(
             {"reset": "tcp-connection-lost-midrun", "silent": "packet-loss", "lost": "mtu-blackhole"}[first.outcome],
-            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that could "
-            "be read accounts for it",
+            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that "
+            "could be read accounts for it",
             "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
             f"`sudo tcpdump -ni any {word(f'tcp port {first.port} and host {self.destination_of(first)}')}` on both",
             seen,
@@ -449,14 +451,14 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
     if source == destination:
         says = f"packets that {source} sends to itself are lost: {lossy}"
         fix = (
-            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` show what "
-            "drops some of them"
+            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` "
+            "show what drops some of them"
         )
     else:
         says = f"packets between {source} and {destination} are lost: {lossy}"
         fix = (
-            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then at cable, "
-            "transceiver and switch port"
+            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then "
+            "at cable, transceiver and switch port"
         )
     return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
 

@@ -1,4 +1,5 @@
-"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only followed."""
+"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only
+followed."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
     """One outcome a node. The guilty fail; the others are unknown, because nothing was proven about them.
 
-    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as promised.
-    """
+    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as
+    promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
         unknown[name] = no_answer(name, "launch", error)
@@ -60,7 +61,8 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up now."""
+    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up
+    now."""
     words = {
         node: [finding.says for finding in told if finding.cause == NO_PORT]
         for node, told in guilty.items()
@@ -79,7 +81,8 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     said = [str(member.failure.get("text")) for member in members if member.failure]
     return Finding(
         "peer-died",
-        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}",
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} "
+        f"{whose}{' failed' if kind == 'died' else ''}",
         f"nothing to do on {node}: mend {whose} first",
         tuple(said[:2]),
         others,
@@ -97,7 +100,10 @@ HELD_LEAST_S = {"own": 0.3, "paused": 1.0, "queued": 1.0}
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
-    "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, a frozen virtual machine)",
+    "paused": (
+        "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, "
+        "a frozen virtual machine)"
+    ),
     "queued": "was ready to run and got no CPU: other processes are on them",
 }
 
@@ -130,7 +136,8 @@ def _outcomes(
     finding = Finding(
         "rank-behind",
         f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        f"on {node}: `top -H` shows what runs there; `cat /sys/fs/cgroup/cpu.max`, `nproc` and `taskset -p PID` what the rank may use",
+        f"on {node}: `top -H` shows what runs there; `cat /sys/fs/cgroup/cpu.max`, `nproc` and `taskset -p PID` what "
+        "the rank may use",
         (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
         tuple(sorted({m.rank.node for m in others} - {node})),
     )
