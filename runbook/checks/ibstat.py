@@ -14,6 +14,7 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.load.hints import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
@@ -203,7 +204,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
                 "ib-no-device",
                 f"{node.name} has no InfiniBand device"
                 + (": its card is there, and no driver has taken it" if cards else ""),
-                "sudo modprobe mlx5_ib"
+                Remedy.run("sudo modprobe mlx5_ib")
                 if cards
                 else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; without a "
                 "card take the `infiniband:` block out of the inventory",
@@ -281,12 +282,15 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
 
 def how_to_raise(node: Node, port: Port) -> str:
     if port.ethernet:
-        return (
-            f"on {node.name}: `rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set INTERFACE up`, "
-            "then the cable and the switch port"
+        return Remedy.note(
+            f"`rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set "
+            "INTERFACE up`, then the cable and the switch port",
+            node=node.name,
         )
     if port.physical == "disabled":
-        return f"on {node.name}: `sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable`"
+        return Remedy.run(
+            f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable", node=node.name
+        )
     if port.physical == "linkerrorrecovery":
         return (
             f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` shows its error "

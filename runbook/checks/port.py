@@ -14,6 +14,7 @@ from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 MOST_PORTS = 256
@@ -190,7 +191,7 @@ def taken(
         fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"
         if holder.get("run_id") and holder.get("left_behind"):
             who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"
-            fix = f"on {node.name}: `{kill}`"
+            fix = Remedy.run(f"{kill}", node=node.name)
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
             fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"

@@ -23,6 +23,7 @@ from runbook.checks.context import Facts, no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
@@ -118,7 +119,9 @@ def rise(then: int | None, now: int | None) -> int | None:
 def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
-    fix = f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine"
+    fix = Remedy.note(
+        "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine", node=node
+    )
     for gpu in gpus_of(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
@@ -140,7 +143,7 @@ def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]
     known = set(then["xids"])
     for event in events([line for line in now["xids"] if line not in known], 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
-        fix = f"on {node}: `sudo dmesg -T | grep -i xid`; `runbook diagnose` tells what its number means"
+        fix = Remedy.note("`sudo dmesg -T | grep -i xid`; `runbook diagnose` tells what its number means", node=node)
         yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
 
 

@@ -18,6 +18,7 @@ from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import Paces, Slower
 from runbook.jobs.stalled import TOGETHER, frames_of
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 
@@ -174,11 +175,16 @@ def pace_text(slower: Slower) -> str:
 def _remedy(node: str, known: Why) -> str:
     first = next(iter(known), "")
     if first == "quota":
-        return f"on {node}: raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there"
+        return Remedy.note(
+            "raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there", node=node
+        )
     if first.startswith("gpu "):
-        return f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so"
+        return Remedy.note(
+            "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so",
+            node=node,
+        )
     if first == "memory":
-        return f"on {node}: `free -m`, `vmstat 1`; less work a rank, or more memory"
+        return Remedy.note("`free -m`, `vmstat 1`; less work a rank, or more memory", node=node)
     return f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it stays so"
 
 

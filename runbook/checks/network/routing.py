@@ -14,6 +14,7 @@ from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
@@ -119,7 +120,7 @@ def _leads(
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
-    remove = f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}"
+    remove = Remedy.run(f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}")
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -135,7 +136,7 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for a few packets was written for what it does to them; another's table may well serve others.
-    fix = remove if narrow else f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}"
+    fix = remove if narrow else Remedy.run(f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}")
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 
@@ -251,7 +252,9 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     if refused is None:
         return None
     found = refusal(Sent(peer), refused) or RouteRefusal(
-        "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
+        "",
+        Remedy.note(f"`ip route show table all`; add a route to {peer}, or correct its address", node=node),
+        certain=False,
     )
     return Finding(
         "no-route",

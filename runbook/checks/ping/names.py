@@ -12,6 +12,7 @@ from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 SLOW_S = 2.0
@@ -128,10 +129,10 @@ def _unresolvable(
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
-        fix = "sudo chmod 644 /etc/hosts"
+        fix = Remedy.run("sudo chmod 644 /etc/hosts")
     elif told["in_hosts"] and sources and "files" not in sources.split():
         says += f": it stands in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
-        fix = "sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf"
+        fix = Remedy.run("sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf")
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
     elif told["in_hosts"]:
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
@@ -218,7 +219,7 @@ def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
         return append
     quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
-    return f"sudo sed -i -E {word(where)} /etc/hosts && {append}"
+    return Remedy.run(f"sudo sed -i -E {word(where)} /etc/hosts && {append}")
 
 
 def _owners(seen: Observations, addresses: list[str]) -> list[str]:

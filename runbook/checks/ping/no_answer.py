@@ -15,6 +15,7 @@ from runbook.checks.ping.observed import Observations, Pair
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
 from runbook.load.address import is_ip
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
@@ -277,7 +278,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     routes = [route for route in told["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
-    fix = f"sudo ip route del {' '.join(map(word, route.split()))}"
+    fix = Remedy.run(f"sudo ip route del {' '.join(map(word, route.split()))}")
     if not mine:
         fix = (
             f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "

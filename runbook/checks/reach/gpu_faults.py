@@ -9,6 +9,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (
     BAD_ROWS,
@@ -139,7 +140,7 @@ BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
 
 
 def reset(numbers: Iterable[int]) -> str:
-    return f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}"
+    return Remedy.run(f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}")
 
 
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
@@ -284,8 +285,11 @@ def busy(
     remedy = (
         f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
         if pids
-        else f"on {node.name}: `sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; `{reset(numbers)}` frees "
-        "memory that nobody holds any more"
+        else Remedy.note(
+            f"`sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; `{reset(numbers)}` "
+            "frees memory that nobody holds any more",
+            node=node.name,
+        )
     )
     finding = Finding("gpu-busy", f"GPU {listed(numbers)} of {node.name} is in use: {first}", remedy, tuple(taken[:10]))
     return [finding], warnings

@@ -9,6 +9,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.host import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
@@ -119,9 +120,12 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         "workdir-not-writable",
         f"{user} may not write to {there} on {node.name}, where the workdir "
         + (f"{workdir} is to be made" if there != workdir else "is"),
-        f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}`"
+        Remedy.run(f"sudo install -d -o {word(user)} -m 700 {word(workdir)}", node=node.name)
         if there != workdir
-        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
+        else Remedy.note(
+            f"`sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
+            node=node.name,
+        ),
         seen,
     )
 
@@ -258,8 +262,11 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
         "shm-too-small",
         f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} GPUs "
         "(in Docker: `--shm-size=8g` or `--ipc=host`)",
-        f"on {node.name}: `sudo mount -o remount,size=8G /dev/shm`"
+        Remedy.run("sudo mount -o remount,size=8G /dev/shm", node=node.name)
         if size < need
-        else f"on {node.name}: `ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
+        else Remedy.note(
+            "`ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
+            node=node.name,
+        ),
         (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
     )
