@@ -154,12 +154,13 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
             node=node.name,
         )
     runtime, name = node.container.runtime, node.container.name
-    remedy = Remedy.note(f"`{LISTS[runtime]}` lists them; start it, or correct `name:`", node=node.name)
+    more = ""
     if runtime == "podman":
-        remedy += (
+        more = (
             "; each user has containers of their own: one of root's is entered by "
             f"`inside: [sudo, -n, podman, exec, -i, {name}]`"
         )
+    remedy = Remedy.note(f"`{LISTS[runtime]}` lists them; start it, or correct `name:`{more}", node=node.name)
     return Unreachable(
         "container-unknown", f"{runtime} on {node.name} knows no container {name}, as this user", remedy, evidence
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,14 +48,13 @@ class Accusation:
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
-            other.itself or words(self.finding.remedy) == words(other.finding.remedy)
+            other.itself or self.finding.remedy == other.finding.remedy
         )
 
     def merged(self, other: Accusation) -> Accusation:
         mine, its = self.finding, other.finding
-        either = (*self.remedies, *other.remedies)
-        remedies = tuple({(node, *words(command)): (node, command) for node, command in either}.values())
-        differ = remedies and words(mine.remedy) != words(its.remedy)
+        remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
+        differ = remedies and mine.remedy != its.remedy
         finding = replace(
             mine,
             remedy=command_line(remedies, self.node) if differ else mine.remedy,
@@ -64,11 +62,6 @@ class Accusation:
             peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
         )
         return replace(self, finding=finding, remedies=remedies)
-
-
-def words(remedy: str) -> list[str]:
-    """What a remedy opens, whatever the order in which it lists the peers."""
-    return sorted(re.findall(r"[\w.:/-]+", remedy))
 
 
 SEEN: Mapping[str, Seen] = {

@@ -216,7 +216,7 @@ def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
     """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new one."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
-        return append
+        return Remedy.run(append)
     quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
     return Remedy.run(f"sudo sed -i -E {word(where)} /etc/hosts && {append}")

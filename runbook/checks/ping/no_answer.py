@@ -214,7 +214,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         )
         if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
             remedy, says = (
-                f"{remedy} && {discovery.remedy}",
+                Remedy.run(f"{remedy} && {discovery.remedy}"),
                 f"{says}; ICMPv6, by which neighbours find each other, as well",
             )
     others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)
@@ -280,7 +280,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
     fix = Remedy.run(f"sudo ip route del {' '.join(map(word, route.split()))}")
     if not mine:
-        fix = (
+        fix = Remedy.note(
             f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
             f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
         )

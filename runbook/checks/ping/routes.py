@@ -68,7 +68,10 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
     mine = seen.numeric(guilty) == address
     fix = Remedy.run(f"sudo ip address del {word(prefix)} dev {word(interface)}")
     if mine:
-        fix = f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and correct the inventory"
+        fix = Remedy.note(
+            f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and "
+            "correct the inventory"
+        )
     return Finding(
         "duplicate-address",
         f"{first} and {second} both have the address {address}: packets reach now the one, now the other",

@@ -150,41 +150,37 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
         detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
         for kind, what in filter(None, (_broken(gpu, detail), _fabric(detail), *_settings(gpu))):
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
-    for kind, (cause, says, remedy) in FAULTS.items():
+    for kind, (cause, says) in FAULTS.items():
         if kind in seen:
-            numbers = listed(seen[kind])
-            fix = remedy.format(gpus=numbers) or reset(seen[kind])
-            yield Finding(cause, f"GPU {numbers} of {node.name} {says}", fix, tuple(seen[kind].values()))
+            numbers, indices = listed(seen[kind]), ",".join(map(str, sorted(seen[kind])))
+            what = f"GPU {numbers} of {node.name} {says}"
+            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, gpus=numbers, indices=indices)
 
 
 FAULTS = {
-    "lost": ("gpu-fell-off-bus", "does not answer the driver any more", "sudo reboot"),
-    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends", "sudo reboot"),
+    "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
+    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends"),
     "replace": (
         "gpu-reset-required",
         NO_SPARE_ROWS,
-        "leave it out of `gpus:` and have it replaced: a reset does not mend it",
     ),
-    "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected", ""),
-    "reset": ("gpu-reset-required", "waits for a reset", ""),
-    "pending": ("gpu-reset-required", BAD_ROWS, ""),
+    "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected"),
+    "reset": ("gpu-reset-required", "waits for a reset"),
+    "pending": ("gpu-reset-required", BAD_ROWS),
     "fabric": (
         "fabricmanager-down",
         "is not connected to the NVSwitch fabric: the fabric manager has not set it up, and CUDA will not start",
-        "sudo systemctl restart nvidia-fabricmanager",
     ),
     "mig": (
         "gpu-count-mismatch",
         "is split by MIG: a rank would see a slice of it, or nothing",
-        "sudo nvidia-smi -i {gpus} -mig 0",
     ),
     "prohibited": (
         "gpu-busy",
         "is in compute mode Prohibited: no program may use it",
-        "sudo nvidia-smi -i {gpus} -c DEFAULT",
     ),
 }
-"""Kinds of fault in the order in which they are told: cause, what is said of the GPU, remedy; where none stands, a reset."""
+"""Kinds of fault in the order in which they are told: cause, and what is said of the GPU."""
 
 
 def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
