@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.diagnose.paste import read_paste
+from runbook.diagnose.tool_outputs import read_paste
 from runbook.parsers.reading import Reading
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.catalogue import scanner
 from runbook.diagnose.judge import Cause, judge
-from runbook.diagnose.paste import Paste, read_paste
-from runbook.diagnose.reached import Reached
+from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Tier
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
 from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run
-from runbook.diagnose.tools import UNREAD, Source, with_tools
+from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.output import stderr, stdout
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from runbook.diagnose import ras
-from runbook.diagnose.reached import reached
+from runbook.diagnose import collectives, progress
+from runbook.diagnose.kept import LIMITS, ScanLimits
 from runbook.diagnose.rules import (
     accelerators,
     builds,
-    containers,
-    gpu,
     interfaces,
     names,
     nccl,
-    noise,
     program,
     ranks,
     rdma,
+    reaching,
     rendezvous,
-    shells,
     sockets,
     unexplained,
 )
@@ -25,19 +22,20 @@ from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.sign import Rule, Sign
 
 RULES: tuple[Rule, ...] = (
-    *shells.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES, *program.RULES, *builds.RULES, *gpu.RULES,
-    *accelerators.RULES, *containers.RULES, *rdma.RULES, *nccl.RULES, *ras.RULES, *unexplained.RULES,
-)  # fmt: skip
+    *(*reaching.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES),
+    *(*program.RULES, *builds.RULES, *accelerators.RULES, *reaching.CONTAINER_RULES, *rdma.RULES, *nccl.RULES),
+    *(*collectives.RULES, *unexplained.RULES),
+)
 SIGNS: tuple[Sign, ...] = (
-    *shells.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS, *program.SIGNS, *builds.SIGNS, *gpu.SIGNS, *accelerators.SIGNS,
-    *containers.SIGNS, *rdma.SIGNS,
-    *nccl.SIGNS, *ras.SIGNS, *unexplained.SIGNS, *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
-)  # fmt: skip
+    *(*reaching.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS),
+    *(*program.SIGNS, *builds.SIGNS, *accelerators.SIGNS, *reaching.CONTAINER_SIGNS, *rdma.SIGNS, *nccl.SIGNS),
+    *(*collectives.SIGNS, *unexplained.SIGNS),
+    *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
+)
+
+CATALOGUE = Catalogue(SIGNS, progress.NOISE, progress.PROGRESS_KEYS, progress.GOES_ON, progress.reached)
 
 
-CATALOGUE = Catalogue(SIGNS, noise.NOISE, noise.PROGRESS, noise.GOES_ON, reached)
-
-
-def scanner() -> Scanner:
+def scanner(limits: ScanLimits = LIMITS) -> Scanner:
     """A scanner that knows every sign."""
-    return Scanner(CATALOGUE)
+    return Scanner(CATALOGUE, limits)

@@ -1,4 +1,5 @@
-"""Signs that no single line shows: counts and sizes compared, times between lines, what is told twice or differently."""
+"""Signs that no single line shows: counts and sizes compared, times between lines, what is told twice or
+differently."""
 
 from __future__ import annotations
 
@@ -8,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from runbook.diagnose.collectives import compare
-from runbook.diagnose.ras import read_report
+from runbook.diagnose.collectives import compare, read_report
 from runbook.diagnose.rules.unexplained import TELLS_FAILURE, WRAPPERS
 from runbook.diagnose.sign import Hit
 from runbook.model.numbers import number, small_number
@@ -62,7 +62,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
 
 
 def heeded(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends nothing."""
+    """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends
+    nothing."""
     told: dict[str, set[Place]] = defaultdict(set)
     for hit in hits:
         told[hit.sign].add((hit.line.source, hit.line.who, hit.line.number))
@@ -102,7 +103,8 @@ def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
-    """Fewer workers than the world: some are missing, unless a rank got through. More: the store remembers an earlier run."""
+    """Fewer workers than the world: some are missing, unless a rank got through. More: the store remembers an earlier
+    run."""
     last = {hit.line.who: hit for hit in barriers}
     through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
     for hit in last.values():
@@ -232,7 +234,8 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
 
 
 def _told_more(hits: Hits) -> Iterator[Hit]:
-    """The master counts everybody whose log is here and wants more, while another waits for the master: told sizes differ."""
+    """The master counts everybody whose log is here and wants more, while another waits for the master: told sizes
+    differ."""
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]

@@ -1,4 +1,5 @@
-"""Which of many sets of literals have one on a line: its words say which literals it could hold, and only those are looked for."""
+"""Which of many sets of literals have one on a line: its words say which literals it could hold, and only those are
+looked for."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ DIGITS = b"0123456789"
 _Keys = dict[bytes, frozenset[int]]
 """Literals, each with the numbers of the sets that it is in."""
 _About = tuple[frozenset[int], _Keys, _Keys]
-"""Of a word: the sets with a literal in it, literals that go on beyond it, and all literals that a line with it could hold."""
+"""Of a word: the sets with a literal in it, literals that go on beyond it, and all literals that a line with it could
+hold."""
 NOTHING: _About = (frozenset(), {}, {})
 
 

@@ -9,31 +9,90 @@ from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, of_kind, origins
 from runbook.diagnose.derive import derive, heeded, with_summaries
-from runbook.diagnose.reached import Reached
+from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Hit, Line, Rule, Tier
 
 EVIDENCE = 6  # lines that are quoted for a cause
-ENDINGS = ("traceback", "launcher-failed", "glog-error", "nccl-failed", "aborted", "killed", "crashed", "exception", "hangs",
-           "watchdog", "client-timed-out", "told-to-end", "cancelled", "step-cancelled", "hung-up")  # fmt: skip
+ENDINGS = (
+    "traceback",
+    "launcher-failed",
+    "glog-error",
+    "nccl-failed",
+    "aborted",
+    "killed",
+    "crashed",
+    "exception",
+    "hangs",
+    "watchdog",
+    "client-timed-out",
+    "told-to-end",
+    "cancelled",
+    "step-cancelled",
+    "hung-up",
+)
 """Signs after which a run does not go on by itself."""
-EMPTY = "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, Kubernetes to `kubectl logs`"
+EMPTY = (
+    "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, "
+    "Kubernetes to `kubectl logs`"
+)
 SO_FAR = "nothing failed so far, and nothing shows that it finished or went on: no step, no connection, no end"
 HANGS = (
-    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` tests these "
+    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` "
+    "tests these "
     "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
 )
-MISTAKES = frozenset({"KeyError", "IndexError", "TypeError", "AttributeError", "NameError", "UnboundLocalError", "SyntaxError",
-    "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "ZeroDivisionError", "NotImplementedError", "RecursionError"})  # fmt: skip
+MISTAKES = frozenset(
+    {
+        "KeyError",
+        "IndexError",
+        "TypeError",
+        "AttributeError",
+        "NameError",
+        "UnboundLocalError",
+        "SyntaxError",
+        "IndentationError",
+        "TabError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "ZeroDivisionError",
+        "NotImplementedError",
+        "RecursionError",
+    }
+)
 """Errors that a program makes by itself, whatever other processes do."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
-    "host": "the master", "wrong": "some", "port": "there", "peer": "another rank", "rank": "one", "name": "none is left", "who": "a node", "came": "not all",
-    "wanted": "them", "late": "a rank", "what": "see its lines", "type": "an error", "message": "see its lines", "how": "see the lines",
-    "given": "one spelling", "variable": "RANK or MASTER_ADDR", "command": "a command", "tool": "a tool", "symbol": "see the line",
-    "versions": "see the lines", "arch": "see the line", "gid": "see the line", "where": "two NICs", "python": "of the launch line",
-    "task": "a task", "module": "a module", "value": "see the line", "line": "", "xid": "",
-}  # fmt: skip
+    "host": "the master",
+    "wrong": "some",
+    "port": "there",
+    "peer": "another rank",
+    "rank": "one",
+    "name": "none is left",
+    "who": "a node",
+    "came": "not all",
+    "wanted": "them",
+    "late": "a rank",
+    "what": "see its lines",
+    "type": "an error",
+    "message": "see its lines",
+    "how": "see the lines",
+    "given": "one spelling",
+    "variable": "RANK or MASTER_ADDR",
+    "command": "a command",
+    "tool": "a tool",
+    "symbol": "see the line",
+    "versions": "see the lines",
+    "arch": "see the line",
+    "gid": "see the line",
+    "where": "two NICs",
+    "python": "of the launch line",
+    "task": "a task",
+    "module": "a module",
+    "value": "see the line",
+    "line": "",
+    "xid": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +157,16 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
     groups.update(first.groups)
     lines = [*proof, *(seen[name][0] for name in rule.needs)]
     return rule, Cause(
-        rule.cause, rule.confidence, rule.says.format_map(groups).strip(), rule.remedy, tuple(_distinct(lines)), rule.tier,
-        rank=_only([first, *proof], "rank"), node=_only([first, *proof], "node"), ruled_out=_ruled_out(rule),
-    )  # fmt: skip
+        rule.cause,
+        rule.confidence,
+        rule.says.format_map(groups).strip(),
+        rule.remedy,
+        tuple(_distinct(lines)),
+        rule.tier,
+        rank=_only([first, *proof], "rank"),
+        node=_only([first, *proof], "node"),
+        ruled_out=_ruled_out(rule),
+    )
 
 
 def _only(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:

@@ -26,7 +26,8 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A line that tells something: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no digits)."""
+    """A line that tells something: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no
+    digits)."""
 
     name: str
     keys: str

@@ -32,7 +32,7 @@ from runbook.firewall.evaluate import (
 )
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.front_ends import blocking_line
-from runbook.firewall.remedies import Opening, Ports, firewalld_owns, remedy, ufw_decides
+from runbook.firewall.remedies import FirewallOpening, Ports, firewalld_owns, remedy, ufw_decides
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 
 ARRIVING = ("ingress", "prerouting", "input")
@@ -221,7 +221,7 @@ def explain(
 
 
 def _blocked(
-    evidence: Evidence, flow: Flow, journey: Journey, wanted: Opening, could_not_look: str | None
+    evidence: Evidence, flow: Flow, journey: Journey, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
     """Of a journey with stops: the first that is certain; where none is, all of them as candidates."""
     leg = wanted.leg
@@ -279,7 +279,7 @@ def _sent_elsewhere(
     evidence: Evidence,
     journey: Journey,
     by: BlockingChain,
-    wanted: Opening,
+    wanted: FirewallOpening,
     could_not_look: str | None,
 ) -> Explanation:
     where, rule = _place_of(by.base, by.ends[0])
@@ -368,11 +368,13 @@ def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
 # --- what the remedy has to open ------------------------------------------------------------------------------------
 
 
-def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> Opening:
+def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> FirewallOpening:
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     version = flow.version
     others = [other for other in peers if ipaddress.ip_address(other).version == version]
-    return Opening(leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol)
+    return FirewallOpening(
+        leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol
+    )
 
 
 def merge(ports: Iterable[tuple[int, int]]) -> Ports:
@@ -386,7 +388,7 @@ def merge(ports: Iterable[tuple[int, int]]) -> Ports:
     return tuple(merged)
 
 
-def _all_stops(evidence: Evidence, flow: Flow, wanted: Opening, journey: Journey) -> list[BlockingChain]:
+def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey) -> list[BlockingChain]:
     """Where all the wanted flows are stopped: every peer, and every port at which the rules may change their mind."""
     stops = list(journey.stops)
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):

@@ -24,7 +24,7 @@ POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|d
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class FirewallOpening:
     """What is to be opened: between this node and `peers`, on these inclusive ranges of the server's ports."""
 
     leg: Leg
@@ -47,7 +47,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class FirewallRemedy:
     commands: tuple[str, ...]
     caveats: tuple[str, ...] = ()
 
@@ -56,7 +56,9 @@ class Remedy:
         return " && ".join(self.commands)
 
 
-def remedy(evidence: Evidence, stops: list[BlockingChain], wanted: Opening, interface: str | None) -> Remedy:
+def remedy(
+    evidence: Evidence, stops: list[BlockingChain], wanted: FirewallOpening, interface: str | None
+) -> FirewallRemedy:
     """All commands needed for all `stops`, which may name one base chain several times."""
     ends: dict[tuple[str, str, str, str], tuple[Base, list[PacketEnd]]] = {}
     for stop in stops:
@@ -68,11 +70,11 @@ def remedy(evidence: Evidence, stops: list[BlockingChain], wanted: Opening, inte
         made, caveat = _for_base(evidence, base, where, wanted, interface)
         commands += made
         caveats += [caveat] if caveat else []
-    return Remedy(tuple(dict.fromkeys(commands)), tuple(dict.fromkeys(caveats)))
+    return FirewallRemedy(tuple(dict.fromkeys(commands)), tuple(dict.fromkeys(caveats)))
 
 
 def _for_base(
-    evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: Opening, interface: str | None
+    evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: FirewallOpening, interface: str | None
 ) -> tuple[list[str], str]:
     if base.kind == "nat":  # no front end has a word for "leave the address as it is"
         return (
@@ -136,7 +138,7 @@ def _spot(base: Base, end: PacketEnd) -> Place:
     return base.chain, end.left_by
 
 
-def _nft(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
+def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
     chain, rule = place(base, ends)
     how = (
         nft_words("add", "rule", base.family, base.table, chain)
@@ -163,7 +165,7 @@ def _early(base: Base) -> bool:
     return base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
 
 
-def _iptables(base: Base, ends: list[PacketEnd], wanted: Opening) -> list[str]:
+def _iptables(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:
     chain, rule = place(base, ends)
     table = "" if base.table == "filter" else f"-t {word(base.table)} "
     where = f"-A {word(chain)}" if rule is None else f"-I {word(chain)} {rule.index + 1}"

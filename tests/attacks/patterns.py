@@ -18,8 +18,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import runbook
-from runbook.diagnose.paste import LONGEST
 from runbook.diagnose.sign import Sign
+from runbook.diagnose.tool_outputs import LONGEST
 
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 sre: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
@@ -43,7 +43,7 @@ class Found:
 
     def subjects(self, text: str) -> list[str]:
         """What of a text it is asked on: of the outputs of tools, which are cut, all together or line by line."""
-        of_paste = self.place.startswith("runbook.diagnose.paste.")
+        of_paste = self.place.startswith("runbook.diagnose.tool_outputs.")
         module = self.place.removeprefix("runbook.parsers.")
         if not of_paste and (module == self.place or module.startswith(READ_BY_CHECKS)):
             return [text]

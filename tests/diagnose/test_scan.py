@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from profiles import examples
 
 from runbook.diagnose.catalogue import SIGNS, scanner
 from runbook.diagnose.index import Index
-from runbook.diagnose.line import read_line, section_of, section_of_path, when
+from runbook.diagnose.kept import LIMITS
+from runbook.diagnose.lines import read_line, section_of, section_of_path, when
 
+from . import read
 from .read import causes_in, first_in
 
 KILLED = b"  exitcode  : -9 (pid: 7)\n"
@@ -164,8 +167,8 @@ def test_keys_are_lower_case_without_digits_and_not_too_common(sign) -> None:  #
 def test_among_lines_that_are_all_different_the_last_ones_and_progress_still_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runbook.diagnose.scan.SHAPES", 200)
-    monkeypatch.setattr("runbook.diagnose.scan.READ", 100)
+    few = replace(LIMITS, shapes=200, read=100)
+    monkeypatch.setattr(read, "scanner", lambda: scanner(few))
     letters = "abcdefghij"
     unlike = [f"error: {''.join(letters[int(digit)] for digit in str(at))} failed\n" for at in range(3000)]
     last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"

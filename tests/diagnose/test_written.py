@@ -10,7 +10,7 @@ import pytest
 from cases import try_each
 from profiles import one_in
 
-from runbook.diagnose.paste import read_paste
+from runbook.diagnose.tool_outputs import read_paste
 
 from .read import causes_in, first_in
 

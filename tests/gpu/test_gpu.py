@@ -18,7 +18,7 @@ import pytest
 
 import runbook
 from runbook.checks.reach.gpus import judge_gpus
-from runbook.diagnose.paste import read_paste
+from runbook.diagnose.tool_outputs import read_paste
 from runbook.model.inventory import Node
 from runbook.parsers.nvidia import parse_gpus
 

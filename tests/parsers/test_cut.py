@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.diagnose.paste import LONGEST, TABLE, ToolOutput, read_paste
+from runbook.diagnose.tool_outputs import LONGEST, TABLE, ToolOutput, read_paste
 from runbook.parsers.reading import Reading
 
 from .outputs import OUTPUTS, Output

@@ -6,7 +6,7 @@ import pytest
 from one_tool import read_tool
 
 from runbook.causes.catalogue import causes as known_causes
-from runbook.diagnose.paste import TABLE
+from runbook.diagnose.tool_outputs import TABLE
 from runbook.parsers.reading import Reading
 
 from .outputs import OUTPUTS, Output

@@ -1,4 +1,5 @@
-"""Which ranks made another call than their program or than the others, and who never came: from torch's flight records."""
+"""Which ranks made another call than their program or than the others, and who never came: from torch's flight
+records."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from runbook.causes.findings import finding_for
 from runbook.checks.ranks.evidence import progress, stack_lines
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
@@ -253,8 +255,8 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     elif seen and seen.kind == "behind" and (skipped := skipping(pool, seen.ranks)):
         guilty = skipped
         evidence = [
-            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has recorded "
-            f"{enqueued(pool.members[rank])}"
+            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has "
+            f"recorded {enqueued(pool.members[rank])}"
             for rank in skipped
         ]
     elif aborted:
@@ -278,14 +280,14 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
             "the others" if len(ranks) < len(pool.members) else "its peers"
         )
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "mismatched-collectives",
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
-                f"on {member.rank.node} find what wraps or replaces torch.distributed: "
-                f"`{pool.inventory.node(member.rank.node).interpreter_typed} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
-                "training program, a branch that not every rank takes",
                 (*evidence, *stack_lines([member])),
                 tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
+                way="live",
+                node=member.rank.node,
+                interpreter_typed=pool.inventory.node(member.rank.node).interpreter_typed,
             )
         )
     return found
@@ -302,16 +304,17 @@ def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     for rank in seen.ranks:
         member = pool.members[rank]
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "rank-behind",
                 f"{member.label} never called {call or 'the collective'} {doing}, {progress(member)}, in which "
                 f"{_people(waiting)} for it" + (f"; it is at {_place(member)}" if member.stack else ""),
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `top` shows load, and "
-                f"`py-spy dump --pid {word(_pid(member))}` what it is in now",
                 (
                     f"collective number {seen.number}, by torch's Flight Recorder: not on {member.label}",
                     *stack_lines([member, *waiting[:1]]),
                 ),
+                way="call",
+                node=member.rank.node,
+                pid=word(_pid(member)),
             )
         )
     return found
@@ -327,9 +330,10 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
         found.setdefault(member.rank.node, []).append(
             Finding(
                 "rank-behind" if "joined" in member.steps else "ranks-missing",
-                f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while {_people(waiting)} "
-                "for it",
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid {word(_pid(member))}` shows it live",
+                f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while "
+                f"{_people(waiting)} for it",
+                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid "
+                f"{word(_pid(member))}` shows it live",
                 stack_lines([member, *waiting[:1]]),
                 tuple(sorted({m.rank.node for m in waiting} - {member.rank.node})),
             )

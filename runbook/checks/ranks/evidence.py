@@ -1,7 +1,7 @@
 """What can be seen of ranks that do not get on, from all nodes at once, and how findings speak of it.
 
-The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the members.
-"""
+The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the
+members."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, write_below
@@ -113,7 +114,8 @@ def main_stack(text: str) -> tuple[str, ...]:
 
 PASSES_ON = bounded(
     r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
-    r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__|__call__|_call_impl|_wrapped_call_impl)$"
+    r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
+    r"|__call__|_call_impl|_wrapped_call_impl)$"
 )
 """A frame in which torch only logs, decorates or dispatches somebody's call."""
 
@@ -132,17 +134,21 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
     """A rank whose process is in state T, t or D. `when` says what the others wait for, or for how long."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
-        return Finding(
+        return finding_for(
             "rank-stopped",
             f"{label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
-            f"on {node}: `sudo cat /proc/{word(pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner",
             (f"pid {pid} is in state D, waiting in {waits}",),
+            way="waits",
+            node=node,
+            pid=word(pid),
         )
-    return Finding(
+    return finding_for(
         "rank-stopped",
         f"{label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {when}",
-        f"on {node}: `kill -CONT {word(pid)}`, or detach the debugger",
         (f"pid {pid} is in state {state} (stopped)",),
+        way="stopped",
+        node=node,
+        pid=word(pid),
     )
 
 

@@ -1,4 +1,5 @@
-"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only followed."""
+"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only
+followed."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, no_answer
 from runbook.checks.network.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
     """One outcome a node. The guilty fail; the others are unknown, because nothing was proven about them.
 
-    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as promised.
-    """
+    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as
+    promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
         unknown[name] = no_answer(name, "launch", error)
@@ -60,7 +62,8 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up now."""
+    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up
+    now."""
     words = {
         node: [finding.says for finding in told if finding.cause == NO_PORT]
         for node, told in guilty.items()
@@ -77,12 +80,15 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     members = pool.on(node)
     whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
-    return Finding(
+    return finding_for(
         "peer-died",
-        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}",
-        f"nothing to do on {node}: mend {whose} first",
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} "
+        f"{whose}{' failed' if kind == 'died' else ''}",
         tuple(said[:2]),
         others,
+        way="halted",
+        node=node,
+        whose=whose,
     )
 
 
@@ -97,7 +103,10 @@ HELD_LEAST_S = {"own": 0.3, "paused": 1.0, "queued": 1.0}
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
-    "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, a frozen virtual machine)",
+    "paused": (
+        "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, "
+        "a frozen virtual machine)"
+    ),
     "queued": "was ready to run and got no CPU: other processes are on them",
 }
 
@@ -127,14 +136,15 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
-    finding = Finding(
+    finding = finding_for(
         "rank-behind",
         f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        f"on {node}: `top -H` shows what runs there; `cat /sys/fs/cgroup/cpu.max`, `nproc` and `taskset -p PID` what the rank may use",
         (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
         tuple(sorted({m.rank.node for m in others} - {node})),
+        way="slow-node",
+        node=node,
     )
-    waited = Finding("peer-died", f"not judged: waited for {worst.label}", f"mend {node} first", (), (node,))
+    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), way="live", node=node)
     return [
         Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
         for each in pool.inventory.nodes

@@ -1,6 +1,7 @@
-"""Accelerators that are not NVIDIA's: AMD (HIP, amdgpu), Ascend (CANN, HCCL), Intel (XPU, Gaudi), AWS Neuron, TPUs.
+"""GPUs and other accelerators: driver, memory, hardware, and what the kernel logs about them (Xid).
 
-Their faults are the same as NVIDIA's and have the same causes; only the words differ, and the tools of a remedy.
+Those that are not NVIDIA's: AMD (HIP, amdgpu), Ascend (CANN, HCCL), Intel (XPU, Gaudi), AWS Neuron, TPUs. Their faults
+are the same as NVIDIA's and have the same causes; only the words differ, and the tools of a remedy.
 """
 
 from __future__ import annotations
@@ -8,30 +9,276 @@ from __future__ import annotations
 from runbook.diagnose.sign import Rule, Sign, Tier
 
 VENDOR_LOGS = (
-    "run again with the vendor's own log and give it: AMD AMD_LOG_LEVEL=3 and `dmesg`; Ascend ASCEND_GLOBAL_LOG_LEVEL=1 and ~/ascend/log; Intel XPU "
+    "run again with the vendor's own log and give it: AMD AMD_LOG_LEVEL=3 and `dmesg`; Ascend "
+    "ASCEND_GLOBAL_LOG_LEVEL=1 and ~/ascend/log; Intel XPU "
     "ZE_DEBUG=1 and CCL_LOG_LEVEL=info; Gaudi LOG_LEVEL_ALL=3 and ENABLE_CONSOLE=true; Neuron NEURON_RT_LOG_LEVEL=INFO"
 )
 
+
+def xid(numbers: str) -> str:
+    """A pattern of these Xid numbers in a kernel line."""
+    return rf"\bXid\b(?: \([^)]*\))?:? *(?P<xid>{numbers})\b"
+
+
 RULES = (
+    Rule(
+        "device-ordinal-invalid",
+        "{who} asked for a GPU that it does not see: more processes than visible GPUs",
+        (
+            Sign(
+                "bad-ordinal",
+                "invalid device ordinal|num_gpus|invalid device id|device ordinal|no such gpu|device index"
+                "|specified gpu|visible devices|gpus available|available gpus|machine only has|gpus (|> gpus",
+                r"device < num_gpus|machine only has: ?\[|only \d+ GPUs? (?:are |is )?available"
+                r"|\(\d+ ?> ?\d+\).*GPUs?|invalid device (?:ordinal|id\b|index)"
+                r"|device ordinal .* (?:invalid|out of range)"
+                r"|(?:nproc|processes|ranks|parallel size)\S* .*(?:more|greater|larger|exceed)\S* .*(?:GPUs?"
+                r"|devices)|device index .* out of range|CUDA error 101\b"
+                r"|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)",
+            ),
+        ),
+    ),
+    Rule(
+        "no-gpu-visible",
+        "{who} sees no GPU",
+        (
+            Sign(
+                "no-gpus-found",
+                "no hip gpus|no cuda|no gpus|no nvidia|no gpu|cuda-capable|cuda is not available|cuda gpus"
+                "|cuda.is_available|no devices|no device|found no|no visible"
+                "|communicate with the nvidia driver|could not select device driver|no supported devices"
+                "|driver not loaded|accelerator|infer device type|device_count() |unable to initialize backend",
+                r"No HIP GPUs are available|couldn't communicate with the NVIDIA driver"
+                r"|could not select device driver|no supported devices found|driver not loaded"
+                r"|accelerator (?:\w+ )?(?:is not|isn't) available|Failed to infer device type"
+                r"|device_count\(\) (?:==|is|returned|=) ?0\b|no CUDA-capable device"
+                r"|No CUDA GPUs are available|no GPUs? (?:found|available|detected|were found)"
+                r"|Found no NVIDIA driver|CUDA is not available|No CUDA (?:runtime|devices?)"
+                r"|no (?:CUDA )?devices? (?:were )?found(?!\.$)"
+                r"|torch\.cuda\.is_available\(\) (?:is|returned|==) ?False|No visible (?:GPU|CUDA|device)"
+                r"|No devices were found|no nvidia device",
+            ),
+        ),
+        unless=("ib-no-device-text",),
+    ),
+    Rule(
+        "driver-too-old",
+        "the NVIDIA driver is older than this CUDA needs",
+        (
+            Sign(
+                "old-driver",
+                "unsupported toolchain|driver version is insufficient|driver on your system is too old"
+                "|driver is too old|too old (found version|unsupported driver|cuda_error_system_driver"
+                "|minimum driver|insufficient driver|insufficientdriver|requires driver|forward compatibility"
+                "|installed cuda driver|newerdriver|requires a newer|update your driver|unsatisfied condition",
+                r"unsatisfied condition: (?:cuda|driver)|update your driver to a newer"
+                r"|driver version is insufficient|NVIDIA driver on your system is too old"
+                r"|PTX was compiled with an unsupported|driver.{0,20}too old|unsupported driver version"
+                r"|InsufficientDriver|requires (?:a newer |NVIDIA )?driver|cudaErrorCompatNotSupported"
+                r"|forward compatibility was attempted|not supported in the installed CUDA driver"
+                r"|RequiresNewerDriver",
+            ),
+        ),
+    ),
+    Rule(
+        "driver-library-mismatch",
+        "the loaded NVIDIA kernel module and the user libraries have different versions",
+        (
+            Sign(
+                "driver-differs",
+                "driver/library|version mismatch|api mismatch|system_driver_mismatch|driver mismatch"
+                "|kernel module|nvrm:|unsupported display driver",
+                r"LibRmVersionMismatch|NVML/RM version mismatch|driver/library version mismatch"
+                r"|API mismatch: the client has|SYSTEM_DRIVER_MISMATCH|system has unsupported display driver"
+                r"|NVML library version|kernel module.{0,60}(?:does not match|but this NVIDIA|mismatch)",
+            ),
+        ),
+        remedy="reboot, or unload and load the nvidia modules again (`cat /proc/driver/nvidia/version` against "
+        "`nvidia-smi`)",
+    ),
+    Rule(
+        "fabricmanager-down",
+        "the NVSwitch system is not initialised: nvidia-fabricmanager does not run, or has another version "
+        "than the driver",
+        (
+            Sign(
+                "system-not-ready",
+                "in progress|system not yet initialized|system_not_ready|fabric manager|fabricmanager"
+                "|systemnotready|error |nvswitch",
+                r"system not yet initialized|SYSTEM_NOT_READY|SystemNotReady"
+                r"|(?:CUDA |cuda )(?:error|failure)[ :]*802\b|error 802\b"
+                r"|fabric[ -]?manager.*(?:is not running|not running|inactive|dead|not installed"
+                r"|version mismatch|mismatch|failed to start)|^\s*State\s+: In Progress",
+            ),
+            Sign(
+                "fabric-service-failed",
+                "fabricmanager|fabric manager",
+                r"fabric manager.*don't match with driver|fabricmanager\.service.*(?:failed|FAILURE)"
+                r"|Failed to start .*fabric ?manager|fabric manager.*(?:failed|error)",
+            ),
+        ),
+        unless=("no-nvswitch",),
+    ),
+    Rule(
+        "gpu-out-of-memory",
+        "{who} has no GPU memory left",
+        (
+            Sign(
+                "gpu-memory",
+                "out of memory|outofmemory|resourceexhausted|oom when|failed to cuda calloc|resource_exhausted"
+                "|memory_allocation|alloc_failed|failed to cuda malloc|cudamalloc|cache blocks"
+                "|free memory on device|mem-fraction|gpu memory",
+                r"^(?!.*(?:nvls\.cc|\(NVLS\)))(?:.*?)(?:ResourceExhaustedError|OOM when allocating tensor.*GPU"
+                r"|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError"
+                r"|No available memory for the cache blocks|Free memory on device .*less than"
+                r"|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory"
+                r"|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)"
+                r"|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"
+                r"|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory)",
+            ),
+        ),
+    ),
+    Rule(
+        "gpu-fell-off-bus",
+        "a GPU is lost: the driver cannot talk to it any more",
+        (
+            Sign(
+                "gpu-lost",
+                "xid|fallen off the bus|gpu is lost|determine the device handle|gpu_is_lost|gpu lost|rminit"
+                "|device_unavailable",
+                xid("79") + r"|fallen off the bus|GPU is lost|Unable to determine the device handle|GPU_IS_LOST"
+                r"|RmInitAdapter failed|\bXid\b.*GPU has fallen",
+            ),
+        ),
+    ),
+    Rule(
+        "gpu-ecc-uncorrectable",
+        "uncorrectable memory errors on a GPU",
+        (
+            Sign(
+                "ecc",
+                "ecc|xid|uncorrectable",
+                xid("48|94|95|171|172|140")
+                + r"|\b[1-9]\d* (?:new )?uncorrectable hardware errors|uncorrectable ECC|ECC_UNCORRECTABLE"
+                r"|double[- ]bit (?:ecc )?error|ecc error.*uncorrect",
+            ),
+        ),
+    ),
+    Rule(
+        "nvlink-error",
+        "NVLink fails between GPUs",
+        (
+            Sign(
+                "nvlink",
+                "nvlink|xid|sxid",
+                xid("74|14[4-9]|150") + r"|uncorrectable NVLink|NVLINK_UNCORRECTABLE|\bSXid\b.*: 2\d{4}"
+                r"|NVLink.*(?:fatal|link down|inactive|training fail)",
+            ),
+        ),
+    ),
+    Rule(
+        "gpu-reset-required",
+        "a GPU waits for a reset",
+        (
+            Sign(
+                "needs-reset",
+                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset"
+                "|gpu requires|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset"
+                "|row remapper|amdgpu",
+                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes"
+                r"|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP"
+                r"|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED"
+                r"|GPU is probably locked|reset_required"
+                r"|\bamdgpu\b.*(?:ring \S+ (?:timeout(?!.*recovered)|reset failed)|GPU reset begin"
+                r"|GPU reset\S* failed)|GPU (?:needs|is in need of)(?: to be| a)? reset",
+            ),
+        ),
+    ),
+    Rule(
+        "gpu-illegal-access",
+        "a GPU kernel read or wrote where it must not: the program first, hardware only if it follows one GPU",
+        (
+            Sign(
+                "illegal-access",
+                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch"
+                "|device-side assert|misaligned address|illegal_address|illegaladdress|misalignedaddress"
+                "|launch failure|launchfailure|launch_failed|errorassert|mmu fault|memory access fault"
+                "|warp exception|assertion `|page fault",
+                r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|"
+                + xid("13|31|32|43|69")
+                + r"|illegal memory access|illegal instruction was encountered|unspecified launch failure"
+                r"|CUDA error: (?:misaligned address|device-side assert)"
+                r"|\b(?:cuda|hip)Error(?:LaunchFailure|IllegalAddress|MisalignedAddress|Assert)\b"
+                r"|CUDA_ERROR_LAUNCH_FAILED|ILLEGAL_ADDRESS|an illegal address|MMU Fault"
+                r"|device-side assert triggered",
+            ),
+        ),
+    ),
+    Rule(
+        "gpu-illegal-access",
+        "the driver ended a process's GPU channel",
+        (Sign("xid-cleanup", "xid", xid("45|109")),),
+        tier=Tier.ABORT,
+        confidence="low",
+    ),
+    Rule(
+        "gpu-busy",
+        "another process holds the GPU for itself",
+        (
+            Sign(
+                "gpu-taken",
+                "busy or unavailable|device_unavailable|device is busy",
+                r"devices?\(s\) is/are busy or unavailable|all CUDA-capable devices are busy",
+            ),
+        ),
+    ),
+    Rule(
+        "duplicate-gpu",
+        "two ranks use the same GPU",
+        (
+            Sign(
+                "same-gpu",
+                "duplicate gpu|same gpu|same device|both on cuda device|using the same",
+                r"Duplicate GPU detected|(?:ranks?|processes) .*(?:same|shar\w+ (?:a|one)) (?:GPU|CUDA device)"
+                r"|both on CUDA device",
+            ),
+        ),
+        remedy="torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and one rank a GPU in "
+        "CUDA_VISIBLE_DEVICES",
+    ),
     Rule(
         "gpu-out-of-memory",
         "{who} has no memory left on its accelerator",
         (
             Sign(
                 "accelerator-memory",
-                "out of memory|hip_error_outofmemory|alloc device memory failed|available memory is insufficient|_error_out_of_|pt_devmem|failed to alloc device memory|tensor_allocate|on nd |hbm",
-                r"\b(?:NPU|XPU|HPU|MUSA|MLU|GCU|DCU|MPS)\b(?: \w+)? out of memory|HIP failure\W+out of memory|HIP_ERROR_OutOfMemory|alloc device memory failed|Possible Cause: Available memory is insufficient"
-                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b|PT_DEVMEM\b.*Allocation failed|Failed to alloc DEVICE memory|Failed to allocate [\d.]+ ?[KMG]B .*\bon ND \d|nrt_tensor_allocate status=4\b"
+                "out of memory|hip_error_outofmemory|alloc device memory failed"
+                "|available memory is insufficient|_error_out_of_|pt_devmem|failed to alloc device memory"
+                "|tensor_allocate|on nd |hbm",
+                r"\b(?:NPU|XPU|HPU|MUSA|MLU|GCU|DCU|MPS)\b(?: \w+)? out of memory|HIP failure\W+out of memory"
+                r"|HIP_ERROR_OutOfMemory|alloc device memory failed"
+                r"|Possible Cause: Available memory is insufficient"
+                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b"
+                r"|PT_DEVMEM\b.*Allocation failed|Failed to alloc DEVICE memory"
+                r"|Failed to allocate [\d.]+ ?[KMG]B .*\bon ND \d|nrt_tensor_allocate status=4\b"
                 r"|Ran out of memory in memory space hbm|Exceeded hbm capacity",
             ),
         ),
-        remedy="a smaller batch, sharding or checkpointing of activations; see who else holds the device: `rocm-smi --showpids`, `npu-smi info`, `xpu-smi ps`, `hl-smi`, `neuron-ls`",
+        remedy="a smaller batch, sharding or checkpointing of activations; see who else holds the device: `rocm-smi "
+        "--showpids`, `npu-smi info`, `xpu-smi ps`, `hl-smi`, `neuron-ls`",
     ),
     Rule(
         "gpu-ecc-uncorrectable",
         "uncorrectable memory errors on an accelerator",
-        (Sign("accelerator-ecc", "hbm_ue|hbm uncorrectable|bit ecc|ecc error", r"NRT_EXEC_HW_ERR\w*HBM_UE|\bHBM uncorrectable|\bMULTI[ _-]BIT[ _-]ECC"),),
-        remedy="take the node out; `rocm-smi --showrasinfo`, `npu-smi info -t ecc -i ID` or `neuron-monitor` tells which device; then the vendor's reset, or an exchange",
+        (
+            Sign(
+                "accelerator-ecc",
+                "hbm_ue|hbm uncorrectable|bit ecc|ecc error",
+                r"NRT_EXEC_HW_ERR\w*HBM_UE|\bHBM uncorrectable|\bMULTI[ _-]BIT[ _-]ECC",
+            ),
+        ),
+        remedy="take the node out; `rocm-smi --showrasinfo`, `npu-smi info -t ecc -i ID` or `neuron-monitor` tells "
+        "which device; then the vendor's reset, or an exchange",
     ),
     Rule(
         "gpu-reset-required",
@@ -39,32 +286,42 @@ RULES = (
         (
             Sign(
                 "accelerator-hangs",
-                "hw exception by gpu|gpu hang|engine reset|device coredump|unrecoverable state|vram is lost|is hung|gpu reset|exec_unit_unrecoverable|nrt_hw_error|exec_hw_err",
-                r"HW Exception by GPU|\bGPU HANG: ecode|\bxe \S+ .*(?:Engine reset|GPU reset|device coredump has been created|wedged)|\bamdgpu\b.*(?:MES might be in unrecoverable state|\bis hung\b|: GPU reset$)|\bVRAM is lost"
+                "hw exception by gpu|gpu hang|engine reset|device coredump|unrecoverable state|vram is lost"
+                "|is hung|gpu reset|exec_unit_unrecoverable|nrt_hw_error|exec_hw_err",
+                r"HW Exception by GPU|\bGPU HANG: ecode"
+                r"|\bxe \S+ .*(?:Engine reset|GPU reset|device coredump has been created|wedged)"
+                r"|\bamdgpu\b.*(?:MES might be in unrecoverable state|\bis hung\b|: GPU reset$)|\bVRAM is lost"
                 r"|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
             ),
         ),
-        remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, `xpu-smi`, or reboot), and take the node out if it comes again",
+        remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, "
+        "`xpu-smi`, or reboot), and take the node out if it comes again",
     ),
     Rule(
         "gpu-reset-required",
         "the runtime lost its accelerator: the driver reset it, or it hangs",
         (Sign("accelerator-lost", "_error_device_lost", r"\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_LOST\b"),),
         confidence="medium",
-        remedy="`dmesg -T | grep -i -E 'xe|i915|reset|hang'` tells what the driver saw at that time; a new driver and firmware, and less memory if it was full",
+        remedy="`dmesg -T | grep -i -E 'xe|i915|reset|hang'` tells what the driver saw at that time; a new driver "
+        "and firmware, and less memory if it was full",
     ),
     Rule(
         "gpu-illegal-access",
-        "a kernel on an accelerator read or wrote where it must not: the program first, hardware only if it follows one device",
+        "a kernel on an accelerator read or wrote where it must not: the program first, hardware only if it "
+        "follows one device",
         (
             Sign(
                 "accelerator-fault",
                 "hsa_status_error|hip error|aicore|aivec|ai core|vector core|error code",
-                r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION|EXCEPTION)|HIP error: (?:an illegal|unspecified launch failure|misaligned)"
-                r"|(?:NPU|ACL|acl\w*|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035|507057)\b|\b(?:ai ?core|aivec|vector core)\b.{0,20}\b(?:error exception|execution is abnormal|exception)",
+                r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION|EXCEPTION)"
+                r"|HIP error: (?:an illegal|unspecified launch failure|misaligned)"
+                r"|(?:NPU|ACL|acl\w*|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035"
+                r"|507057)\b|\b(?:ai ?core|aivec|vector core)\b.{0,20}\b(?:error exception"
+                r"|execution is abnormal|exception)",
             ),
         ),
-        remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names the kernel; then the same on another device",
+        remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names "
+        "the kernel; then the same on another device",
     ),
     Rule(
         "gpu-busy",
@@ -72,13 +329,20 @@ RULES = (
         (
             Sign(
                 "accelerator-taken",
-                "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process|tpu is already in use|libtpu|couldn't open iommu|/dev/vfio|/dev/accel|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
-                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired|Failed to initialize the HCCP process|TPU is already in use|libtpu\.so (?:is )?already in used? by|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
-                r"|Neuron Core\(s\) not available|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY|Could not open the nd\d",
+                "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process"
+                "|tpu is already in use|libtpu|couldn't open iommu|/dev/vfio|/dev/accel"
+                "|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
+                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired"
+                r"|Failed to initialize the HCCP process|TPU is already in use"
+                r"|libtpu\.so (?:is )?already in used? by"
+                r"|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
+                r"|Neuron Core\(s\) not available|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY"
+                r"|Could not open the nd\d",
             ),
         ),
         confidence="medium",
-        remedy="find the holder (`rocm-smi --showpids`, `npu-smi info`, `hl-smi`, `neuron-ls`, `lsof /dev/accel* /dev/vfio/*`), end a left-over and wait until it is gone; one process a device",
+        remedy="find the holder (`rocm-smi --showpids`, `npu-smi info`, `hl-smi`, `neuron-ls`, `lsof /dev/accel* "
+        "/dev/vfio/*`), end a left-over and wait until it is gone; one process a device",
     ),
     Rule(
         "no-gpu-visible",
@@ -86,18 +350,32 @@ RULES = (
         (
             Sign(
                 "no-accelerator-found",
-                "hiperrornodevice|/dev/kfd|\"render\" group|'render' group|rock module|dcmi module|no xpu device|_error_device_not_found|determine neuron driver|no neuron device|no hpu|aclrtsetdevice",
-                r"hipErrorNoDevice|/dev/kfd\b.*(?:denied|No such file)|not (?:a )?member of [\"']render[\"'] group|ROCk module is NOT loaded|dcmi module initialize failed|No XPU devices? (?:are|is) available|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_NOT_FOUND\b"
-                r"|Unable to determine Neuron Driver version|\bno neuron devices? found|No HPU devices?\b|aclrtSetDevice\b.*error code is 507033\b",
+                "hiperrornodevice|/dev/kfd|\"render\" group|'render' group|rock module|dcmi module"
+                "|no xpu device|_error_device_not_found|determine neuron driver|no neuron device|no hpu"
+                "|aclrtsetdevice",
+                r"hipErrorNoDevice|/dev/kfd\b.*(?:denied|No such file)"
+                r"|not (?:a )?member of [\"']render[\"'] group|ROCk module is NOT loaded"
+                r"|dcmi module initialize failed|No XPU devices? (?:are|is) available"
+                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_NOT_FOUND\b"
+                r"|Unable to determine Neuron Driver version|\bno neuron devices? found|No HPU devices?\b"
+                r"|aclrtSetDevice\b.*error code is 507033\b",
             ),
         ),
         confidence="medium",
-        remedy="look as the job's user and inside its container: `rocminfo`, `npu-smi info`, `xpu-smi discovery`, `hl-smi`, `neuron-ls`; give it the device files (/dev/kfd and /dev/dri and the groups render and video; /dev/davinci*; /dev/neuron*) and load the driver",
+        remedy="look as the job's user and inside its container: `rocminfo`, `npu-smi info`, `xpu-smi discovery`, "
+        "`hl-smi`, `neuron-ls`; give it the device files (/dev/kfd and /dev/dri and the groups render and "
+        "video; /dev/davinci*; /dev/neuron*) and load the driver",
     ),
     Rule(
         "mismatched-collectives",
         "the ranks called HCCL with different arguments",
-        (Sign("hccl-differs", "collective communication are inconsistent|parameter inconsistent|inconsistent between ranks", r"\bEI0005\b|arguments for collective communication are inconsistent"),),
+        (
+            Sign(
+                "hccl-differs",
+                "collective communication are inconsistent|parameter inconsistent|inconsistent between ranks",
+                r"\bEI0005\b|arguments for collective communication are inconsistent",
+            ),
+        ),
         tier=Tier.NETWORK,
     ),
     Rule(
@@ -106,13 +384,15 @@ RULES = (
         (Sign("hccl-cqe", "roce cqe|error cqe", r"Error ROCE CQE|\bEI0013\b|hns_roce\S* : error cqe status"),),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`hccn_tool -i N -link -g`, `-net_health -g` and `-ping -g address PEER` on both nodes; see also whether the peer's process ended first",
+        remedy="`hccn_tool -i N -link -g`, `-net_health -g` and `-ping -g address PEER` on both nodes; see also "
+        "whether the peer's process ended first",
     ),
     Rule(
         "port-in-use",
         "a port that HCCL wants on this host is taken: an earlier run is not gone, or two jobs use one range",
         (Sign("hccl-port-taken", "ip address and port have been bound"),),
-        remedy="end the earlier run's processes (`npu-smi info`, `ss -ltnp`); HCCL_IF_BASE_PORT=N gives a second job a range of its own",
+        remedy="end the earlier run's processes (`npu-smi info`, `ss -ltnp`); HCCL_IF_BASE_PORT=N gives a second job "
+        "a range of its own",
     ),
     Rule(
         "ranks-missing",
@@ -124,15 +404,30 @@ RULES = (
     Rule(
         "rank-behind",
         "HCCL waited for another rank, which sent nothing in time: that rank is late, stuck, or gone",
-        (Sign("hccl-waits", "getting socket times out|notify register|notify wait|get_socket", r"Getting socket times out|Notify register (?:times out|has not received)|\bnotify wait\b.*time|Communication_Error_Get_Socket"),),
+        (
+            Sign(
+                "hccl-waits",
+                "getting socket times out|notify register|notify wait|get_socket",
+                r"Getting socket times out|Notify register (?:times out|has not received)"
+                r"|\bnotify wait\b.*time|Communication_Error_Get_Socket",
+            ),
+        ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="the rank that printed another error, or printed it first, is the one: collect ~/ascend/log of all nodes; where all are only slow, a larger HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT",
+        remedy="the rank that printed another error, or printed it first, is the one: collect ~/ascend/log of all "
+        "nodes; where all are only slow, a larger HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT",
     ),
     Rule(
         "collective-stall-uniform",
         "work on an NPU did not finish in time; one rank's lines alone do not tell who was late",
-        (Sign("npu-stalled", "stream synchronize timeout|stream sync timeout|task timeout|runtime result =|error code is", r"\bStream synchroni[sz]e timeout|stream sync timeout|\bhccl\b.{0,20} task timeout|reason=\[task timeout\]|(?:runtime result =|error code is) ?(?:107020|507046)\b"),),
+        (
+            Sign(
+                "npu-stalled",
+                "stream synchronize timeout|stream sync timeout|task timeout|runtime result =|error code is",
+                r"\bStream synchroni[sz]e timeout|stream sync timeout|\bhccl\b.{0,20} task timeout"
+                r"|reason=\[task timeout\]|(?:runtime result =|error code is) ?(?:107020|507046)\b",
+            ),
+        ),
         unless=("accelerator-memory", "accelerator-fault"),
         tier=Tier.ABORT,
         confidence="low",
@@ -145,13 +440,23 @@ RULES = (
         confidence="medium",
         remedy=VENDOR_LOGS,
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign(
+        "no-nvswitch",
+        "nothing_to_do|nothing to do|no nvswitch|nvswitch not|pre-nvl",
+        r"NOTHING_TO_DO|no NVSwitch|NVSwitch(?:es)? (?:is |are )?not (?:found|present|detected)",
+    ),
+    Sign("ib-no-device-text", "net/ib|ib devices|ibstat", None, keep=4),
+    Sign("cuda-error", "cuda error|cuda failure|cublas|cudnn|acceleratorerror", None),
+    Sign(
         "accelerator-failed",
-        "hip error|npu function error|npu error|acl stream|hccl|api failed|synstatus|synapse error|backend failed|native api|nrt_|nrt:|tdrv:|neuroncores|_error_|oneccl",
-        r"HIP error: |\b(?:NPU|OPS|HCCL)\b(?: \w+)? error: |ACL stream synchronize failed|ERR\d{5} \w+ call|\bsynStatus\b|synapse error: \d|\b(?:UR|level_zero) backend failed|Native API failed|\bnrt_\w+ (?:status=[1-9]|failed)|\b(?:NRT|TDRV):\w+ .*(?:fail|not|err)"
+        "hip error|npu function error|npu error|acl stream|hccl|api failed|synstatus|synapse error"
+        "|backend failed|native api|nrt_|nrt:|tdrv:|neuroncores|_error_|oneccl",
+        r"HIP error: |\b(?:NPU|OPS|HCCL)\b(?: \w+)? error: |ACL stream synchronize failed|ERR\d{5} \w+ call"
+        r"|\bsynStatus\b|synapse error: \d|\b(?:UR|level_zero) backend failed|Native API failed"
+        r"|\bnrt_\w+ (?:status=[1-9]|failed)|\b(?:NRT|TDRV):\w+ .*(?:fail|not|err)"
         r"|Nrt::\w+ failed|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_\w+|oneCCL: .*EXCEPTION",
     ),
 )

@@ -12,7 +12,13 @@ RULES = (
             Sign(
                 "no-nccl",
                 "nccl|not compiled with cuda",
-                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL(?!_)|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl|Horovod has not been built with NCCL",
+                r"doesn't have NCCL built ?in|does not have NCCL"
+                r"|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL(?!_)"
+                r"|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL"
+                r"|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not"
+                r"|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)"
+                r"|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl"
+                r"|Horovod has not been built with NCCL",
             ),
             Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),
@@ -25,20 +31,40 @@ RULES = (
             Sign(
                 "no-distributed",
                 "torch.distributed|torch._c|distributed package|distributed support|use_distributed",
-                r"module '?torch(?:\.distributed|\._C)'? has no attribute '?(?:init_process_group|_c10d_init|_distributed_c10d|is_initialized|ReduceOp|ProcessGroup\b|Store\b|get_rank|get_world_size|is_available|barrier|all_reduce|all_gather|broadcast|new_group|group\b|GroupMember|is_nccl_available)|cannot import name '(?:ProcessGroup|Store|ReduceOp|init_process_group|Work)' from 'torch\.(?:distributed|_C\._distributed_c10d)'|Requires distributed package to be available|No module named '?torch\._C\._distributed_c10d|torch\.distributed is not available|distributed package is not available|without distributed support|USE_DISTRIBUTED=0",
+                r"module '?torch(?:\.distributed|\._C)'? has no attribute '?(?:init_process_group|_c10d_init"
+                r"|_distributed_c10d|is_initialized|ReduceOp|ProcessGroup\b|Store\b|get_rank|get_world_size"
+                r"|is_available|barrier|all_reduce|all_gather|broadcast|new_group|group\b|GroupMember"
+                r"|is_nccl_available)|cannot import name '(?:ProcessGroup|Store|ReduceOp|init_process_group"
+                r"|Work)' from 'torch\.(?:distributed|_C\._distributed_c10d)'"
+                r"|Requires distributed package to be available|No module named '?torch\._C\._distributed_c10d"
+                r"|torch\.distributed is not available|distributed package is not available"
+                r"|without distributed support|USE_DISTRIBUTED=0",
             ),
         ),
     ),
     Rule(
         "libuv-not-built",
         "the store asks for libuv, which this torch lacks",
-        (Sign("no-libuv", "libuv", r"libuv was requested but|without libuv support|libuv is not (?:available|supported)"),),
+        (
+            Sign(
+                "no-libuv",
+                "libuv",
+                r"libuv was requested but|without libuv support|libuv is not (?:available|supported)",
+            ),
+        ),
         remedy="set USE_LIBUV=0, or append ?use_libuv=0 to the init URL",
     ),
     Rule(
         "gloo-windows-device",
         "gloo cannot make its transport on this machine",
-        (Sign("no-gloo-device", "makedevicefor|makeuvdevice|unsupported gloo device|interface or hostname", r"makeDeviceFor\w+\(\): unsupported gloo device|makeUVDevice|unsupported gloo device|interface or hostname can't be empty"),),
+        (
+            Sign(
+                "no-gloo-device",
+                "makedevicefor|makeuvdevice|unsupported gloo device|interface or hostname",
+                r"makeDeviceFor\w+\(\): unsupported gloo device|makeUVDevice|unsupported gloo device"
+                r"|interface or hostname can't be empty",
+            ),
+        ),
     ),
     Rule(
         "shm-too-small",
@@ -46,27 +72,63 @@ RULES = (
         (
             Sign(
                 "shm-full",
-                "/torch_|nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate|insufficient shared memory|shared memory|shm_open|torch_shm",
-                r"posix_fallocate.*(?:failed|No space)|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file|failed to extend /dev/shm|exceeds /dev/shm size|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)|No space left.*(?:/dev/shm|torch_\d+_)",
+                "/torch_|nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate"
+                "|insufficient shared memory|shared memory|shm_open|torch_shm",
+                r"posix_fallocate.*(?:failed|No space)"
+                r"|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm"
+                r"|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file"
+                r"|failed to extend /dev/shm|exceeds /dev/shm size"
+                r"|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory"
+                r"|out of shared memory|Bus error: nonexistent physical address"
+                r"|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)"
+                r"|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)"
+                r"|No space left.*(?:/dev/shm|torch_\d+_)",
             ),
         ),
-        remedy="docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm; else `mount -o remount,size=…G /dev/shm`",
+        remedy="docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm; "
+        "else `mount -o remount,size=…G /dev/shm`",
     ),
     Rule(
         "open-files-limit",
         "the limit of open files is reached",
-        (Sign("too-many-files", "too many open files|errno |errno: |emfile|items of ancdata|打开的文件过多|zu viele offene dateien", r"Too many open files|Errno (?:23|24)\b|errno: 24\b|\bEMFILE\b|received 0 items of ancdata|打开的文件过多|Zu viele offene Dateien"),),
+        (
+            Sign(
+                "too-many-files",
+                "too many open files|errno |errno: |emfile|items of ancdata|打开的文件过多|zu viele offene dateien",
+                r"Too many open files|Errno (?:23|24)\b|errno: 24\b|\bEMFILE\b|received 0 items of ancdata"
+                r"|打开的文件过多|Zu viele offene Dateien",
+            ),
+        ),
     ),
     Rule(
         "disk-full",
         "no room is left on the disk that was written to",
-        (Sign("no-space", "no space left|disk quota|errno |enospc|not enough space|winerror|failed writing file|unexpected pos|full, available space|storagefull|file write failed|ephemeral|diskpressure|设备上没有空间|kein speicherplatz", r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|WinError 112\b|\bENOSPC\b|not enough space on the disk|PytorchStreamWriter failed writing file|inline_container.*unexpected pos \d+ vs \d+|is over \d+% full, available space|StorageFull|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds|exceeds? (?:its |the )?(?:total |pod )*(?:limit of )?(?:local )?ephemeral|\bDiskPressure\b(?!\s*(?:=|:)? ?False)|设备上没有空间|Kein Speicherplatz"),),
+        (
+            Sign(
+                "no-space",
+                "no space left|disk quota|errno |enospc|not enough space|winerror|failed writing file"
+                "|unexpected pos|full, available space|storagefull|file write failed|ephemeral|diskpressure"
+                "|设备上没有空间|kein speicherplatz",
+                r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|WinError 112\b|\bENOSPC\b"
+                r"|not enough space on the disk|PytorchStreamWriter failed writing file"
+                r"|inline_container.*unexpected pos \d+ vs \d+|is over \d+% full, available space|StorageFull"
+                r"|low on resource: ephemeral-storage|ephemeral (?:local )?storage usage exceeds"
+                r"|exceeds? (?:its |the )?(?:total |pod )*(?:limit of )?(?:local )?ephemeral"
+                r"|\bDiskPressure\b(?!\s*(?:=|:)? ?False)|设备上没有空间|Kein Speicherplatz",
+            ),
+        ),
         unless=("shm-full",),
     ),
     Rule(
         "workdir-not-writable",
         "the job may not write where it wants to",
-        (Sign("read-only", "read-only file system|permission denied: '", r"Read-only file system|PermissionError: \[Errno 13\] Permission denied: "),),
+        (
+            Sign(
+                "read-only",
+                "read-only file system|permission denied: '",
+                r"Read-only file system|PermissionError: \[Errno 13\] Permission denied: ",
+            ),
+        ),
         confidence="medium",
     ),
     Rule(
@@ -75,8 +137,14 @@ RULES = (
         (
             Sign(
                 "cannot-lock",
-                "ibv_reg_mr|ibv_create|locked memory|memlock|create_cq|create_qp|max locked|register memory|mlock|ibv_alloc|couldn't allocate mr|couldn't create cq",
-                r"RLIMIT_MEMLOCK is \d+|^Couldn't (?:allocate MR|create CQ)|ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd|exp_reg_mr|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)|max(?:imum)? (?:amount of )?locked memory.*(?:too|small|low|insufficient|\b\d+ ?KB)|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)|(?:UCX|openib|fi_mr_reg|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
+                "ibv_reg_mr|ibv_create|locked memory|memlock|create_cq|create_qp|max locked|register memory"
+                "|mlock|ibv_alloc|couldn't allocate mr|couldn't create cq",
+                r"RLIMIT_MEMLOCK is \d+|^Couldn't (?:allocate MR|create CQ)"
+                r"|ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd|exp_reg_mr"
+                r"|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)"
+                r"|max(?:imum)? (?:amount of )?locked memory.*(?:too|small|low|insufficient|\b\d+ ?KB)"
+                r"|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)"
+                r"|(?:UCX|openib|fi_mr_reg|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
             ),
         ),
         unless=("creates-mkey",),
@@ -87,8 +155,14 @@ RULES = (
         (
             Sign(
                 "nccl-library",
-                "undefined symbol|libnccl|unable to load nccl|nccl library|symbol lookup error|version 'nccl|ncclgetversion|no version information|nccl_error|symbol not found",
-                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL|libnccl\.so\S*:? (?:cannot open|version|(?:was )?not found|file too short|wrong ELF)|NCCL library (?:was )?not found|(?:no|not find|without)\b.{0,20}libnccl\.so|(?:could not|cannot|failed to) (?:find|load|open|dlopen|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)|nccl.*(?<!named )symbol not found",
+                "undefined symbol|libnccl|unable to load nccl|nccl library|symbol lookup error|version 'nccl"
+                "|ncclgetversion|no version information|nccl_error|symbol not found",
+                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL"
+                r"|libnccl\.so\S*:? (?:cannot open|version|(?:was )?not found|file too short|wrong ELF)"
+                r"|NCCL library (?:was )?not found|(?:no|not find|without)\b.{0,20}libnccl\.so"
+                r"|(?:could not|cannot|failed to) (?:find|load|open|dlopen"
+                r"|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)"
+                r"|nccl.*(?<!named )symbol not found",
             ),
         ),
     ),
@@ -96,7 +170,14 @@ RULES = (
         "nccl-version-mismatch",
         "the ranks load different versions of NCCL",
         (
-            Sign("nccl-versions", "nccl", r"(?:mismatch(?:ed)?|different) NCCL versions?\b|(?:mismatch(?:ed)?|different) versions?\b.*NCCL|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b|versions? (?:do not|don't) match)|Bootstrap.*(?:magic|version).*mismatch"),
+            Sign(
+                "nccl-versions",
+                "nccl",
+                r"(?:mismatch(?:ed)?|different) NCCL versions?\b"
+                r"|(?:mismatch(?:ed)?|different) versions?\b.*NCCL"
+                r"|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b"
+                r"|versions? (?:do not|don't) match)|Bootstrap.*(?:magic|version).*mismatch",
+            ),
             Sign("truncated", "message truncated", r"Message truncated : received \d+ bytes instead of \d+"),
         ),
         confidence="medium",
@@ -113,20 +194,34 @@ RULES = (
     Rule(
         "nccl-version-bug",
         "NCCL before 2.26 gives up at a slot of the GID table that it cannot read, as empty ones in a container are",
-        (Sign("gid-slot-unreadable", "getversionnum", r"(?:fail|WARN).*ncclIbRoceGetVersionNum|ncclIbRoceGetVersionNum.*(?:fail|Invalid argument|error)"),),
+        (
+            Sign(
+                "gid-slot-unreadable",
+                "getversionnum",
+                r"(?:fail|WARN).*ncclIbRoceGetVersionNum|ncclIbRoceGetVersionNum.*(?:fail|Invalid argument|error)",
+            ),
+        ),
         confidence="medium",
         tier=Tier.NETWORK,
-        remedy="NCCL 2.26 or newer; until then NCCL_IB_GID_INDEX=N, the index that `show_gids` (or `ibv_devinfo -v`) gives for the routable RoCE v2 address",
+        remedy="NCCL 2.26 or newer; until then NCCL_IB_GID_INDEX=N, the index that `show_gids` (or `ibv_devinfo -v`) "
+        "gives for the routable RoCE v2 address",
     ),
     Rule(
         "nccl-version-bug",
         "a known bug of this NCCL version",
         (
-            Sign("crash-in-nccl", "libnccl", r"(?:segfault|SIGSEGV|error \d+ in|^#\d+|frame).*libnccl\.so|in libnccl\.so\.\d"),
+            Sign(
+                "crash-in-nccl",
+                "libnccl",
+                r"(?:segfault|SIGSEGV|error \d+ in|^#\d+|frame).*libnccl\.so|in libnccl\.so\.\d",
+            ),
             Sign(
                 "nccl-bug",
                 "nccl|no algorithm|segfault|coll_net",
-                r"no algorithm/protocol available|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade|fixed in (?:NCCL )?\d)|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion|graph/\w+\.cc.*Assertion",
+                r"no algorithm/protocol available"
+                r"|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade|fixed in (?:NCCL )?\d)"
+                r"|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion"
+                r"|graph/\w+\.cc.*Assertion",
             ),
         ),
         confidence="medium",
@@ -146,12 +241,19 @@ RULES = (
         (
             Sign(
                 "no-kernel-image",
-                "nobinaryforgpu|no kernel image|is not compatible with the current|not compatible with|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx|compute capability|ampere gpus or newer|tensilelibrary|hopper gpus|error ",
-                r"hipErrorNoBinaryForGpu|Cannot read \S*TensileLibrary|no kernel image is available|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs|only supported on GPUs with compute capability|requires? (?:a )?(?:GPU with )?compute capability",
+                "nobinaryforgpu|no kernel image|is not compatible with the current|not compatible with"
+                "|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx"
+                "|compute capability|ampere gpus or newer|tensilelibrary|hopper gpus|error ",
+                r"hipErrorNoBinaryForGpu|Cannot read \S*TensileLibrary|no kernel image is available"
+                r"|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found"
+                r"|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal"
+                r"|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs"
+                r"|only supported on GPUs with compute capability"
+                r"|requires? (?:a )?(?:GPU with )?compute capability",
             ),
         ),
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("nccl-failing", "nccl warn|nccl error|watchdog|nccl failure", None, keep=4),

@@ -12,7 +12,9 @@ RULES = (
             Sign(
                 "dials-bridge",
                 "connect to|to connect|connection to|remote=|connect returned",
-                r"(?:connect(?:ion)? to(?: the peer)?|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry)"
+                r"(?:connect(?:ion)? to(?: the peer)?"
+                r"|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)(?:[<\]:,]| on port).*(?:fail|refus"
+                r"|timed out|abort|no route|unreach|retry)"
                 r"|trying to connect to \((?P<peer3>172\.17\.0\.(?!1\b)\d+), "
                 r"|(?:timed out|refused|no route).*remote=\[(?P<peer2>172\.17\.(?!0\.1\b)\d+\.\d+)\]",
             ),
@@ -22,7 +24,14 @@ RULES = (
     Rule(
         "container-bridge-network",
         "{peer} is most likely a container's private address: the processes here run in bridged containers",
-        (Sign("dials-docker-range", "connect to|to connect", r"(?:connect(?:ion)? to|trying to connect to) [(\[]?(?P<peer>172\.(?:1[89]|2\d|3[01])\.\d+\.\d+)[<\],:].*(?:fail|refus|timed out|abort|no route|unreach|retry)"),),
+        (
+            Sign(
+                "dials-docker-range",
+                "connect to|to connect",
+                r"(?:connect(?:ion)? to|trying to connect to) [(\[]?(?P<peer>172\.(?:1[89]|2\d"
+                r"|3[01])\.\d+\.\d+)[<\],:].*(?:fail|refus|timed out|abort|no route|unreach|retry)",
+            ),
+        ),
         needs=("container-id",),
         tier=Tier.NETWORK,
         confidence="medium",
@@ -33,9 +42,14 @@ RULES = (
         (
             Sign(
                 "dials-unreachable-kind",
-                "connect to|to connect|connection to|remote=|connect returned|unable to complete a tcp|unable to connect|remote address|connect()",
-                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote=|\bpeer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry|cannot assign)"
-                r"|connect\(\) to (?P<peer2>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1)(?::\d+)? failed",
+                "connect to|to connect|connection to|remote=|connect returned|unable to complete a tcp"
+                "|unable to connect|remote address|connect()",
+                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote="
+                r"|\bpeer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+"
+                r"|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort"
+                r"|no route|unreach|retry|cannot assign)"
+                r"|connect\(\) to (?P<peer2>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+"
+                r"|172\.17\.0\.1)(?::\d+)? failed",
             ),
         ),
         needs=("nccl-or-mpi",),
@@ -43,11 +57,20 @@ RULES = (
     ),
     Rule(
         "interface-wrong",
-        "the addresses that MPI processes told each other do not fit together: NAT, or an interface that the others do not know",
-        (Sign("peer-unexpected", "unexpected|corresponding process entry|reachable pairing", r"received unexpected process identifier|inbound MPI TCP connection.*unexpected|cannot find a corresponding process entry|Unable to find reachable pairing"),),
+        "the addresses that MPI processes told each other do not fit together: NAT, or an interface that the "
+        "others do not know",
+        (
+            Sign(
+                "peer-unexpected",
+                "unexpected|corresponding process entry|reachable pairing",
+                r"received unexpected process identifier|inbound MPI TCP connection.*unexpected"
+                r"|cannot find a corresponding process entry|Unable to find reachable pairing",
+            ),
+        ),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="give every machine the network that all share: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 …`",
+        remedy="give every machine the network that all share: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
+        "oob_tcp_if_include 10.0.0.0/24 …`",
     ),
     Rule(
         "interface-wrong",
@@ -57,7 +80,11 @@ RULES = (
             Sign(
                 "uses-inner-interface",
                 "bootstrap : using|bootstrap: using|net/socket : using|net/socket: using|using interface|ifname set",
-                r"(?:Bootstrap ?: ?Using|NET/Socket ?: Using|NET ?: Using interface|NET/Socket ?: Using interface|SOCKET_IFNAME set (?:by environment )?to) (?:\[0\])?=?(?P<name>lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*|ip6tnl\d*|tunl\d*|kube-\w+|weave|ovs\w*|utun\d*|podman\d*|lxcbr\d*|usb\d+)\b",
+                r"(?:Bootstrap ?: ?Using|NET/Socket ?: Using|NET ?: Using interface"
+                r"|NET/Socket ?: Using interface"
+                r"|SOCKET_IFNAME set (?:by environment )?to) (?:\[0\])?=?(?P<name>lo|docker\d*|virbr\d*"
+                r"|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*|ip6tnl\d*|tunl\d*|kube-\w+"
+                r"|weave|ovs\w*|utun\d*|podman\d*|lxcbr\d*|usb\d+)\b",
             ),
         ),
         needs=("connect-failed",),
@@ -84,29 +111,42 @@ RULES = (
         (
             Sign(
                 "no-interface",
-                "no socket interface|no usable listening|no interface found|unable to find address for|unable to find interface"
-                "|is neither af_inet|invalid interface|no such device|interface not found|unknown interface|no network interface"
-                "|none of the interfaces|could not find interface|not find any|unable to resolve interface|does not match any interface"
-                "|address family not supported by protocol|no eligible interface|no matching interface|network device|did not find interface|does not exist|cannot find device|communication interfaces",
-                r"Did not find interface \"(?P<name4>[^\"]+)\"|Device \"(?P<name5>[^\"]+)\" does not exist|Cannot find device \"(?P<name6>[^\"]+)\"|common task-to-task communication interfaces|NET/Socket ?: no interface found"
-                r"|no (?:socket|network) interfaces? (?:were |was )?found|no usable listening interface|No interface found in the same subnet"
+                "no socket interface|no usable listening|no interface found|unable to find address for"
+                "|unable to find interface"
+                "|is neither af_inet|invalid interface|no such device|interface not found|unknown interface"
+                "|no network interface"
+                "|none of the interfaces|could not find interface|not find any|unable to resolve interface"
+                "|does not match any interface"
+                "|address family not supported by protocol|no eligible interface|no matching interface"
+                "|network device|did not find interface|does not exist|cannot find device"
+                "|communication interfaces",
+                r"Did not find interface \"(?P<name4>[^\"]+)\"|Device \"(?P<name5>[^\"]+)\" does not exist"
+                r"|Cannot find device \"(?P<name6>[^\"]+)\"|common task-to-task communication interfaces"
+                r"|NET/Socket ?: no interface found"
+                r"|no (?:socket|network) interfaces? (?:were |was )?found|no usable listening interface"
+                r"|No interface found in the same subnet"
                 r"|Unable to find (?:address|interface) for:? ?\[?(?P<name>[^\s\]]+)|is neither AF_INET"
                 r"|(?:Net|socket|NCCL).*Address family not supported by protocol"
-                r"|(?:unknown|invalid|no such|no matching|no eligible) (?:network )?interface|interface '?(?P<name2>\S+?)'? (?:was )?not found"
-                r"|(?:_SOCKET_IFNAME|if_include|if_exclude|socket_ifname).*(?:not found|no such|no match|invalid|unknown)"
-                r"|could not find (?:any |an )?(?:network |usable |valid |suitable )?interface|none of the interfaces|network device '?(?P<name3>[^'\s]+)'? is not available",
+                r"|(?:unknown|invalid|no such|no matching|no eligible) (?:network )?interface"
+                r"|interface '?(?P<name2>\S+?)'? (?:was )?not found"
+                r"|(?:_SOCKET_IFNAME|if_include|if_exclude|socket_ifname).*(?:not found|no such|no match"
+                r"|invalid|unknown)"
+                r"|could not find (?:any |an )?(?:network |usable |valid |suitable )?interface"
+                r"|none of the interfaces|network device '?(?P<name3>[^'\s]+)'? is not available",
             ),
         ),
-        remedy="`ip -br address` on that node shows what there is; set or unset NCCL_SOCKET_IFNAME / GLOO_SOCKET_IFNAME to one that has an address there",
+        remedy="`ip -br address` on that node shows what there is; set or unset NCCL_SOCKET_IFNAME / "
+        "GLOO_SOCKET_IFNAME to one that has an address there",
     ),
     Rule(
         "interface-missing",
-        "gloo could not connect its ranks, and hides why (torch 2.3 to 2.6): most often the interface chosen is not the one that peers reach",
+        "gloo could not connect its ranks, and hides why (torch 2.3 to 2.6): most often the interface chosen "
+        "is not the one that peers reach",
         (Sign("mesh-no-error", "no error", r"connectFullMesh failed with .*\bno error"),),
         tier=Tier.NETWORK,
         confidence="medium",
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("container-id", "nccl", r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}:\d+:\d+ \[\d+\]"),

@@ -11,17 +11,27 @@ LOOKUP = Sign(
     "lookup-failed",
     "gai error|host not found|name or service not known|nodename nor servname|name resolution|host is known"
     "|getaddrinfo|dns resolution failed|could not resolve host|domain name not found|unknown host"
-    "|no address associated|name does not resolve|failed to resolve|cannot be resolved|unable to resolve|no such host|server misbehaving|could not find host|nxdomain|unknownhostexception|unable to get host address|can't find address for host",
+    "|no address associated|name does not resolve|failed to resolve|cannot be resolved|unable to resolve"
+    "|no such host|server misbehaving|could not find host|nxdomain|unknownhostexception"
+    "|unable to get host address|can't find address for host",
     rf"^(?!.*(?:\bssh: |loopback|resolve hostname to a|resolve host(?:name )?keys?|{ELSEWHERE}))"
     r"(?:.*network addresses of \((?P<host>[^\s,()]+), (?P<port>\d+)\) cannot be retrieved \(gai error: "
     r"(?:-[2345]|[78]|1100[1-4])\b"
     r"|.*host not found: |.*name or service not known|.*nodename nor servname|.*name resolution"
-    r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)|.*dns resolution failed(?: for (?P<host2>[^\s:;,]+))?"
-    r"|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN|.*UnknownHostException: (?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)|.*can't find address for host (?P<host9>[\w.-]+)"
-    r"|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host|.*no address associated with"
+    r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)"
+    r"|.*dns resolution failed(?: for (?P<host2>[^\s:;,]+))?"
+    r"|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)"
+    r"|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN"
+    r"|.*UnknownHostException: (?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)"
+    r"|.*can't find address for host (?P<host9>[\w.-]+)"
+    r"|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host"
+    r"|.*no address associated with"
     r"|.*name does not resolve|.*failed to resolve(?! reference)|.*cannot be resolved|.*unable to resolve host)",
 )
-NONSENSE = r"(?:\s[^,)]*|[^,()]*\s|[^,()]*(?:://|/|<|>|\$|\{|\bX{2,3}\b|_IP\b|ip_addr|your[-_])[^,()]*|None|null|0\.0\.0\.[1-9]\d*|\d+|[^,():]+:\d+|[^\s,()]*\[[^,)]*)"
+NONSENSE = (
+    r"(?:\s[^,)]*|[^,()]*\s|[^,()]*(?:://|/|<|>|\$|\{|\bX{2,3}\b|_IP\b|ip_addr|your[-_])[^,()]*|None|null"
+    r"|0\.0\.0\.[1-9]\d*|\d+|[^,():]+:\d+|[^\s,()]*\[[^,)]*)"
+)
 
 RULES = (
     Rule(
@@ -37,24 +47,36 @@ RULES = (
             Sign(
                 "lookup-of-nonsense",
                 "cannot be retrieved|connect to|network address of|cannot be resolved",
-                rf"(?:network addresses of|trying to connect to|network address of|address) \((?P<host>{NONSENSE}), ?\d*\)|connect to \[?(?:::ffff:)?(?P<host3>0\.0\.0\.[1-9]\d*)\]?:\d"
+                r"(?:network addresses of|trying to connect to|network address of"
+                rf"|address) \((?P<host>{NONSENSE}), ?\d*\)"
+                r"|connect to \[?(?:::ffff:)?(?P<host3>0\.0\.0\.[1-9]\d*)\]?:\d"
                 r"|network addresses of \((?P<host2>(?:\d{1,3}\.){3}\d{1,3}), \d+\) cannot be retrieved",
             ),
             Sign(
                 "port-is-no-port",
-                "gai error|servname|port must|must be in range|out of range|cast to integer|port number|invalid int value|not a valid port"
-                "|endpoint|invalid port|valid hostname|missing port|missing rank|unbracketed|nonnumeric port|not an integer|no rendezvous handler|nccl_comm_id",
-                r"gai error: -8\b|servname not supported|port must (?:have value|be (?:0-65535|in|an? int|between))|port out of range|port could not be cast"
-                r"|port number of the rendezvous endpoint|argument --(?:master[-_]port|rdzv[-_]endpoint|main_process_port)\S*: invalid"
-                r"|No rendezvous handler for|Invalid NCCL_COMM_ID|not a valid port|invalid port\b|nonnumeric port|rendezvous endpoint '?(?P<host>[^'\s]*)'? must be"
-                r"|hostname of the rendezvous endpoint|missing port for|\bendpoint\b.*\b(?:malformed|must be in the form)",
+                "gai error|servname|port must|must be in range|out of range|cast to integer|port number"
+                "|invalid int value|not a valid port"
+                "|endpoint|invalid port|valid hostname|missing port|missing rank|unbracketed|nonnumeric port"
+                "|not an integer|no rendezvous handler|nccl_comm_id",
+                r"gai error: -8\b|servname not supported"
+                r"|port must (?:have value|be (?:0-65535|in|an? int|between))|port out of range"
+                r"|port could not be cast"
+                r"|port number of the rendezvous endpoint"
+                r"|argument --(?:master[-_]port|rdzv[-_]endpoint|main_process_port)\S*: invalid"
+                r"|No rendezvous handler for|Invalid NCCL_COMM_ID|not a valid port|invalid port\b"
+                r"|nonnumeric port|rendezvous endpoint '?(?P<host>[^'\s]*)'? must be"
+                r"|hostname of the rendezvous endpoint|missing port for"
+                r"|\bendpoint\b.*\b(?:malformed|must be in the form)",
             ),
             Sign(
                 "address-is-no-address",
                 "not a valid|invalid|malformed|does not appear to be|failed to parse|unparseable|not in the form",
                 # a fabric's `Invalid address` is a peer's that went away, and NCCL ignores one of another family
-                r"^(?!.*(?:ignoring address|\bfi_addr|\befa_rdm_))(?:.*(?:(?:address|endpoint|MASTER_ADDR|hostname|init_method|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
-                r"|(?:invalid|malformed|unparseable|failed to parse)\W+(?:target |coordinator |master |ip |socket )?(?:address|endpoint|host:port|uri)\b"
+                r"^(?!.*(?:ignoring address|\bfi_addr"
+                r"|\befa_rdm_))(?:.*(?:(?:address|endpoint|MASTER_ADDR|hostname|init_method"
+                r"|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
+                r"|(?:invalid|malformed|unparseable|failed to parse)\W+(?:target |coordinator |master |ip "
+                r"|socket )?(?:address|endpoint|host:port|uri)\b"
                 r"|does not appear to be an IPv4 or IPv6|Invalid IPv6 URL))",
             ),
         ),
@@ -89,7 +111,8 @@ RULES = (
             Sign(
                 "dials-loopback",
                 "trying to connect to|network address of|jax distributed service|failed to connect to",
-                r"(?:trying to connect to|network address of|network addresses of|failed to connect to|validate to host) [(\[]?(?P<host>localhost|127\.0\.0\.\d+|::1|ip6-localhost)\b"
+                r"(?:trying to connect to|network address of|network addresses of|failed to connect to"
+                r"|validate to host) [(\[]?(?P<host>localhost|127\.0\.0\.\d+|::1|ip6-localhost)\b"
                 r"|Connecting to JAX distributed service on (?P<host2>localhost|127\.\d+\.\d+\.\d+|\[::1\])",
             ),
             "told-loopback",
@@ -136,7 +159,10 @@ RULES = (
             Sign(
                 "cannot-assign",
                 "cannot assign requested address|can't assign requested address|errno: |system error: |eaddrnotavail",
-                r"ZMQError: (?:Cannot|Can't) assign|(?:bind|listen|server socket|Failed to add (?:any )?port|start server)\b.*(?:cannot assign requested address|can't assign requested|errno: 99\b|system error: 10049|EADDRNOTAVAIL)"
+                r"ZMQError: (?:Cannot|Can't) assign"
+                r"|(?:bind|listen|server socket|Failed to add (?:any )?port"
+                r"|start server)\b.*(?:cannot assign requested address|can't assign requested|errno: 99\b"
+                r"|system error: 10049|EADDRNOTAVAIL)"
                 r"|(?:cannot|can't) assign requested address.*\b(?:bind|listen)",
             ),
         ),
@@ -161,8 +187,10 @@ RULES = (
         (
             Sign(
                 "families-differ",
-                "address family mismatch|address family not supported by peer|families differ|address family for hostname|errno ",
-                r"address family mismatch|address family not supported by peer|families differ|\[Errno -9\]|^(?:OSError|socket\.error): \[Errno 97\]",
+                "address family mismatch|address family not supported by peer|families differ"
+                "|address family for hostname|errno ",
+                r"address family mismatch|address family not supported by peer|families differ|\[Errno -9\]"
+                r"|^(?:OSError|socket\.error): \[Errno 97\]",
             ),
         ),
     ),
@@ -173,11 +201,14 @@ RULES = (
             Sign(
                 "gloo-dials-loopback",
                 "connectfullmesh|failed to connect|connect [|pair.cc",
-                r"(?:connectFullMesh|willRetry=|pair\.cc:\d+\]).*(?:refused|timed out|unreachable|no route|cannot assign).*remote=\[(?P<peer>(?:127\.\d+\.\d+\.\d+|::1|::ffff:127\.\d+\.\d+\.\d+))\]"
-                r"|connect \[(?P<peer2>127\.\d+\.\d+\.\d+|::1)\]:\d+: (?:Connection refused|Connection timed out|Network is unreachable)",
+                r"(?:connectFullMesh|willRetry=|pair\.cc:\d+\]).*(?:refused|timed out|unreachable|no route"
+                r"|cannot assign).*remote=\[(?P<peer>(?:127\.\d+\.\d+\.\d+|::1|::ffff:127\.\d+\.\d+\.\d+))\]"
+                r"|connect \[(?P<peer2>127\.\d+\.\d+\.\d+|::1)\]:\d+: (?:Connection refused"
+                r"|Connection timed out|Network is unreachable)",
             ),
         ),
-        remedy="on every node: `getent ahosts $(hostname)`; where that says 127.x, give the name the node's address in /etc/hosts, or set GLOO_SOCKET_IFNAME on every node (torch reads it, JAX's gloo does not)",
+        remedy="on every node: `getent ahosts $(hostname)`; where that says 127.x, give the name the node's address "
+        "in /etc/hosts, or set GLOO_SOCKET_IFNAME on every node (torch reads it, JAX's gloo does not)",
     ),
     Rule(
         "gloo-loopback-advertised",
@@ -194,7 +225,8 @@ RULES = (
     ),
     Rule(
         "windows-10049-loopback-stall",
-        "Windows refuses the address that it found for the machine's own name, and nothing else is wrong in these lines",
+        "Windows refuses the address that it found for the machine's own name, and nothing else is wrong in "
+        "these lines",
         (
             Sign(
                 "system-error-windows",
@@ -210,18 +242,31 @@ RULES = (
 
 SIGNS = (
     Sign("bind-frame", "bind(", r"\.bind\(|server_bind\("),
-    Sign("other-machine", "rdzv|node_rank|node-rank|rendezvous|rank", r"rdzv|RendezvousConnectionError|(?:node_?rank|machine_rank)\W+[1-9]|\b(?:GROUP_)?RANK\W{1,3}(?:[1-9])\b|\[rank:? ?[1-9]\d*\]|rank(?: |:|=)+[1-9]"),
-    Sign("parses-endpoint", "rendezvous|urllib/parse|master_port|urlparse|rdzv_endpoint|result.port|coordinator_address|tcpstore(", None),
+    Sign(
+        "other-machine",
+        "rdzv|node_rank|node-rank|rendezvous|rank",
+        r"rdzv|RendezvousConnectionError|(?:node_?rank|machine_rank)\W+[1-9]"
+        r"|\b(?:GROUP_)?RANK\W{1,3}(?:[1-9])\b|\[rank:? ?[1-9]\d*\]|rank(?: |:|=)+[1-9]",
+    ),
+    Sign(
+        "parses-endpoint",
+        "rendezvous|urllib/parse|master_port|urlparse|rdzv_endpoint|result.port|coordinator_address|tcpstore(",
+        None,
+    ),
     Sign(
         "told-loopback",
-        "master_addr|master-addr|rdzv_endpoint|rdzv-endpoint|coordinator_address|main_process_ip|dist-init-addr|init_method|dist_url",
-        r"(?:master[-_]addr|rdzv[-_]endpoint|coordinator_address|main_process_ip|dist[-_]init[-_]addr|init_method|dist_url)['\"]?[\s=:]+['\"]?(?:tcp://)?(?P<host>localhost|127\.0\.\d+\.\d+|\[::1\])",
+        "master_addr|master-addr|rdzv_endpoint|rdzv-endpoint|coordinator_address|main_process_ip"
+        "|dist-init-addr|init_method|dist_url",
+        r"(?:master[-_]addr|rdzv[-_]endpoint|coordinator_address|main_process_ip|dist[-_]init[-_]addr"
+        r"|init_method|dist_url)['\"]?[\s=:]+['\"]?(?:tcp://)?(?P<host>localhost|127\.0\.\d+\.\d+|\[::1\])",
     ),
     Sign(
         "many-nodes",
-        "following workers|nnodes|node_rank|node-rank|num_nodes|num-nodes|num_machines|machine_rank|min_nodes|slurm_n|group_rank|num_processes|np=",
-        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES|SLURM_JOB_NUM_NODES)['\"]?[\s=:]+['\"]?(?:[2-9]|\d{2,})\b(?!:1\b)"
+        "following workers|nnodes|node_rank|node-rank|num_nodes|num-nodes|num_machines|machine_rank|min_nodes"
+        "|slurm_n|group_rank|num_processes|np=",
+        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES"
+        r"|SLURM_JOB_NUM_NODES)['\"]?[\s=:]+['\"]?(?:[2-9]|\d{2,})\b(?!:1\b)"
         r"|nnodes['\"]?[= ]+1:[2-9]|following workers: [^\s,]+,\S"
         r"|(?:node[-_]rank|machine_rank|group_rank|GROUP_RANK|NODE_RANK)['\"]?[\s=:]+['\"]?[1-9]\d*\b",
     ),
-)  # fmt: skip
+)

@@ -7,7 +7,10 @@ from runbook.diagnose.sign import Rule, Sign, Tier
 MEASURED = r"\d[\d.]*\s+\d+\.\d\d\s+\d+\.\d\d"
 """Time, algbw and busbw of a row of nccl-tests."""
 
-ISOLATE = "run it again with each GPU and each HCA alone (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and look for `nvidia-smi -q -d ECC` and Xid lines: the one that is always in it is the broken one"
+ISOLATE = (
+    "run it again with each GPU and each HCA alone (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and look for `nvidia-smi "
+    "-q -d ECC` and Xid lines: the one that is always in it is the broken one"
+)
 
 RULES = (
     Rule(
@@ -16,8 +19,13 @@ RULES = (
         (
             Sign(
                 "no-peer-access",
-                "peer mapping|peer access|peer gpu|cuda ipc|cuipc|cudaipc|hipipc|peer-to-peer|cumem host|cumemimport|cuda failure|shm.cc",
-                r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC|(?:cuda|hip)Ipc(?:Get|Open)MemHandle.*(?:fail|invalid)|\bPeer GPU \d+ is not accessible|(?:Cuda failure|CUDA error)[ :']*217|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
+                "peer mapping|peer access|peer gpu|cuda ipc|cuipc|cudaipc|hipipc|peer-to-peer|cumem host"
+                "|cumemimport|cuda failure|shm.cc",
+                r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC"
+                r"|(?:cuda|hip)Ipc(?:Get|Open)MemHandle.*(?:fail|invalid)|\bPeer GPU \d+ is not accessible"
+                r"|(?:Cuda failure|CUDA error)[ :']*217"
+                r"|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)"
+                r"|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
             ),
         ),
     ),
@@ -28,17 +36,29 @@ RULES = (
             Sign(
                 "mapping-refused",
                 "nccl warn",
-                r"transport/p2p\.cc:\d+ NCCL WARN (?:Cuda|HIP) failure '?(?:invalid (?:argument|resource handle|device context)|operation not supported)",
+                r"transport/p2p\.cc:\d+ NCCL WARN (?:Cuda"
+                r"|HIP) failure '?(?:invalid (?:argument|resource handle|device context)"
+                r"|operation not supported)",
             ),
         ),
         confidence="medium",
     ),
     Rule(
         "p2p-hang-acs-iommu",
-        "GPUs of one machine hang at their first exchange and stay busy: peer-to-peer traffic is lost in ACS or the IOMMU",
+        "GPUs of one machine hang at their first exchange and stay busy: peer-to-peer traffic is lost in ACS "
+        "or the IOMMU",
         (
-            Sign("p2p-disable-cures", "p_disable", r"NCCL_P2P_DISABLE=1\b.*(?:work|fix|solve|cure|help|resolve|pass|complete|success|fine|run)|(?:work|fix|solve|run|pass|hang)\w*\b.*NCCL_P2P_DISABLE=1"),
-            Sign("iommu-faults", "dmar|io_page_fault|iommu|amd-vi|acsctl", r"DMAR:.*(?:fault|PTE)|IO_PAGE_FAULT|AMD-Vi: .*(?:Event|fault)"),
+            Sign(
+                "p2p-disable-cures",
+                "p_disable",
+                r"NCCL_P2P_DISABLE=1\b.*(?:work|fix|solve|cure|help|resolve|pass|complete|success|fine|run)"
+                r"|(?:work|fix|solve|run|pass|hang)\w*\b.*NCCL_P2P_DISABLE=1",
+            ),
+            Sign(
+                "iommu-faults",
+                "dmar|io_page_fault|iommu|amd-vi|acsctl",
+                r"DMAR:.*(?:fault|PTE)|IO_PAGE_FAULT|AMD-Vi: .*(?:Event|fault)",
+            ),
             "hangs-with-busy-gpus",
         ),
         needs=("nccl-or-cuda",),
@@ -56,7 +76,13 @@ RULES = (
     Rule(
         "p2p-hang-acs-iommu",
         "RCCL warns that the IOMMU is not passed through, and nothing shows that its ranks got past that",
-        (Sign("iommu-not-passed", "from kernel command line", r"Missing .?(?:amd_)?iommu=\w+\W from kernel command line"),),
+        (
+            Sign(
+                "iommu-not-passed",
+                "from kernel command line",
+                r"Missing .?(?:amd_)?iommu=\w+\W from kernel command line",
+            ),
+        ),
         unless=("joined", "progress-seen"),
         confidence="low",
         tier=Tier.NETWORK,
@@ -64,19 +90,51 @@ RULES = (
     Rule(
         "nvls-multicast-failure",
         "NVLink SHARP multicast fails",
-        (Sign("nvls", "nvls|multicast", r"transport/nvls\.cc.*(?:NCCL WARN|fail|error|-> [1-9])|NVLS.*(?:fail|error)|cuMulticast\w+.*(?:fail|error|invalid|not)|multicast.*(?:fail|bind)"),),
-        remedy="NCCL_NVLS_ENABLE=0 tells whether it is this; then bring nvidia-fabricmanager and the driver to one version and reset the GPUs",
+        (
+            Sign(
+                "nvls",
+                "nvls|multicast",
+                r"transport/nvls\.cc.*(?:NCCL WARN|fail|error|-> [1-9])|NVLS.*(?:fail|error)"
+                r"|cuMulticast\w+.*(?:fail|error|invalid|not)|multicast.*(?:fail|bind)",
+            ),
+        ),
+        remedy="NCCL_NVLS_ENABLE=0 tells whether it is this; then bring nvidia-fabricmanager and the driver to one "
+        "version and reset the GPUs",
     ),
     Rule(
         "imex-channel-missing",
         "memory cannot be shared over the multi-node NVLink: no IMEX channel for this process",
-        (Sign("imex", "imex|cumemcreate|fabric handle|cumem|cuda failure", r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)|not permitted in expression cuMemCreate|fabric handle.*(?:fail|not permitted|not supported)|(?:Cuda failure|CUDA error)[ :']*800\b|nvidia-caps-imex-channels.*(?:No such|missing|denied)"),),
+        (
+            Sign(
+                "imex",
+                "imex|cumemcreate|fabric handle|cumem|cuda failure",
+                r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)"
+                r"|not permitted in expression cuMemCreate|fabric handle.*(?:fail|not permitted|not supported)"
+                r"|(?:Cuda failure|CUDA error)[ :']*800\b"
+                r"|nvidia-caps-imex-channels.*(?:No such|missing|denied)",
+            ),
+        ),
     ),
     Rule(
         "mismatched-collectives",
         "the ranks called different collectives, or with different sizes: {how}",
         (
-            Sign("collectives-differ", "appears not to match sizes|collective mismatch|mpi_err_truncate|message truncated|instead of|same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch|size mismatch|preamble|different collective|differing", r"Detected mismatch between collectives|collective mismatch error(?:, (?P<how>local size \d+ remote size \d+))?|appears not to match sizes of the same param|MPI_ERR_TRUNCATE|message truncated ?: (?P<how2>receiving \d+ bytes instead of \d+)|error in P?MPI_\w+: Message truncated|expects same model across all ranks|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)|Mismatched collective|collective (?:shape|size|type|operation) mismatch|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)|ranks? (?:called|are running|is running) different collectives|Collective sequence.*mismatch"),
+            Sign(
+                "collectives-differ",
+                "appears not to match sizes|collective mismatch|mpi_err_truncate|message truncated|instead of"
+                "|same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch"
+                "|size mismatch|preamble|different collective|differing",
+                r"Detected mismatch between collectives"
+                r"|collective mismatch error(?:, (?P<how>local size \d+ remote size \d+))?"
+                r"|appears not to match sizes of the same param|MPI_ERR_TRUNCATE"
+                r"|message truncated ?: (?P<how2>receiving \d+ bytes instead of \d+)"
+                r"|error in P?MPI_\w+: Message truncated|expects same model across all ranks"
+                r"|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)"
+                r"|Mismatched collective|collective (?:shape|size|type|operation) mismatch"
+                r"|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)"
+                r"|ranks? (?:called|are running|is running) different collectives"
+                r"|Collective sequence.*mismatch",
+            ),
             "watchdog-differs",
         ),
         tier=Tier.NETWORK,
@@ -95,7 +153,8 @@ RULES = (
             Sign(
                 "wrong-elements",
                 "float|half|double|int|fp|bf",
-                rf"(?:^|\s)(?P<bytes>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
+                rf"(?:^|\s)(?P<bytes>\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]\w*)?(?:\s+-?\d+)?\s+{MEASURED}\s+(?:"
+                rf"(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
             ),
         ),
         remedy=ISOLATE,
@@ -118,28 +177,66 @@ RULES = (
         "a collective did not finish in time; one rank's lines alone do not tell who was late",
         (
             "watchdog-alone",
-            Sign("watchdog-stuck", "got stuck for|heartbeat monitor", r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out"),
+            Sign(
+                "watchdog-stuck",
+                "got stuck for|heartbeat monitor",
+                r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
+            ),
         ),
         tier=Tier.ABORT,
         confidence="low",
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("nccl-version", "nccl version", r"NCCL version (?P<version>\d+\.\d+(?:\.\d+)?)"),
-    Sign("watchdog", "watchdog caught collective|collective operation timeout", r"(?:\[(?P<pg>PG[^\]]*?|[^\]]*?) ?Rank (?P<rank>\d+)\])?.*collective operation timeout: Work\w+\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))?(?:, NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+))?", keep=8000),
-    Sign("watchdog-state",
+    Sign(
+        "watchdog",
+        "watchdog caught collective|collective operation timeout",
+        r"(?:\[(?P<pg>PG[^\]]*?"
+        r"|[^\]]*?) ?Rank (?P<rank>\d+)\])?.*collective operation timeout: Work\w+\((?:SeqNum=(?P<seq>\d+), "
+        r")?(?:OpType=(?P<op>\w+))?(?:, NumelIn=(?P<nin>\d+), NumelOut=(?P<nout>\d+))?",
+        keep=8000,
+    ),
+    Sign(
+        "watchdog-state",
         "last enqueued",
-        r"(?:\[(?P<pg>PG[^\]]{1,60}?) ?Rank (?P<rank>\d+)\].{0,200}?)?(?:work: (?P<seq>\d+), )?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
-        keep=8000),
-    Sign("nccl-failed", "nccl error|unhandled system error|unhandled cuda error|internal error|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|nccl failure|invalid usage", r"NCCL (?:error|failure)|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda|InvalidUsage)\w*|internal error.*NCCL"),
-    Sign("nccl-warn", "nccl warn| warn |warn net|warn bootstrap", r"NCCL WARN(?! Missing .{1,12} from kernel command line| NUMA auto balancing)|\.(?:cc|cu|h):\d+ WARN |^WARN (?:NET|Bootstrap|Net|Call|Cuda)"),
+        r"(?:\[(?P<pg>PG[^\]]{1,60}?) ?Rank (?P<rank>\d+)\].{0,200}?)?(?:work: (?P<seq>\d+), )?last enqueued "
+        r"(?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        keep=8000,
+    ),
+    Sign(
+        "nccl-failed",
+        "nccl error|unhandled system error|unhandled cuda error|internal error|ncclsystemerror"
+        "|ncclinternalerror|ncclunhandledcudaerror|nccl failure|invalid usage",
+        r"NCCL (?:error|failure)|unhandled (?:system|cuda) error"
+        r"|nccl(?:System|Internal|UnhandledCuda|InvalidUsage)\w*|internal error.*NCCL",
+    ),
+    Sign(
+        "nccl-warn",
+        "nccl warn| warn |warn net|warn bootstrap",
+        r"NCCL WARN(?! Missing .{1,12} from kernel command line| NUMA auto balancing)|\.(?:cc|cu|h):\d+ WARN "
+        r"|^WARN (?:NET|Bootstrap|Net|Call|Cuda)",
+    ),
     Sign("nccl-or-cuda", "nccl|cuda|gpu", r"nccl|cuda|\bgpus?\b|gpu[_-]", keep=4),
-    Sign("failed-collective", "nccl|hccl|rccl|oneccl|gloo|collective|process group", r"(?:NCCL|HCCL|RCCL|oneCCL|Gloo|ProcessGroup|collective)\w*.*(?:Error|error|fail)"),
+    Sign(
+        "failed-collective",
+        "nccl|hccl|rccl|oneccl|gloo|collective|process group",
+        r"(?:NCCL|HCCL|RCCL|oneCCL|Gloo|ProcessGroup|collective)\w*.*(?:Error|error|fail)",
+    ),
     Sign("hangs", "hang|hung|stuck", r"^(?!.*\bcan lead to\b)(?:.*\b(?:hangs?|hung|hanging|stuck)\b)"),
-    Sign("busy-gpus", "utili|gpu-util|gpus at|      default", r"(?:100 ?%.*(?:util|GPU)|(?:util|GPU)\w*.*\b100 ?%)|\b100% +Default"),
+    Sign(
+        "busy-gpus",
+        "utili|gpu-util|gpus at|      default",
+        r"(?:100 ?%.*(?:util|GPU)|(?:util|GPU)\w*.*\b100 ?%)|\b100% +Default",
+    ),
     Sign("p-to-p-channels", "via p|connected all", r"via P2P/|Connected all (?:rings|trees)"),
     Sign("via-net", "via net", None, keep=4),
     Sign("progress-seen", "out-of-place|avg bus bandwidth|all_reduce ok", r"Avg bus bandwidth|all_reduce ok"),
-    Sign("failed", "error|fail|timed out|timeout|traceback|exitcode", r"Error\b|error:|fail|timed? ?out|Traceback|exitcode", keep=4),
-)  # fmt: skip
+    Sign(
+        "failed",
+        "error|fail|timed out|timeout|traceback|exitcode",
+        r"Error\b|error:|fail|timed? ?out|Traceback|exitcode",
+        keep=4,
+    ),
+)

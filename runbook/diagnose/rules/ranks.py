@@ -11,15 +11,24 @@ RULES = (
         (
             Sign(
                 "killed",
-                "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
-                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*(?:: +|(?<= ))(?:-9|137)\b|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
-                r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:(]+(?:-9|137)\b"
-                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^\W{0,4}Killed\W{0,4}$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding|beyond (?:physical|virtual) memory limits",
+                "killed|exitcode|sigkill|signal|oom|out of memory|outofmemoryerror|status|return code"
+                "|exit code|exited|memory limit|memory usage limit|memlimit|low on memory",
+                r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError"
+                r"|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*(?:: +|(?<= ))(?:-9|137)\b"
+                r"|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)"
+                r"|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
+                r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer"
+                r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:(]+(?:-9|137)\b"
+                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^\W{0,4}Killed\W{0,4}$"
+                r"|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory"
+                r"|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding"
+                r"|beyond (?:physical|virtual) memory limits",
             ),
         ),
         tier=Tier.DEATH,
         unless=("killed-by-agent",),
-        remedy="`dmesg -T | grep -i -E 'oom|killed process'` on that node (Slurm: `sacct -j ID -o State,MaxRSS`); then less memory a process, fewer loader workers, or a larger limit",
+        remedy="`dmesg -T | grep -i -E 'oom|killed process'` on that node (Slurm: `sacct -j ID -o State,MaxRSS`); "
+        "then less memory a process, fewer loader workers, or a larger limit",
     ),
     Rule(
         "rank-crashed",
@@ -27,8 +36,14 @@ RULES = (
         (
             Sign(
                 "crashed",
-                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction|floating point exception|core dumped|exit code|return code|status|access violation|segfault",
-                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*(?:: +|(?<= ))(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4|-8|3221225477|3221226505|-1073741819)\b"
+                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal"
+                "|illegal instruction|floating point exception|core dumped|exit code|return code|status"
+                "|access violation|segfault",
+                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation"
+                r"|exitcode\s*(?:: +|(?<= ))(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505"
+                r"|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b"
+                r"|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4"
+                r"|-8|3221225477|3221226505|-1073741819)\b"
                 r"|\bbus error\b|illegal instruction(?! parameter)|segfault at",
             ),
         ),
@@ -40,8 +55,13 @@ RULES = (
         (
             Sign(
                 "aborted",
-                "exitcode|sigabrt|aborted|signal|terminate called|check failed|exit code|return code|status|assertion|double free|free()|munmap_chunk|malloc|corrupted ",
-                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)|exitcode\s*(?:: +|(?<= ))(?:-6|134)\b|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid|: Assertion .* failed",
+                "exitcode|sigabrt|aborted|signal|terminate called|check failed|exit code|return code|status"
+                "|assertion|double free|free()|munmap_chunk|malloc|corrupted ",
+                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)"
+                r"|exitcode\s*(?:: +|(?<= ))(?:-6|134)\b|\bSIGABRT\b|signal 6\b"
+                r"|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted"
+                r"|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid"
+                r"|: Assertion .* failed",
             ),
         ),
         tier=Tier.ABORT,
@@ -54,7 +74,10 @@ RULES = (
             Sign(
                 "hung-up",
                 "death signal|got signal|sighup|hangup|hung up",
-                r"closing signal SIGHUP|^(?:\[\d+\][+-]? +)?Hangup\b|Received (?:1|Signals\.SIGHUP|SIGHUP) death signal|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$|signal 1 \(Hangup\)|exited on signal 1\b",
+                r"closing signal SIGHUP|^(?:\[\d+\][+-]? +)?Hangup\b"
+                r"|Received (?:1|Signals\.SIGHUP|SIGHUP) death signal"
+                r"|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$"
+                r"|signal 1 \(Hangup\)|exited on signal 1\b",
             ),
         ),
         tier=Tier.NETWORK,
@@ -65,8 +88,18 @@ RULES = (
         (
             Sign(
                 "cancelled",
-                "cancelled at|due to |preempt|evicted|scancel|terminationgrace|time limit|run time limit|walltime|deadlineexceeded|active longer than|interruption notice|being terminated|killing job|forwarding signal|low on resource|job termination|revoked",
-                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))|active longer than specified deadline|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))|node was low on resource|scancel: Terminating job|srun: forcing job termination|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
+                "cancelled at|due to |preempt|evicted|scancel|terminationgrace|time limit|run time limit"
+                "|walltime|deadlineexceeded|active longer than|interruption notice|being terminated"
+                "|killing job|forwarding signal|low on resource|job termination|revoked",
+                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime"
+                r"|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit"
+                r"|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))"
+                r"|active longer than specified deadline"
+                r"|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))|node was low on resource"
+                r"|scancel: Terminating job|srun: forcing job termination"
+                r"|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)"
+                r"|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being"
+                r"|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
             ),
             "cancelled-plainly",
         ),
@@ -75,11 +108,22 @@ RULES = (
     ),
     Rule(
         "terminated-from-outside",
-        "the job was told to end (SIGTERM): time limit, preemption, cancellation, eviction, or a launcher that cleaned up",
+        "the job was told to end (SIGTERM): time limit, preemption, cancellation, eviction, or a launcher "
+        "that cleaned up",
         (
-            Sign("ended-by-term", "exit code|exitcode|return code|exit status|exited with", r"\b(?:exit ?code|return code|exit status|exited with(?: exit)?(?: code| status)?)\W{1,5}(?:143|-15)\b(?! \(pid: \d+\) of binary)"),
-            Sign("told-to-end", "death signal|got signal|sigterm|preempt|requeue|requeing",
-                 r"Received (?:15|2|3|(?:Signals\.)?SIG(?:TERM|INT|QUIT)) death signal|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d"),
+            Sign(
+                "ended-by-term",
+                "exit code|exitcode|return code|exit status|exited with",
+                r"\b(?:exit ?code|return code|exit status"
+                r"|exited with(?: exit)?(?: code| status)?)\W{1,5}(?:143|-15)\b(?! \(pid: \d+\) of binary)",
+            ),
+            Sign(
+                "told-to-end",
+                "death signal|got signal|sigterm|preempt|requeue|requeing",
+                r"Received (?:15|2|3|(?:Signals\.)?SIG(?:TERM|INT|QUIT)) death signal"
+                r"|SignalException: .*got signal: (?:15|2|Signals\.SIG(?:TERM|INT))\b|Received SIGTERM"
+                r"|caught SIGTERM|got SIGTERM|auto-?requeue signal|requeue?ing job \d",
+            ),
         ),
         tier=Tier.SYMPTOM,
         unless=("crashed",),
@@ -88,7 +132,14 @@ RULES = (
     Rule(
         "terminated-from-outside",
         "the job was interrupted at the keyboard (Ctrl-C)",
-        (Sign("interrupted", "keyboardinterrupt|caught ctrl-c|sigint|interrupted by user", r"^(?:\^C)?KeyboardInterrupt|caught ctrl-c|forwarding SIGINT|closing signal SIGINT|sending Ctrl-C to job|received SIGINT"),),
+        (
+            Sign(
+                "interrupted",
+                "keyboardinterrupt|caught ctrl-c|sigint|interrupted by user",
+                r"^(?:\^C)?KeyboardInterrupt|caught ctrl-c|forwarding SIGINT|closing signal SIGINT"
+                r"|sending Ctrl-C to job|received SIGINT",
+            ),
+        ),
         tier=Tier.SYMPTOM,
         confidence="medium",
     ),
@@ -98,9 +149,23 @@ RULES = (
         (
             Sign(
                 "peer-closed",
-                "horovod has been shut down|lame workers|commclosederror|collective ops is aborted|closed by peer|connection failure|closed by remote|reset by peer|unhealthy|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
-                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)|marked dead because|Raylet is terminated|worker died or was killed|worker process has died|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down|ShutdownHook: lame workers found|CommClosedError|Collective ops is aborted by|Connection closed by peer \[?(?P<peer>[^\]\s]+)|(?<!Service thread\] )Connection closed by (?:remote peer|localRank)(?: (?P<peer2>\S+))?|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
-                r"|tasks are unhealthy|task .* (?:is )?unhealthy|remote process exited or there was a network error|ncclRemoteError|stopped sending heartbeats|lost communication with",
+                "horovod has been shut down|lame workers|commclosederror|collective ops is aborted"
+                "|closed by peer|connection failure|closed by remote|reset by peer|unhealthy"
+                "|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error"
+                "|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died"
+                "|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed"
+                "|exited unexpectedly|proc died",
+                r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)"
+                r"|marked dead because|Raylet is terminated|worker died or was killed|worker process has died"
+                r"|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down"
+                r"|ShutdownHook: lame workers found|CommClosedError|Collective ops is aborted by"
+                r"|Connection closed by peer \[?(?P<peer>[^\]\s]+)"
+                r"|(?<!Service thread\] )Connection closed by (?:remote peer|localRank)(?: (?P<peer2>\S+))?"
+                r"|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)"
+                r"|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
+                r"|tasks are unhealthy|task .* (?:is )?unhealthy"
+                r"|remote process exited or there was a network error|ncclRemoteError"
+                r"|stopped sending heartbeats|lost communication with",
             ),
             Sign("task-unhealthy", "heartbeat timeout|heartbeats"),
         ),
@@ -110,8 +175,16 @@ RULES = (
     ),
     Rule(
         "peer-died",
-        "a process left JAX while others still worked, and waited at the way out until the time was up: its own log says why it left",
-        (Sign("shutdown-barrier", "shutdown barrier|disconnect from coordination", r"Shutdown barrier (?:in coordination service )?has failed|Failed to disconnect from coordination service"),),
+        "a process left JAX while others still worked, and waited at the way out until the time was up: its "
+        "own log says why it left",
+        (
+            Sign(
+                "shutdown-barrier",
+                "shutdown barrier|disconnect from coordination",
+                r"Shutdown barrier (?:in coordination service )?has failed"
+                r"|Failed to disconnect from coordination service",
+            ),
+        ),
         tier=Tier.SYMPTOM,
         confidence="medium",
         remedy="read the log of the task that is `The first task at the barrier`: what it raised stands above its wait",
@@ -119,7 +192,13 @@ RULES = (
     Rule(
         "peer-died",
         "rank {rank} gave up its communicators first",
-        (Sign("aborted-comm", "ncclabortedcomm|communicator was aborted", r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)|communicator was aborted on rank (?P<rank2>\d+)"),),
+        (
+            Sign(
+                "aborted-comm",
+                "ncclabortedcomm|communicator was aborted",
+                r"NCCLABORTEDCOMM.*from rank: (?P<rank>\d+)|communicator was aborted on rank (?P<rank2>\d+)",
+            ),
+        ),
         tier=Tier.SYMPTOM,
         confidence="medium",
     ),
@@ -137,21 +216,28 @@ RULES = (
         (
             Sign(
                 "late-rank",
-                "may be stuck|one or more tensors|arrived on time|monitoredbarrier|monitored_barrier|missing ranks|failed to pass|stalled|straggler|did not respond|not reached",
-                r"Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|monitored_?barrier.*(?:rank|Rank) (?P<late2>\d+)|missing ranks:|Stalled ops|One or more tensors were submitted to be reduced"
-                r"|monitoredBarrier.*(?:timed? ?out|failed)|may be stuck\. Expected \d+ threads|not all of them arrived on time",
+                "may be stuck|one or more tensors|arrived on time|monitoredbarrier|monitored_barrier"
+                "|missing ranks|failed to pass|stalled|straggler|did not respond|not reached",
+                r"Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier"
+                r"|monitored_?barrier.*(?:rank|Rank) (?P<late2>\d+)|missing ranks:|Stalled ops"
+                r"|One or more tensors were submitted to be reduced"
+                r"|monitoredBarrier.*(?:timed? ?out|failed)|may be stuck\. Expected \d+ threads"
+                r"|not all of them arrived on time",
             ),
             Sign(
                 "waits-for-rank",
-                "timed out waiting|store->get|timed out after|recv operation|read timeout|send operation|application timeout",
-                r"Timed out waiting \d+ ?ms for (?:recv|send)|store->get.*(?:Socket Timeout|timed? ?out|wait timeout)|(?:recv|send) operation to complete|Application timeout caused pair closure",
+                "timed out waiting|store->get|timed out after|recv operation|read timeout|send operation"
+                "|application timeout",
+                r"Timed out waiting \d+ ?ms for (?:recv|send)"
+                r"|store->get.*(?:Socket Timeout|timed? ?out|wait timeout)|(?:recv|send) operation to complete"
+                r"|Application timeout caused pair closure",
             ),
             "watchdog-behind",
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("step-cancelled", "cancelled at", None),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from runbook.diagnose.sign import Rule, Sign, Tier
 
-OURS = r"(?!.*(?:\bssh: |sshd|NCCL|socket(?:Start|Poll)Connect|socketProgress|connectFullMesh|willRetry=|pair\.cc|socketPollConnect|Call to |(?:socket|net_socket|bootstrap)\.(?:h|cc|cu):|\bORTE|btl_tcp|tcp_peer|slurm|MESSAGE_TASK|\bsrun: |\bpmix|\bmunge|wandb|https?://|:443\b|:22\b|huggingface|Max retries))"
+OURS = (
+    r"(?!.*(?:\bssh: |sshd|NCCL|socket(?:Start|Poll)Connect|socketProgress|connectFullMesh|willRetry=|pair\.cc"
+    r"|socketPollConnect|Call to |(?:socket|net_socket|bootstrap)\.(?:h|cc|cu):|\bORTE|btl_tcp|tcp_peer|slurm"
+    r"|MESSAGE_TASK|\bsrun: |\bpmix|\bmunge|wandb|https?://|:443\b|:22\b|huggingface|Max retries))"
+)
 """Lines of the store's, the rendezvous' and JAX's clients; others have rules of their own, or are not about the job."""
 
 IPV4 = r"(?!127\.|0\.0\.0\.0)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 DIALLED = r"(?!.*(?:\bbind|\blisten|server socket|server_bind|localhost|10049))"
-"""An address that is not this machine's cannot be listened on, with the same words; the loopback of IPv6, where it is off,
-cannot be dialled."""
+"""An address that is not this machine's cannot be listened on, with the same words; the loopback of IPv6, where it is
+off, cannot be dialled."""
 UNASSIGNED = r"(?:(?:cannot|can't) assign requested address|errno:? (?:99|49)\b|EADDRNOTAVAIL)"
 
 NOT_LOST = ("drops", "no-route", "lookup-failed", "lookup-of-nonsense", "bind-in-use", "store-reset-at-once")
@@ -22,17 +26,23 @@ RULES = (
         (
             Sign(
                 "bind-in-use",
-                "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated|failed to add port|failed to bind to address| is in use|another process is utilizing"
+                "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated"
+                "|failed to add port|failed to bind to address| is in use|another process is utilizing"
                 "|winerror|address in use|port in use|is trying to use a port|any free port",
                 r"^(?!.*(?:GPU|device|cuda|gloo/transport/tcp/|\bfile\b.*already in use))(?:"
-                r".*(?:Errno (?:98|48|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
-                r"|.*(?:address|port)\b.*(?:already in use|already being used|is in use|already allocated)|.*EADDRINUSE|.*Only one usage of each socket"
-                r"|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b|.*errno: (?:98|48)\b|.*address in use"
-                r"|.*Failed to bind to address|.*is trying to use a port number (?P<port3>\d+) that is used|.*(?:find|are) (?:any|no) free ports?"
+                r".*(?:Errno (?:98|48|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE"
+                r"|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
+                r"|.*(?:address|port)\b.*(?:already in use|already being used|is in use|already allocated)"
+                r"|.*EADDRINUSE|.*Only one usage of each socket"
+                r"|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b|.*errno: (?:98|48)\b"
+                r"|.*address in use"
+                r"|.*Failed to bind to address|.*is trying to use a port number (?P<port3>\d+) that is used"
+                r"|.*(?:find|are) (?:any|no) free ports?"
                 r"|.*Failed to add port to server|.*another process is utilizing it)",
             ),
         ),
-        remedy="find the holder with `ss -ltnp` (Windows: `netstat -ano`) on that machine and end it if it is a left-over, or choose another port",
+        remedy="find the holder with `ss -ltnp` (Windows: `netstat -ano`) on that machine and end it if it is a "
+        "left-over, or choose another port",
     ),
     Rule(
         "port-privileged-or-reserved",
@@ -40,8 +50,12 @@ RULES = (
         (
             Sign(
                 "bind-forbidden",
-                "system error: |errno: |errno |eacces|eperm|permission denied|forbidden by its access|winerror|permissiondenied",
-                r"^(?=(?:.*(?:address \(\S*, |(?:port|tcp)\W{0,3}|\d\.\d:|\*:|\]:)(?P<port>\d+))?)(?=.*(?:\b|_|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception|port)\b)(?=.*(?:system error: 10013|errno:? ?(?:10013|13|1)\b|EACCES|EPERM|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
+                "system error: |errno: |errno |eacces|eperm|permission denied|forbidden by its access|winerror"
+                "|permissiondenied",
+                r"^(?=(?:.*(?:address \(\S*, |(?:port|tcp)\W{0,3}|\d\.\d:|\*:|\]:)(?P<port>\d+))?)(?=.*(?:\b|_"
+                r"|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception"
+                r"|port)\b)(?=.*(?:system error: 10013|errno:? ?(?:10013|13|1)\b|EACCES|EPERM"
+                r"|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
                 r"|(?:WinError|Errno) 10013\b|in a way forbidden by its access",
             ),
         ),
@@ -59,19 +73,22 @@ RULES = (
             Sign(
                 "no-port-to-dial",
                 "cannot assign requested address|can't assign requested address|errno: |errno |eaddrnotavail",
-                rf"^{DIALLED}(?=.*{UNASSIGNED})(?:.*?(?:\bto|remote=|tcp|connect(?:\(\))?|\bhost=)[ '\[(]{{1,3}}(?P<host>{IPV4}))",
+                rf"^{DIALLED}(?=.*{UNASSIGNED})(?:.*?(?:\bto|remote=|tcp|connect(?:\(\))?"
+                rf"|\bhost=)[ '\[(]{{1,3}}(?P<host>{IPV4}))",
             ),
         ),
         tier=Tier.NETWORK,
     ),
     Rule(
         "ephemeral-ports-exhausted",
-        "no local port was left to dial {host} from (or that name means an IPv6 address here, and this machine has none)",
+        "no local port was left to dial {host} from (or that name means an IPv6 address here, and this "
+        "machine has none)",
         (
             Sign(
                 "no-port-to-dial-name",
                 "errno: ",
-                r"client socket has failed to connect to \[(?!localhost|ip6-)(?P<host>[a-z][^\]:]*)\]:\d+ \(errno: (?:99|49)\b",
+                r"client socket has failed to connect to \[(?!localhost"
+                r"|ip6-)(?P<host>[a-z][^\]:]*)\]:\d+ \(errno: (?:99|49)\b",
             ),
         ),
         tier=Tier.NETWORK,
@@ -93,7 +110,8 @@ RULES = (
             Sign(
                 "no-port-to-listen-on",
                 "already in use|eaddrinuse|cannot assign",
-                r"gloo/transport/tcp/\S{1,60} .{0,80}\bbind: (?:Address already in use|Cannot assign requested address)",
+                r"gloo/transport/tcp/\S{1,60} .{0,80}\bbind: (?:Address already in use"
+                r"|Cannot assign requested address)",
             ),
         ),
     ),
@@ -103,12 +121,18 @@ RULES = (
         (
             Sign(
                 "drops",
-                "errno: |errno |system error: |has timed out, will retry|connection timed out|etimedout|winerror|connection attempt timed out|i/o timeout|timed out: operation now|operation timed out",
+                "errno: |errno |system error: |has timed out, will retry|connection timed out|etimedout"
+                "|winerror|connection attempt timed out|i/o timeout|timed out: operation now"
+                "|operation timed out",
                 rf"^{OURS}(?:.*server socket on (?P<host>\S+) has timed out, will retry"
-                r"|.*(?:connect|socket)\b.*(?:errno: (?:110|60)\b|system error: 10060|WinError 10060|Errno (?:110|10060)\b|Connection timed out|ETIMEDOUT)"
+                r"|.*(?:connect|socket)\b.*(?:errno: (?:110|60)\b|system error: 10060|WinError 10060"
+                r"|Errno (?:110|10060)\b|Connection timed out|ETIMEDOUT)"
                 r"|.*connection attempt timed out"
-                r"|RuntimeError: Connection timed out|(?:TimeoutError|OSError|socket\.error): \[(?:Errno (?:110|60)|WinError 10060)\]"
-                r"|.*dial tcp (?P<host2>\S+):\d+: (?:i/o timeout|connect: (?:connection|operation) timed)|.*connect to (?P<host3>\S+) port \d+ .*timed out|.*Failed to connect to (?P<host4>\S+) port \d+.*timed out)",
+                r"|RuntimeError: Connection timed out"
+                r"|(?:TimeoutError|OSError|socket\.error): \[(?:Errno (?:110|60)|WinError 10060)\]"
+                r"|.*dial tcp (?P<host2>\S+):\d+: (?:i/o timeout|connect: (?:connection|operation) timed)"
+                r"|.*connect to (?P<host3>\S+) port \d+ .*timed out"
+                r"|.*Failed to connect to (?P<host4>\S+) port \d+.*timed out)",
             ),
         ),
         unless=("lookup-of-nonsense", "no-route", "reads-from-lost-peer", "barrier-passed"),
@@ -117,7 +141,14 @@ RULES = (
     Rule(
         "firewall-drop",
         "a firewall here blocks packets to port {port}, and says so in the kernel log",
-        (Sign("kernel-blocks", "[ufw block]|dpt=", r"(?:\[UFW BLOCK\]|(?:DROP|BLOCK|DENY|REJECT)\S* ).*\bIN=\S* OUT=.*\bSRC=(?:10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|fd\w\w:|fe80:).*\bDPT=(?P<port>\d+)"),),
+        (
+            Sign(
+                "kernel-blocks",
+                "[ufw block]|dpt=",
+                r"(?:\[UFW BLOCK\]|(?:DROP|BLOCK|DENY|REJECT)\S* ).*\bIN=\S* OUT=.*\bSRC=(?:10\.|192\.168\."
+                r"|172\.(?:1[6-9]|2\d|3[01])\.|fd\w\w:|fe80:).*\bDPT=(?P<port>\d+)",
+            ),
+        ),
         unless=("reject-logged",),
         tier=Tier.NETWORK,
         confidence="medium",
@@ -127,20 +158,30 @@ RULES = (
         "a firewall answers that it does not let packets through",
         (
             Sign("reject-logged", "reject", r"REJECT\S* .*\bIN=\S* OUT=.*\bDPT=(?P<port>\d+)"),
-            Sign("prohibited", "packet filtered|prohibited|administratively", r"icmp_seq.*(?:Packet filtered|Prohibited|administratively)|Communication administratively|unreachable - admin prohibited"),
+            Sign(
+                "prohibited",
+                "packet filtered|prohibited|administratively",
+                r"icmp_seq.*(?:Packet filtered|Prohibited|administratively)|Communication administratively"
+                r"|unreachable - admin prohibited",
+            ),
         ),
         tier=Tier.NETWORK,
         confidence="medium",
     ),
     Rule(
         "no-route-or-reject",
-        "{host} answers at once that it cannot be reached: no route, or a firewall that rejects (a host that answers ping: the firewall)",
+        "{host} answers at once that it cannot be reached: no route, or a firewall that rejects (a host that "
+        "answers ping: the firewall)",
         (
             Sign(
                 "no-route",
-                "errno: |errno |system error: |no route to host|network is unreachable|host is unreachable|winerror|ehostunreach|enetunreach|host is down",
-                rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113|101|65|51|64)\b|No route|unreachable))"
-                r"|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)|No route to host|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)|Errno (?:113|101|65|51)\b|EHOSTUNREACH|ENETUNREACH))",
+                "errno: |errno |system error: |no route to host|network is unreachable|host is unreachable"
+                "|winerror|ehostunreach|enetunreach|host is down",
+                rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113"
+                r"|101|65|51|64)\b|No route|unreachable))"
+                r"|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)|No route to host"
+                r"|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)"
+                r"|Errno (?:113|101|65|51)\b|EHOSTUNREACH|ENETUNREACH))",
             ),
         ),
         unless=("nobody-has-address", "lookup-of-nonsense"),
@@ -154,7 +195,8 @@ RULES = (
                 "refused",
                 "connection refused|errno: |errno |system error: |econnrefused|actively refused|winerror",
                 rf"^{OURS}(?:.*ipv[46]:(?:%5B)?(?P<host>[\d.a-f:]+?)(?:%5D)?:(?P<port>\d+).*Connection refused"
-                r"|.*(?:errno: (?:111|61)\b|system error: 10061|WinError 10061|Errno (?:111|61|10061)\b|Connection refused|ECONNREFUSED|actively refused))",
+                r"|.*(?:errno: (?:111|61)\b|system error: 10061|WinError 10061|Errno (?:111|61|10061)\b"
+                r"|Connection refused|ECONNREFUSED|actively refused))",
             ),
         ),
         unless=("lookup-of-nonsense", "joined"),
@@ -166,8 +208,16 @@ RULES = (
         (
             Sign(
                 "head-not-there",
-                "connection refused|running ray instance|to gcs at|etcdconnectionfailed|etcdexception|connection to etcd|unable to connect from|unable to connect to server|ray cluster at",
-                r"HTTPConnectionPool\(host='(?P<host4>(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+)'.*Connection refused|Could not find any running Ray instance|(?:Unable|Failed) to connect to GCS at (?:address )?(?P<host>[^\s:]+)|Etcd\w+: .*(?:refused|failed)|[Cc]onnection to etcd failed|unable to connect from \"[^\"]+\" to \"(?P<host2>[^\"]+)\" \(Connection refused|unable to connect to server (?P<host3>\S+) at port|Could not connect to (?:the )?Ray cluster",
+                "connection refused|running ray instance|to gcs at|etcdconnectionfailed|etcdexception"
+                "|connection to etcd|unable to connect from|unable to connect to server|ray cluster at",
+                r"HTTPConnectionPool\(host='(?P<host4>(?:10|192\.168"
+                r"|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+)'.*Connection refused"
+                r"|Could not find any running Ray instance"
+                r"|(?:Unable|Failed) to connect to GCS at (?:address )?(?P<host>[^\s:]+)"
+                r"|Etcd\w+: .*(?:refused|failed)|[Cc]onnection to etcd failed"
+                r"|unable to connect from \"[^\"]+\" to \"(?P<host2>[^\"]+)\" \(Connection refused"
+                r"|unable to connect to server (?P<host3>\S+) at port"
+                r"|Could not connect to (?:the )?Ray cluster",
             ),
         ),
         unless=("lookup-failed",),
@@ -180,10 +230,14 @@ RULES = (
         (
             Sign(
                 "client-timed-out",
-                "has timed out after|timed out trying to connect|connect() timed out|timed out (try|tcp client failed to connect|jax distributed service|failed to connect to all addresses",
-                r"client socket has timed out after \S+ while trying to connect to (?:\((?P<host>[^,]*), (?P<port>\d+)\)|\[?(?P<host3>[\w.:-]+?)\]?:(?P<port3>\d+))"
-                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed out(?!.*got 0 bytes)"
-                r"|Timed out trying to connect to '?tcp://(?P<host4>[^:']+):(?P<port4>\d+)|connect\(\) timed out\. Original timeout|failed to connect to all addresses(?!.*refused)",
+                "has timed out after|timed out trying to connect|connect() timed out|timed out (try"
+                "|tcp client failed to connect|jax distributed service|failed to connect to all addresses",
+                r"client socket has timed out after \S+ while trying to connect to (?:\((?P<host>[^,]*), "
+                r"(?P<port>\d+)\)|\[?(?P<host3>[\w.:-]+?)\]?:(?P<port3>\d+))"
+                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed "
+                r"out(?!.*got 0 bytes)"
+                r"|Timed out trying to connect to '?tcp://(?P<host4>[^:']+):(?P<port4>\d+)"
+                r"|connect\(\) timed out\. Original timeout|failed to connect to all addresses(?!.*refused)",
             ),
         ),
         unless=NOT_LOST,
@@ -204,19 +258,37 @@ RULES = (
         (
             Sign(
                 "mesh-blocked",
-                "connectfullmesh|willretry=|pair.cc|unable to complete a tcp|failed to tcp connect|connect to|connect()",
-                r"(?:connectFullMesh|willRetry=0|pair\.cc:\d+\]).*(?:timed out|No route|unreachable|refused|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]"
-                r"|pair\.cc:\d+\] connect \[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out|No route|Network is unreachable|Connection refused|.*unreachable)"
-                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)|unable to complete a TCP connection|failed to TCP connect to a peer|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)|connect\(\) to (?P<peer3>(?!127\.|169\.254|192\.168\.122\.|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting|Unable to connect to the peer (?P<peer5>(?!127\.|172\.17\.|169\.254\.|192\.168\.122\.)\S+) on port \d+: ",
+                "connectfullmesh|willretry=|pair.cc|unable to complete a tcp|failed to tcp connect|connect to"
+                "|connect()",
+                r"(?:connectFullMesh|willRetry=0|pair\.cc:\d+\]).*(?:timed out|No route|unreachable|refused"
+                r"|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]"
+                r"|pair\.cc:\d+\] connect \[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out"
+                r"|No route|Network is unreachable|Connection refused|.*unreachable)"
+                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)"
+                r"|unable to complete a TCP connection|failed to TCP connect to a peer"
+                r"|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)"
+                r"|connect\(\) to (?P<peer3>(?!127\.|169\.254|192\.168\.122\."
+                r"|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting"
+                r"|Unable to connect to the peer (?P<peer5>(?!127\.|172\.17\.|169\.254\."
+                r"|192\.168\.122\.)\S+) on port \d+: ",
             ),
             Sign(
                 "nccl-connect-failed",
-                "connect to|connect returned|socketstartconnect|socketpollconnect|call to connect|connect failed|socketpoll|ncclsocketconnect",
-                r"(?:NCCL\b|socket\w*:|\bCall to\b).*(?:connect(?:ion)? (?:to (?P<peer>(?!127\.|172\.17\.0|169\.254|fe80|192\.168\.122)[^\s<]+)<\d+> )?(?:failed|returned|timed?)[^,]*(?:No route|timed ?out|unreachable|Software caused|\b11[03]\b|\b101\b|exceeded))"
+                "connect to|connect returned|socketstartconnect|socketpollconnect|call to connect"
+                "|connect failed|socketpoll|ncclsocketconnect",
+                r"(?:NCCL\b|socket\w*:|\bCall to\b).*(?:connect(?:ion)? (?:to (?P<peer>(?!127\.|172\.17\.0"
+                r"|169\.254|fe80|192\.168\.122)[^\s<]+)<\d+> )?(?:failed|returned|timed?)[^,]*(?:No route"
+                r"|timed ?out|unreachable|Software caused|\b11[03]\b|\b101\b|exceeded))"
                 r"|socketPollConnect.*exceeded.*retr|connect to \S+ (?:timed out|returned 11[03])",
             ),
         ),
-        unless=("dials-bridge", "dials-unreachable-kind", "uses-inner-interface", "socket-through-inner-interface", "gloo-dials-loopback"),
+        unless=(
+            "dials-bridge",
+            "dials-unreachable-kind",
+            "uses-inner-interface",
+            "socket-through-inner-interface",
+            "gloo-dials-loopback",
+        ),
         tier=Tier.NETWORK,
     ),
     Rule(
@@ -239,9 +311,15 @@ RULES = (
         (
             Sign(
                 "reads-from-lost-peer",
-                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket|btl_tcp|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host|timeout, server",
-                r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from| to)?(?: (?P<peer>[^\s<]+)<\d+>)? (?:failed|returned) ?:? ?.*(?:timed out|reset by peer|no route|unreachable|broken pipe)"
-                r"|btl_tcp\w*.*(?:readv|recv|writev).*(?:failed|reset|timed out)|send disconnect: |packet_write_wait: Connection to|Timeout, server \S+ not responding|^Connection to \S+ closed by remote host",
+                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket"
+                "|btl_tcp|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host"
+                "|timeout, server",
+                r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from"
+                r"| to)?(?: (?P<peer>[^\s<]+)<\d+>)? (?:failed|returned) ?:? ?.*(?:timed out|reset by peer"
+                r"|no route|unreachable|broken pipe)"
+                r"|btl_tcp\w*.*(?:readv|recv|writev).*(?:failed|reset|timed out)|send disconnect: "
+                r"|packet_write_wait: Connection to|Timeout, server \S+ not responding"
+                r"|^Connection to \S+ closed by remote host",
             ),
         ),
         tier=Tier.SYMPTOM,
@@ -261,7 +339,7 @@ RULES = (
         tier=Tier.NETWORK,
         confidence="medium",
     ),
-)  # fmt: skip
+)
 
 SIGNS = (
     Sign("connect-frame", "create_connection|.connect(|sock_connect|connect_ex", None),
@@ -271,8 +349,10 @@ SIGNS = (
     Sign("nccl-or-mpi", "nccl|mpi|orte|btl|socketstartconnect|socketpollconnect", None, keep=4),
     Sign(
         "connect-failed",
-        "connectfullmesh|refused|timed out|timeout|no route|unreachable|reset by peer|socket timeout|unhandled system error|ncclsystemerror|connection closed",
-        r"connectFullMesh failed|connect\w*\b.*(?:refused|timed out|no route|unreach)|reset by peer|ncclSystemError|(?:unhandled system|remote|internal) error|Connection closed|timed? ?out",
+        "connectfullmesh|refused|timed out|timeout|no route|unreachable|reset by peer|socket timeout"
+        "|unhandled system error|ncclsystemerror|connection closed",
+        r"connectFullMesh failed|connect\w*\b.*(?:refused|timed out|no route|unreach)|reset by peer"
+        r"|ncclSystemError|(?:unhandled system|remote|internal) error|Connection closed|timed? ?out",
     ),
     Sign("joined", "joined|init complete", r"init COMPLETE|all ranks joined", keep=4),
     Sign("barrier-passed", "all_reduce ok", None, keep=4),

@@ -1,5 +1,5 @@
-"""Logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes: read where they lie, nothing is
-unpacked to disk.
+"""Logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes: read where they lie, nothing
+is unpacked to disk.
 
 An archive may come from anybody. So names are only shown and never opened, only plain files count, and how much is read
 and remembered is bounded by what lies on disk, whatever the archive says of itself.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from runbook.diagnose.sources.packed import FREE, RATIO, Unpacked, UnreadError, packing_of
+from runbook.diagnose.sources.decoding import FREE, RATIO, Unpacked, UnreadError, packing_of
 from runbook.model.visible import visible
 
 BLOCK = tarfile.BLOCKSIZE
@@ -30,8 +30,8 @@ NAMES = 8 << 20  # bytes of all names
 DIRECTORY = 8 << 20  # bytes of a zip's directory
 LONG_NUMBER = re.compile(rb"[0-9]{200}")
 OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
-"""In an archive of ours: what the ranks and, since the run began, the kernels said. The other files tell how things are,
-not what happened: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
+"""In an archive of ours: what the ranks and, since the run began, the kernels said. The other files tell how things
+are, not what happened: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
 TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).+\.txt")
 """Those: what tools printed, which is read as such and as nothing else."""
 FOLDERS = ("controller/", "nodes/", "run/")
@@ -41,8 +41,18 @@ MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 MANIFEST = 4 << 20  # bytes
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _BROKEN_TAR = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError, OSError, EOFError)
-_BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, ValueError, LookupError, OverflowError, NotImplementedError,
-               RuntimeError, OSError, EOFError)  # fmt: skip
+_BROKEN_ZIP = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    ValueError,
+    LookupError,
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    EOFError,
+)
 
 
 class Opened(Protocol):
@@ -70,7 +80,8 @@ class ArchiveMember:
 
 @dataclass(slots=True)
 class Contents:
-    """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive itself)."""
+    """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive
+    itself)."""
 
     members: list[ArchiveMember] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
@@ -242,7 +253,8 @@ class _Tar:
 
 
 class _Headers:
-    """What tarfile reads its headers from. It asks for as many bytes as a header names; here it gets no more than HEADER."""
+    """What tarfile reads its headers from. It asks for as many bytes as a header names; here it gets no more than
+    HEADER."""
 
     def __init__(self, stream: Forward) -> None:
         self.stream = stream
@@ -331,7 +343,8 @@ def _leads_to(name: str, target: str, plain: set[str]) -> bool:
 
 
 class _Bounded:
-    """What zipfile reads from. It takes a directory as large as the archive says; here it gets no more than DIRECTORY."""
+    """What zipfile reads from. It takes a directory as large as the archive says; here it gets no more than
+    DIRECTORY."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -413,7 +426,10 @@ def _closed(info: zipfile.ZipInfo, end: int) -> str:
     if info.flag_bits & 0x1:
         return "it is encrypted: unpack the archive with its password, and give the files"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return f"it is packed by a method that is not read here ({info.compress_type}): unpack the archive, and give the files"
+        return (
+            f"it is packed by a method that is not read here ({info.compress_type}): unpack the archive, and give "
+            "the files"
+        )
     if info.header_offset < end:
         return "it lies over another member: no honest archive has that"
     return ""

@@ -16,18 +16,43 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_archive
-from runbook.diagnose.sources.decoding import Account, decoded
+from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
 from runbook.diagnose.sources.own_runs import is_run
-from runbook.diagnose.sources.packed import Unpacked, UnreadError, packing_of
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.numbers import number, small_number
 
 CHUNK = 1 << 20
 PACKED_CHUNK = 1 << 17
-NO_LOGS = frozenset({
-    ".py", ".pyc", ".pyi", ".ipynb", ".sh", ".yml", ".yaml", ".so", ".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".gguf",
-    ".npy", ".npz", ".pkl", ".h5", ".parquet", ".arrow", ".png", ".jpg", ".gif", ".svg", ".wandb",
-})  # fmt: skip
+NO_LOGS = frozenset(
+    {
+        ".py",
+        ".pyc",
+        ".pyi",
+        ".ipynb",
+        ".sh",
+        ".yml",
+        ".yaml",
+        ".so",
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".bin",
+        ".safetensors",
+        ".onnx",
+        ".gguf",
+        ".npy",
+        ".npz",
+        ".pkl",
+        ".h5",
+        ".parquet",
+        ".arrow",
+        ".png",
+        ".jpg",
+        ".gif",
+        ".svg",
+        ".wandb",
+    }
+)
 """Programs, settings, weights, data, pictures: they are no logs, whatever stands in them."""
 RECORDS = frozenset({".jsonl"})
 """Data as often as logs: read when it is named itself."""
@@ -128,8 +153,8 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
 
 
 def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
-    """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and `account`
-    is told."""
+    """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and
+    `account` is told."""
     try:
         yield from decoded(_until_broken(_unpacked(log), account), account)
     except RecursionError:
@@ -180,7 +205,8 @@ def _opened(raw: _Chunks) -> Iterator[bytes]:
 def _refuse_archive(head: bytes) -> None:
     if head.startswith(ZIP) or head[257:262] == b"ustar":
         raise UnreadError(
-            "it begins as an archive does, and those are read only whole and as files of their own: unpack what it lies in, or write it to a file"
+            "it begins as an archive does, and those are read only whole and as files of their own: unpack "
+            "what it lies in, or write it to a file"
         )
 
 

@@ -43,7 +43,10 @@ class OwnRun:
 
     def _ended(self) -> Cause:
         at = f" at {self.stopped_at}" if self.stopped_at else ""
-        says = f"this run ended{at} without a verdict ({self.verdict}), and nothing had failed until then; no rank printed an error"
+        says = (
+            f"this run ended{at} without a verdict ({self.verdict}), and nothing had failed until then; no rank "
+            "printed an error"
+        )
         return Cause(
             "insufficient-evidence", "high", says, "run it again, and let it come to its end", (), Tier.WRAPPER
         )
