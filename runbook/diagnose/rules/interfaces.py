@@ -12,11 +12,10 @@ RULES = (
             Sign(
                 "dials-bridge",
                 "connect to|to connect|connection to|remote=|connect returned",
-                r"(?:connect(?:ion)? to(?: the peer)?"
-                r"|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)(?:[<\]:,]| on port).*(?:fail|refus"
-                r"|timed out|abort|no route|unreach|retry)"
-                r"|trying to connect to \((?P<peer3>172\.17\.0\.(?!1\b)\d+), "
-                r"|(?:timed out|refused|no route).*remote=\[(?P<peer2>172\.17\.(?!0\.1\b)\d+\.\d+)\]",
+                r"(?:connect(?:ion)? to(?: the peer)?|remote=)[ \[]*(?P<peer>172\.17\.(?!0\.1\b)\d+\.\d+)(?:[<\]:,]"
+                r"| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry)|trying to connect to "
+                r"\((?P<peer3>172\.17\.0\.(?!1\b)\d+), |(?:timed out|refused"
+                r"|no route).*remote=\[(?P<peer2>172\.17\.(?!0\.1\b)\d+\.\d+)\]",
             ),
         ),
         tier=Tier.NETWORK,
@@ -44,10 +43,9 @@ RULES = (
                 "dials-unreachable-kind",
                 "connect to|to connect|connection to|remote=|connect returned|unable to complete a tcp"
                 "|unable to connect|remote address|connect()",
-                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote="
-                r"|\bpeer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+"
-                r"|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)(?:[<\]:,]| on port).*(?:fail|refus|timed out|abort"
-                r"|no route|unreach|retry|cannot assign)"
+                r"(?:connect(?:ion)? (?:returned|to)|to connect to|remote=|\bpeer)[ \[]*(?P<peer>127\.\d+\.\d+\.\d+"
+                r"|169\.254\.\d+\.\d+|192\.168\.122\.\d+|172\.17\.0\.1|fe80:[0-9a-f:%\w]+|::1)(?:[<\]:,]"
+                r"| on port).*(?:fail|refus|timed out|abort|no route|unreach|retry|cannot assign)"
                 r"|connect\(\) to (?P<peer2>127\.\d+\.\d+\.\d+|169\.254\.\d+\.\d+|192\.168\.122\.\d+"
                 r"|172\.17\.0\.1)(?::\d+)? failed",
             ),
@@ -80,11 +78,10 @@ RULES = (
             Sign(
                 "uses-inner-interface",
                 "bootstrap : using|bootstrap: using|net/socket : using|net/socket: using|using interface|ifname set",
-                r"(?:Bootstrap ?: ?Using|NET/Socket ?: Using|NET ?: Using interface"
-                r"|NET/Socket ?: Using interface"
-                r"|SOCKET_IFNAME set (?:by environment )?to) (?:\[0\])?=?(?P<name>lo|docker\d*|virbr\d*"
-                r"|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*|ip6tnl\d*|tunl\d*|kube-\w+"
-                r"|weave|ovs\w*|utun\d*|podman\d*|lxcbr\d*|usb\d+)\b",
+                r"(?:Bootstrap ?: ?Using|NET/Socket ?: Using|NET ?: Using interface|NET/Socket ?: Using interface"
+                r"|SOCKET_IFNAME set (?:by environment )?to) (?:\[0\])?=?(?P<name>lo|docker\d*|virbr\d*|veth\w*|br-\w+"
+                r"|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*|ip6tnl\d*|tunl\d*|kube-\w+|weave|ovs\w*|utun\d*"
+                r"|podman\d*|lxcbr\d*|usb\d+)\b",
             ),
         ),
         needs=("connect-failed",),
@@ -112,27 +109,21 @@ RULES = (
             Sign(
                 "no-interface",
                 "no socket interface|no usable listening|no interface found|unable to find address for"
-                "|unable to find interface"
-                "|is neither af_inet|invalid interface|no such device|interface not found|unknown interface"
-                "|no network interface"
-                "|none of the interfaces|could not find interface|not find any|unable to resolve interface"
-                "|does not match any interface"
-                "|address family not supported by protocol|no eligible interface|no matching interface"
-                "|network device|did not find interface|does not exist|cannot find device"
-                "|communication interfaces",
+                "|unable to find interface|is neither af_inet|invalid interface|no such device|interface not found"
+                "|unknown interface|no network interface|none of the interfaces|could not find interface|not find any"
+                "|unable to resolve interface|does not match any interface|address family not supported by protocol"
+                "|no eligible interface|no matching interface|network device|did not find interface|does not exist"
+                "|cannot find device|communication interfaces",
                 r"Did not find interface \"(?P<name4>[^\"]+)\"|Device \"(?P<name5>[^\"]+)\" does not exist"
                 r"|Cannot find device \"(?P<name6>[^\"]+)\"|common task-to-task communication interfaces"
-                r"|NET/Socket ?: no interface found"
-                r"|no (?:socket|network) interfaces? (?:were |was )?found|no usable listening interface"
-                r"|No interface found in the same subnet"
-                r"|Unable to find (?:address|interface) for:? ?\[?(?P<name>[^\s\]]+)|is neither AF_INET"
-                r"|(?:Net|socket|NCCL).*Address family not supported by protocol"
-                r"|(?:unknown|invalid|no such|no matching|no eligible) (?:network )?interface"
-                r"|interface '?(?P<name2>\S+?)'? (?:was )?not found"
-                r"|(?:_SOCKET_IFNAME|if_include|if_exclude|socket_ifname).*(?:not found|no such|no match"
-                r"|invalid|unknown)"
-                r"|could not find (?:any |an )?(?:network |usable |valid |suitable )?interface"
-                r"|none of the interfaces|network device '?(?P<name3>[^'\s]+)'? is not available",
+                r"|NET/Socket ?: no interface found|no (?:socket|network) interfaces? (?:were |was )?found"
+                r"|no usable listening interface|No interface found in the same subnet|Unable to find (?:address"
+                r"|interface) for:? ?\[?(?P<name>[^\s\]]+)|is neither AF_INET|(?:Net|socket|NCCL).*Address family not "
+                r"supported by protocol|(?:unknown|invalid|no such|no matching|no eligible) (?:network )?interface"
+                r"|interface '?(?P<name2>\S+?)'? (?:was )?not found|(?:_SOCKET_IFNAME|if_include|if_exclude"
+                r"|socket_ifname).*(?:not found|no such|no match|invalid|unknown)|could not find (?:any "
+                r"|an )?(?:network |usable |valid |suitable )?interface|none of the interfaces|network device "
+                r"'?(?P<name3>[^'\s]+)'? is not available",
             ),
         ),
         remedy="`ip -br address` on that node shows what there is; set or unset NCCL_SOCKET_IFNAME / "

@@ -14,19 +14,16 @@ LOOKUP = Sign(
     "|no address associated|name does not resolve|failed to resolve|cannot be resolved|unable to resolve"
     "|no such host|server misbehaving|could not find host|nxdomain|unknownhostexception"
     "|unable to get host address|can't find address for host",
-    rf"^(?!.*(?:\bssh: |loopback|resolve hostname to a|resolve host(?:name )?keys?|{ELSEWHERE}))"
-    r"(?:.*network addresses of \((?P<host>[^\s,()]+), (?P<port>\d+)\) cannot be retrieved \(gai error: "
-    r"(?:-[2345]|[78]|1100[1-4])\b"
-    r"|.*host not found: |.*name or service not known|.*nodename nor servname|.*name resolution"
-    r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)"
-    r"|.*dns resolution failed(?: for (?P<host2>[^\s:;,]+))?"
-    r"|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)"
-    r"|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN"
-    r"|.*UnknownHostException: (?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)"
-    r"|.*can't find address for host (?P<host9>[\w.-]+)"
-    r"|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host"
-    r"|.*no address associated with"
-    r"|.*name does not resolve|.*failed to resolve(?! reference)|.*cannot be resolved|.*unable to resolve host)",
+    rf"^(?!.*(?:\bssh: |loopback|resolve hostname to a|resolve host(?:name )?keys?|{ELSEWHERE}))(?:.*network "
+    r"addresses of \((?P<host>[^\s,()]+), (?P<port>\d+)\) cannot be retrieved \(gai error: (?:-[2345]|[78]"
+    r"|1100[1-4])\b|.*host not found: |.*name or service not known|.*nodename nor servname|.*name resolution"
+    r"|.*No such host is known|.*getaddrinfo(?:\(\))?[ :]+(?:failed|error|ENOTFOUND|EAI)|.*dns resolution failed(?: "
+    r"for (?P<host2>[^\s:;,]+))?|.*lookup (?P<host4>\S+)(?: on \S+)?: (?:no such host|server misbehaving)"
+    r"|.*could not find host (?P<host5>[\w.-]+)|.*can't find (?P<host6>[\w.-]+): NXDOMAIN|.*UnknownHostException: "
+    r"(?P<host7>[\w.-]+)|.*unable to get host address for (?P<host8>[\w.-]+)|.*can't find address for host "
+    r"(?P<host9>[\w.-]+)|.*could not resolve host:? ?(?P<host3>[\w.-]+)?|.*domain name not found|.*unknown host"
+    r"|.*no address associated with|.*name does not resolve|.*failed to resolve(?! reference)|.*cannot be resolved"
+    r"|.*unable to resolve host)",
 )
 NONSENSE = (
     r"(?:\s[^,)]*|[^,()]*\s|[^,()]*(?:://|/|<|>|\$|\{|\bX{2,3}\b|_IP\b|ip_addr|your[-_])[^,()]*|None|null"
@@ -55,29 +52,24 @@ RULES = (
             Sign(
                 "port-is-no-port",
                 "gai error|servname|port must|must be in range|out of range|cast to integer|port number"
-                "|invalid int value|not a valid port"
-                "|endpoint|invalid port|valid hostname|missing port|missing rank|unbracketed|nonnumeric port"
-                "|not an integer|no rendezvous handler|nccl_comm_id",
-                r"gai error: -8\b|servname not supported"
-                r"|port must (?:have value|be (?:0-65535|in|an? int|between))|port out of range"
-                r"|port could not be cast"
-                r"|port number of the rendezvous endpoint"
-                r"|argument --(?:master[-_]port|rdzv[-_]endpoint|main_process_port)\S*: invalid"
-                r"|No rendezvous handler for|Invalid NCCL_COMM_ID|not a valid port|invalid port\b"
-                r"|nonnumeric port|rendezvous endpoint '?(?P<host>[^'\s]*)'? must be"
-                r"|hostname of the rendezvous endpoint|missing port for"
+                "|invalid int value|not a valid port|endpoint|invalid port|valid hostname|missing port|missing rank"
+                "|unbracketed|nonnumeric port|not an integer|no rendezvous handler|nccl_comm_id",
+                r"gai error: -8\b|servname not supported|port must (?:have value|be (?:0-65535|in|an? int|between))"
+                r"|port out of range|port could not be cast|port number of the rendezvous endpoint"
+                r"|argument --(?:master[-_]port|rdzv[-_]endpoint|main_process_port)\S*: invalid|No rendezvous handler "
+                r"for|Invalid NCCL_COMM_ID|not a valid port|invalid port\b|nonnumeric port|rendezvous endpoint "
+                r"'?(?P<host>[^'\s]*)'? must be|hostname of the rendezvous endpoint|missing port for"
                 r"|\bendpoint\b.*\b(?:malformed|must be in the form)",
             ),
             Sign(
                 "address-is-no-address",
                 "not a valid|invalid|malformed|does not appear to be|failed to parse|unparseable|not in the form",
                 # a fabric's `Invalid address` is a peer's that went away, and NCCL ignores one of another family
-                r"^(?!.*(?:ignoring address|\bfi_addr"
-                r"|\befa_rdm_))(?:.*(?:(?:address|endpoint|MASTER_ADDR|hostname|init_method"
-                r"|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
+                r"^(?!.*(?:ignoring address|\bfi_addr|\befa_rdm_))(?:.*(?:(?:address|endpoint|MASTER_ADDR|hostname"
+                r"|init_method|url)\b.{0,60}(?:is not a valid|is invalid|malformed|not in the form)"
                 r"|(?:invalid|malformed|unparseable|failed to parse)\W+(?:target |coordinator |master |ip "
-                r"|socket )?(?:address|endpoint|host:port|uri)\b"
-                r"|does not appear to be an IPv4 or IPv6|Invalid IPv6 URL))",
+                r"|socket )?(?:address|endpoint|host:port|uri)\b|does not appear to be an IPv4 or IPv6"
+                r"|Invalid IPv6 URL))",
             ),
         ),
     ),
@@ -159,11 +151,9 @@ RULES = (
             Sign(
                 "cannot-assign",
                 "cannot assign requested address|can't assign requested address|errno: |system error: |eaddrnotavail",
-                r"ZMQError: (?:Cannot|Can't) assign"
-                r"|(?:bind|listen|server socket|Failed to add (?:any )?port"
+                r"ZMQError: (?:Cannot|Can't) assign|(?:bind|listen|server socket|Failed to add (?:any )?port"
                 r"|start server)\b.*(?:cannot assign requested address|can't assign requested|errno: 99\b"
-                r"|system error: 10049|EADDRNOTAVAIL)"
-                r"|(?:cannot|can't) assign requested address.*\b(?:bind|listen)",
+                r"|system error: 10049|EADDRNOTAVAIL)|(?:cannot|can't) assign requested address.*\b(?:bind|listen)",
             ),
         ),
         tier=Tier.NETWORK,
@@ -264,9 +254,8 @@ SIGNS = (
         "many-nodes",
         "following workers|nnodes|node_rank|node-rank|num_nodes|num-nodes|num_machines|machine_rank|min_nodes"
         "|slurm_n|group_rank|num_processes|np=",
-        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES"
-        r"|SLURM_JOB_NUM_NODES)['\"]?[\s=:]+['\"]?(?:[2-9]|\d{2,})\b(?!:1\b)"
-        r"|nnodes['\"]?[= ]+1:[2-9]|following workers: [^\s,]+,\S"
-        r"|(?:node[-_]rank|machine_rank|group_rank|GROUP_RANK|NODE_RANK)['\"]?[\s=:]+['\"]?[1-9]\d*\b",
+        r"(?:nnodes|num[-_]nodes|num_machines|min_nodes|SLURM_NNODES|SLURM_JOB_NUM_NODES)['\"]?[\s=:]+['\"]?(?:[2-9]"
+        r"|\d{2,})\b(?!:1\b)|nnodes['\"]?[= ]+1:[2-9]|following workers: [^\s,]+,\S|(?:node[-_]rank|machine_rank"
+        r"|group_rank|GROUP_RANK|NODE_RANK)['\"]?[\s=:]+['\"]?[1-9]\d*\b",
     ),
 )
