@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.diagnose import collectives, progress
-from runbook.diagnose.kept import LIMITS, ScanLimits
+from runbook.diagnose.budget import LIMITS, ScanLimits
 from runbook.diagnose.rules import (
     accelerators,
     builds,
