@@ -206,7 +206,7 @@ def read_line(
         rank = section[0]
     elif node is None:
         node = section[1]
-    return Line(source, number, text, shown[:SHOWN].strip(), rank, node, when(shown))
+    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=when(shown))
 
 
 def unprefixed(text: str) -> tuple[str, int | None, str | None]:
