@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from runbook.model.remedy import Remedy, Step
+from runbook.model.remedy import Remedy, RemedyStep
 
 Confidence = Literal["high", "medium", "low"]
 """How sure it is that what was read shows a cause."""
@@ -222,13 +222,13 @@ def _steps(template: str) -> Iterator[tuple[str, str]]:
         yield from zip(parts[::2], parts[1::2], strict=True)
 
 
-def _step(where: str, what: str, fields: Mapping[str, str]) -> Step:
+def _step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
     code = _CODE.fullmatch(what)
     node = (
         None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
     )
     told = filled(code[1] if code else what, fields.__getitem__)
-    return Step(node, (told,)) if code else Step(node, (), told)
+    return RemedyStep(node, (told,)) if code else RemedyStep(node, (), told)
 
 
 def _bare(sentence: str) -> str:

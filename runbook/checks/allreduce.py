@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.blame import Blame, blame
 from runbook.checks.bandwidth.isolation import isolate
 from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
@@ -142,10 +143,8 @@ class AllReduce(Check):
 
     def _nothing(self, pool: RankPool, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
         why = "there was no memory for it" if stop and stop["why"] == "memory" else "not even the smallest size fitted"
-        finding = Finding(
-            "allreduce-slow",
-            f"no size was finished within {self.budget:g} s: {why}",
-            "give the stage a larger `budget:` or a smaller `min_bytes:`, and look at the links",
+        finding = finding_for(
+            "allreduce-slow", f"no size was finished within {self.budget:g} s: {why}", way="unfinished"
         )
         metrics: dict[str, object] = {"rows": [], "world_size": len(pool.members)}
         return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
@@ -337,23 +336,20 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     culprits = ", ".join(sorted(nodes))
-    finding = Finding(
-        "allreduce-wrong-data",
-        f"AllReduce gave wrong results: {why}",
-        "do not train on this: check memory (`nvidia-smi -q -d ECC`, `dmesg`), then the links and NCCL's version on "
-        f"{culprits}",
-        details,
+    finding = finding_for(
+        "allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, way="live", culprits=culprits
     )
     return [
         Outcome.failed(node.name, finding)
         if node.name in nodes
         else Outcome.unknown(
             node.name,
-            Finding(
+            finding_for(
                 "peer-died",
                 f"not judged: the sums are wrong because of {culprits}",
-                f"mend {culprits} first",
                 peers=tuple(sorted(nodes)),
+                way="live",
+                node=culprits,
             ),
         )
         for node in at.nodes

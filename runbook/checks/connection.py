@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between
@@ -157,12 +158,13 @@ def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> li
     """The findings by node, and for every other node that its ranks waited."""
     progress = tuple(f"{member.label}: {member.step}" for member in pool.members[:16])
     others = tuple(findings)
-    waited = Finding(
+    waited = finding_for(
         "ranks-missing",
         f"not judged: waited for {', '.join(others)}",
-        f"mend {', '.join(others)} first",
         progress,
         others,
+        way="others",
+        others=", ".join(others),
     )
     return [
         Outcome.failed(node.name, *findings[node.name]) if node.name in findings else Outcome.unknown(node.name, waited)
@@ -212,11 +214,12 @@ def never_came(pool: RankPool) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         if "imported" not in member.steps:
-            found[member.rank.node] = Finding(
+            found[member.rank.node] = finding_for(
                 "ranks-missing",
                 f"{member.label} never came: last step {member.step}",
-                f"see why torch does not load on {member.rank.node}: its log is in the run's folder",
                 pool.lines(member) or ("it printed nothing",),
+                way="torch",
+                node=member.rank.node,
             )
     return found
 
@@ -226,13 +229,13 @@ def no_names(pool: RankPool) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         if waiting := member.steps.get("looking-up"):
-            found[member.rank.node] = Finding(
+            found[member.rank.node] = finding_for(
                 "name-unresolvable",
                 f"the name servers of {member.rank.node} do not answer, and torch waits for them: {waiting['seconds']:g} s for "
                 f"{waiting['address']} so far",
-                f"on {member.rank.node}: `cat /etc/resolv.conf`; mend the name server there, or put every node of the "
-                "inventory into /etc/hosts",
                 (f"{member.label}: last step {member.step}; looking up {waiting['address']}",),
+                way="name-server",
+                node=member.rank.node,
             )
     return found
 
@@ -242,12 +245,14 @@ def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
     first = pool.members[0]
     if "listening" in first.steps or not any(member.step == "dialling" for member in pool.members):
         return {}
-    finding = Finding(
+    finding = finding_for(
         "ranks-missing",
         f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
-        f"see what it does: on {first.rank.node} `py-spy dump --pid {word(first.steps['started']['pid'])}`, and its stack in the evidence",
         (*stack_lines([first]), *pool.lines(first)) or ("it printed nothing",),
         tuple(sorted({m.rank.node for m in pool.members} - {first.rank.node})),
+        way="hangs",
+        node=first.rank.node,
+        pid=word(first.steps["started"]["pid"]),
     )
     return {first.rank.node: finding}
 
@@ -271,14 +276,13 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
     for member in pool.members:
         if "connected" in member.steps and "done" not in member.steps:
             peers = tuple(sorted({m.rank.node for m in pool.members} - {member.rank.node}))
-            findings[member.rank.node] = Finding(
+            findings[member.rank.node] = finding_for(
                 "data-ports-blocked",
                 f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got as "
                 f"far as '{member.step}'",
-                "ranks talk on ports that the kernel picks (see /proc/sys/net/ipv4/ip_local_port_range): allow TCP between "
-                "the nodes on all ports; the `firewall` check finds the rule",
                 tuple(f"{m.label}: {m.step}" for m in pool.members[:8]),
                 peers,
+                way="live",
             )
     return findings
 
@@ -296,41 +300,46 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
     node = member.rank.node
     evidence = (f"{member.label} dialled {where}: {reason}",)
     if reason.startswith("unresolvable"):
-        return Finding(
+        return finding_for(
             "name-unresolvable",
             f"{node} cannot resolve the rendezvous address {where}",
-            f"add it to /etc/hosts or DNS on {node}, or use an IP address as `rendezvous: {{address: …}}`",
             evidence,
             (master,),
+            way="rendezvous",
+            node=node,
         )
     if reason.startswith("no local port"):
-        return Finding(
+        return finding_for(
             "ephemeral-ports-exhausted",
             f"{node} has no local port left to dial {where} from: its kernel hands out too few, or all are taken",
-            f"on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `ss -tan state time-wait | wc -l` and "
-            "`sudo ss -Htanp` show who holds them",
             evidence,
             (master,),
+            way="node",
+            node=node,
         )
     if reason == "refused":
-        return Finding(
+        return finding_for(
             "firewall-reject",
             f"{node} is refused at {where}, although rank 0 listens there: a rule rejects it, or the address leads to "
             "another machine",
-            f"on {master}: `sudo nft list ruleset`; allow TCP {port} from {node}; the `firewall` check finds the rule",
             evidence,
             (master,),
+            way="joining",
+            master=master,
+            port=port,
+            node=node,
         )
     if reason.startswith("unreachable"):
-        return Finding(
-            "no-route", f"{node} has no way to {where}: {reason}", "check `ip route` there", evidence, (master,)
-        )
-    return Finding(
+        return finding_for("no-route", f"{node} has no way to {where}: {reason}", evidence, (master,), way="there")
+    return finding_for(
         "firewall-drop",
         f"{node} gets no answer from {where}, although rank 0 listens there: something drops the packets",
-        f"on {master}: allow TCP {port} from {node}; the `firewall` check finds the rule",
         evidence,
         (master,),
+        way="joining",
+        master=master,
+        port=port,
+        node=node,
     )
 
 
@@ -355,11 +364,11 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
         expected = at.machine(member.rank.node)
         got = hosts[member.rank.rank]
         if got["machine"] != expected:
-            found[member.rank.node] = Finding(
+            found[member.rank.node] = finding_for(
                 "solo-world",
                 f"{member.label} joined from {got['host']}, which is not the machine that {member.rank.node} is",
-                "check the addresses in the inventory: another process may have taken this rank's place",
                 (f"expected {expected}, got {got['machine']}",),
+                way="place-taken",
             )
     machines: dict[str, str] = {}
     meant = _meant(at)
@@ -368,12 +377,13 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
         if first != node.name and not meant:
             found.setdefault(
                 node.name,
-                Finding(
+                finding_for(
                     "solo-world",
                     f"{node.name} and {first} are one machine: their ranks never crossed a network",
-                    f"give {node.name} its own address in the inventory",
                     (f"both report machine {at.machine(node.name)}",),
                     (first,),
+                    way="one-machine",
+                    node=node.name,
                 ),
             )
     if not found:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.processes import KeptProcess, KeptProcesses
@@ -117,19 +118,18 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     asked = [one for one in standing if one.frames]
     alike = len(asked) == len(standing) > 0 and not blind
     if alike and all(one.together for one in asked):
-        finding = Finding(
+        finding = finding_for(
             "collective-stall-uniform",
             f"{since}: all ranks wait {asked[0].place}, and none is behind",
-            "run again with NCCL_DEBUG=INFO in the inventory's `env:` to see the transport; on GPUs: `sudo dmesg -T | grep -i xid`; "
-            "the stages ping to allreduce tell whether the network still carries",
             tuple(evidence),
+            way="job",
         )
     else:
-        finding = Finding(
+        finding = finding_for(
             "training-stalled",
             f"{since}, and nothing tells one rank from the others",
-            "see what the ranks do: `py-spy dump --pid PID` on the nodes, RUN_DIR/hang; a longer `stall:` where steps may take so long",
             (*_states(standing), *evidence),
+            way="live",
         )
     return {name: [finding] for name in kept.nodes}
 
@@ -142,8 +142,8 @@ def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
     names = ", ".join(sorted(found))
-    waited = Finding(
-        "peer-died", f"its ranks were ended because of {names}", f"mend {names} first", (), tuple(sorted(found))
+    waited = finding_for(
+        "peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), way="live", node=names
     )
     logs = f"logs: {kept.logs.folder}"
     return [

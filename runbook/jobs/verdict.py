@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.causes.catalogue import of_kind
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import STOPPED
 from runbook.diagnose.judge import MISTAKES, Cause, judge
@@ -67,31 +68,33 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
         member = waiting[name]
         folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
         if why.startswith("the shared folder"):
-            return name, Finding(
+            return name, finding_for(
                 "ranks-missing",
                 f"{name} could not meet the others: {why}",
-                f"on {name}, as the user of the run: `ls -ld {word(_parent(folder))}; touch {word(_parent(folder))}/x; df {word(_parent(folder))}`; or name "
-                "another folder that all nodes may write to: `barrier_folder:`",
                 _seen(waiting),
+                way="barrier-folder",
+                name=name,
+                folder=word(_parent(folder)),
             )
         if name in _met(member):
             there = owner.place.node
-            return name, Finding(
+            return name, finding_for(
                 "ranks-missing",
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and do not see "
                 "each other's files. It is not shared",
-                f"mount the same folder on both, which `findmnt -T {word(_parent(folder))}` shows on each; name one that is shared "
-                "with `barrier_folder:`; or leave out `barrier: file`",
                 _seen(waiting),
                 (there,),
+                way="barrier-not-shared",
+                folder=word(_parent(folder)),
             )
     missing = ", ".join(absent) or owner.place.node
-    return (absent or [owner.place.node])[0], Finding(
+    return (absent or [owner.place.node])[0], finding_for(
         "ranks-missing",
         f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
-        f"look at the load of {missing} and whether its shared folder answers: `time ls {word(_parent(str(first.journal.get('barrier'))))}`; "
-        "more time is given with `start_timeout:`",
         _seen(waiting),
+        way="barrier",
+        missing=missing,
+        barrier=word(_parent(str(first.journal.get("barrier")))),
     )
 
 
@@ -136,7 +139,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
-    waited = Finding("peer-died", f"its ranks were ended because of {node}", f"mend {node} first", (), (node,))
+    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), way="live", node=node)
     outcomes = []
     for name in kept.nodes:
         if name == node:
@@ -168,19 +171,21 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
     if member.gave_up is not None:
-        return Finding(
+        return finding_for(
             "program-error",
             f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}",
-            f"read its log: `less {word(_log(kept, member.place))}`; end the process where it raises (`os._exit(1)`): then nobody waits",
             _tail(kept, member.place),
+            way="lingers",
+            log=word(_log(kept, member.place)),
         )
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:
-        return Finding(
+        return finding_for(
             "terminated-from-outside",
             f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
-            f"see on {node} who ends processes: `sudo journalctl --since '-5 min'`, `sudo dmesg -T | grep -i 'killed process'`",
+            way="keeper",
+            node=node,
         )
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
@@ -189,15 +194,16 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if code is None:
         why = str(member.journal.get("why") or "it was never started")
         says = f"{member.label} ended before it was started: {why}"
-        return Finding("terminated-from-outside", says, f"look at {node}", tail)
+        return finding_for("terminated-from-outside", says, tail, way="unknown", node=node)
     end = ProcessEnd(code)
     if end.signal is None:
         said = next((line for line in reversed(tail)), "it printed nothing")
-        return Finding(
+        return finding_for(
             "program-error",
             f"{place.label} exited with code {code} after {_ran(member)}: {said}",
-            f"read its log: `less {word(_log(kept, place))}`",
             tail,
+            way="live",
+            log=word(_log(kept, place)),
         )
     return _by_signal(kept, place, end, _ran(member), tail, frozen)
 
@@ -214,13 +220,7 @@ def _by_signal(
     says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
     if end.signal == signal.SIGKILL:
         memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
-        return Finding(
-            "rank-killed",
-            says.format("was killed"),
-            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, give it less work or "
-            "more memory; else find who sent the signal",
-            (*memory, *tail),
-        )
+        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), way="live", node=node)
     if cause == "terminated-from-outside":
         return Finding(
             cause,
@@ -243,18 +243,20 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     node = kept.at.inventory.node(member.place.node)
     event, tail = str(said["event"]), _tail(kept, member.place)
     if event == "activation-failed":
-        return Finding(
+        return finding_for(
             "activation-failed",
             f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
-            f"on {node.name}: log in as the same user and run it: `{node.activate}`",
             tail,
+            way="job",
+            node=node.name,
+            activate=node.activate,
         )
     if event == "program-missing":
-        return Finding(
+        return finding_for(
             "program-error",
             tail[-1] if tail else f"{node.name} has not the program that the launch script starts",
-            "install it, or name another one in `command:`, `python:` or `activate:`",
             tail,
+            way="not-found",
         )
     cause, says, remedy = STOPPED.get(event, ("program-error", f"the launch script stopped: {event}", "read its log"))
     return Finding(

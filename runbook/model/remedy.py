@@ -10,7 +10,7 @@ from runbook.model.fold import fold
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RemedyStep:
     """What is done in one place: commands to be typed as they stand, or a note with its commands in backticks.
 
     `node`: a name; None: the node that has the fault; empty: where the note says, or wherever its reader sits.
@@ -36,25 +36,25 @@ class Remedy(str):
 
     __slots__ = ("steps",)
 
-    steps: tuple[Step, ...]
+    steps: tuple[RemedyStep, ...]
 
-    def __new__(cls, *steps: Step, text: str | None = None) -> Remedy:
+    def __new__(cls, *steps: RemedyStep, text: str | None = None) -> Remedy:
         one = super().__new__(cls, "; ".join(map(str, steps)) if text is None else text)
         one.steps = steps
         return one
 
-    def __getnewargs__(self) -> tuple[Step, ...]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[RemedyStep, ...]:  # type: ignore[override]
         return self.steps
 
     @classmethod
     def run(cls, *commands: str, node: str | None = None) -> Remedy:
         """Commands, one after the other, on one node."""
-        return cls(Step(node, commands))
+        return cls(RemedyStep(node, commands))
 
     @classmethod
     def note(cls, text: str, *, node: str | None = "") -> Remedy:
         """A sentence."""
-        return cls(Step(node, (), text))
+        return cls(RemedyStep(node, (), text))
 
     @classmethod
     def of(cls, text: str) -> Remedy:
@@ -71,7 +71,7 @@ class Remedy(str):
         """Whether it is nothing but commands: nothing in it is changed for being told of several nodes."""
         return all(step.commands for step in self.steps)
 
-    def placed(self, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
+    def placed(self, nodes: Iterable[str]) -> Iterator[tuple[str, RemedyStep]]:
         """Where each step is done, as a text. `nodes` have the fault, none of them where nobody gets there."""
         for step in self.steps:
             yield (fold(nodes) if step.commands else "") if step.node is None else step.node, step
@@ -98,7 +98,7 @@ def _is_command(text: str) -> bool:
     return _COMMAND.search(_QUOTED.sub("", text)) is not None
 
 
-def _guessed(where: str, what: str) -> Step:
+def _guessed(where: str, what: str) -> RemedyStep:
     if _QUOTED.fullmatch(what):
-        return Step(where, (what[1:-1],))
-    return Step(where, (what,)) if _is_command(what) else Step(where, (), what)
+        return RemedyStep(where, (what[1:-1],))
+    return RemedyStep(where, (what,)) if _is_command(what) else RemedyStep(where, (), what)

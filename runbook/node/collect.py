@@ -4,10 +4,11 @@ Argument, JSON: {"addresses": names and addresses to look up, "ports": [[first, 
 interpreter, "activate": its activate line or null, "names": prefixes of the environment variables that may be shown,
 "seconds": how long to look, "age": how many seconds ago the run began, or null}.
 
-Says {"answers": [...], "users": [[login name, home, full name], ...], "hostnames": [...], "user": login name}. An answer is
-{"name": its place in the archive, "command": what was run or read, "status", "code", "seconds", "out", "err", "left_out"}.
-`status` is ok (whatever the exit code), missing (no such tool or file), denied (needs more rights), timeout (what came
-until then is kept) or failed. `left_out` counts bytes between a kept head and a kept tail, cut at line breaks.
+Says {"answers": [...], "users": [[login name, home, full name], ...], "hostnames": [...], "user": login name}. An
+answer is {"name": its place in the archive, "command": what was run or read, "status", "code", "seconds", "out", "err",
+"left_out"}. `status` is ok (whatever the exit code), missing (no such tool or file), denied (needs more rights),
+timeout (what came until then is kept) or failed. `left_out` counts bytes between a kept head and a kept tail, cut at
+line breaks.
 
 Commands are fixed words; what the inventory says is a word of its own and never a shell's text, but for `activate`,
 which is the user's own line of shell and is run as every run does.
@@ -46,9 +47,10 @@ AT_ONCE = 8
 LONGEST_ARGUMENT = 4096
 
 KERNEL = re.compile(
-    r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie|link (is )?(up|down)"
-    r"|oom|out of memory|killed process|segfault|hung task|blocked for more|soft lockup|hard lockup|\bmce\b|hardware error"
-    r"|edac|i/o error|nf_conntrack|neighbou?r table overflow|thermal|throttl|bond\d|iommu|\bacs\b",
+    r"\bxid\b|nvrm|nvidia|nvlink|nvswitch|mlx[45]|infiniband|\bib\d|rdma|peermem|gdrdrv|\baer\b|pcie"
+    r"|link (is )?(up|down)|oom|out of memory|killed process|segfault|hung task|blocked for more|soft lockup"
+    r"|hard lockup|\bmce\b|hardware error|edac|i/o error|nf_conntrack|neighbou?r table overflow|thermal|throttl"
+    r"|bond\d|iommu|\bacs\b",
     re.IGNORECASE,
 )
 MODULES = re.compile(
@@ -163,10 +165,12 @@ FILES = [
     ("nccl/user-nccl.conf", "~/.nccl.conf", None),
 ]
 SYSCTLS = """
-    kernel/osrelease kernel/numa_balancing kernel/yama/ptrace_scope kernel/dmesg_restrict vm/overcommit_memory vm/max_map_count
+    kernel/osrelease kernel/numa_balancing kernel/yama/ptrace_scope kernel/dmesg_restrict
+    vm/overcommit_memory vm/max_map_count
     net/core/rmem_max net/core/wmem_max net/core/rmem_default net/core/wmem_default net/core/somaxconn
     net/core/netdev_max_backlog net/core/default_qdisc net/core/busy_poll
-    net/ipv4/ip_local_port_range net/ipv4/ip_local_reserved_ports net/ipv4/ip_forward net/ipv4/tcp_rmem net/ipv4/tcp_wmem
+    net/ipv4/ip_local_port_range net/ipv4/ip_local_reserved_ports net/ipv4/ip_forward
+    net/ipv4/tcp_rmem net/ipv4/tcp_wmem
     net/ipv4/tcp_congestion_control net/ipv4/tcp_mtu_probing net/ipv4/tcp_syn_retries net/ipv4/tcp_retries2
     net/ipv4/tcp_keepalive_time net/ipv4/tcp_max_syn_backlog net/ipv4/tcp_tw_reuse net/ipv4/tcp_timestamps
     net/ipv4/tcp_available_congestion_control net/ipv4/conf/all/rp_filter net/ipv4/conf/default/rp_filter
@@ -186,8 +190,8 @@ try:
 except ImportError:
     metadata = None
 import re
-wanted = re.compile(r"(torch|nvidia|triton|numpy|nccl|cuda|cupy|jax|deepspeed|accelerate|transformers|megatron|apex|mpi4py"
-                    r"|horovod|pytorch|lightning|flash|xformers|tensorflow|ray$|vllm|runbook)", re.I)
+wanted = re.compile(r"(torch|nvidia|triton|numpy|nccl|cuda|cupy|jax|deepspeed|accelerate|transformers|megatron|apex"
+                    r"|mpi4py|horovod|pytorch|lightning|flash|xformers|tensorflow|ray$|vllm|runbook)", re.I)
 found = {}
 for one in (metadata.distributions() if metadata else ()):
     name = one.metadata["Name"] or ""
@@ -208,7 +212,8 @@ for name, look in (
     ("nccl", lambda: torch.cuda.nccl.version()),
     ("cudnn", lambda: torch.backends.cudnn.version()),
     ("distributed", lambda: torch.distributed.is_available()),
-    ("backends", lambda: [n for n in ("gloo", "nccl", "mpi", "ucc") if getattr(torch.distributed, "is_%s_available" % n, bool)()]),
+    ("backends", lambda: [n for n in ("gloo", "nccl", "mpi", "ucc")
+                          if getattr(torch.distributed, "is_%s_available" % n, bool)()]),
     ("visible gpus", lambda: torch.cuda.device_count()),
     ("gpu kinds built for", lambda: torch.cuda.get_arch_list()),
 ):
@@ -225,7 +230,8 @@ command -v source >/dev/null 2>&1 || source() { . "$@"; }
 exec "$@"
 """
 CONDA = """\
-for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" "$HOME/anaconda3/bin/conda" /opt/conda/bin/conda; do
+for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" \
+  "$HOME/anaconda3/bin/conda" /opt/conda/bin/conda; do
   [ -n "$conda" ] && command -v "$conda" >/dev/null 2>&1 && eval "$("$conda" shell.posix hook 2>/dev/null)" && break
 done
 """
@@ -301,8 +307,8 @@ def run(
     keep: Pattern[str] | None = None,
     shown: str | None = None,
 ) -> CollectedAnswer:
-    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT. `shown` is of
-    the job's own Python, which is to see the login's own environment."""
+    """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT.
+    `shown` is of the job's own Python, which is to see the login's own environment."""
     begun = time.monotonic()
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
     shown = shown or shlex_join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
@@ -475,7 +481,8 @@ def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
 
 
 def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
-    """Who holds GPUs or the ports, is stuck in the kernel, or is left of an earlier run: what this user may see of it."""
+    """Who holds GPUs or the ports, is stuck in the kernel, or is left of an earlier run: what this user may see of
+    it."""
     sockets = listening(ports)
     lines: list[str] = []
     uids: set[int] = set()

@@ -1,11 +1,12 @@
-"""What this node counts: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and waiting
-for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
+"""What this node counts: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and
+waiting for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
 
-Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s": for it,
-"pid": of a rank, whose control group may hold it back, or null}.
-Gives {"clock": seconds of this node's monotonic clock, "interfaces": {name: {counter: number or null}}, with the devices that
-a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number or null}},
-"machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's log, or null}.
+Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s":
+for it, "pid": of a rank, whose control group may hold it back, or null}.
+Gives {"clock": seconds of this node's monotonic clock, "interfaces": {name: {counter: number or null}}, with the
+devices that a bond or VLAN stands on, "tcp": {"OutSegs", "RetransSegs"} or null, "ports": {"mlx5_0:1": {counter: number
+or null}}, "machine": {counter: number or null}, "gpus": as gpus.py tells `gpu`, or null, "xids": lines of the kernel's
+log, or null}.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def ports() -> dict[str, dict[str, int | None]]:
 
 
 def machine(pid: int | None) -> dict[str, int | None]:
-    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held back."""
+    """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held
+    back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
     found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout", "oom_kill")}
     for what in ("cpu", "memory"):
@@ -128,7 +130,8 @@ def descent(pid: int) -> list[int]:
 
 
 def held_back(pid: int) -> int | None:
-    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of hierarchy."""
+    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of
+    hierarchy."""
     found = None
     for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
         _, controllers, path = line.split(":", 2)

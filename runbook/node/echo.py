@@ -1,5 +1,5 @@
-"""ICMP echoes over sockets of our own: one process for all peers. What does not come back whole is left to `ping`, which tells
-more. Python 3.8, standard library.
+"""ICMP echoes over sockets of our own: one process for all peers. What does not come back whole is left to `ping`,
+which tells more. Python 3.8, standard library.
 
 Only root and CAP_NET_RAW may open such sockets, and those whose group is in net.ipv4.ping_group_range.
 """
@@ -28,7 +28,8 @@ LAST_S = 0.3
 """How long the last echoes are waited for."""
 ECHO = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
 DONT_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 2), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 2)}
-"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, which `socket` has no names for (linux/in.h, in6.h)."""
+"""IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and their value IP_PMTUDISC_DO, which `socket` has no names for (linux/in.h,
+in6.h)."""
 
 
 class Peer:
@@ -141,7 +142,8 @@ def checksum(packet: bytes) -> int:
 
 
 def echoes(turns: Turns, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
-    """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came back."""
+    """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came
+    back."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
     for family in ECHO:

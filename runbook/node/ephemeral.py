@@ -1,10 +1,11 @@
 """The ports that the kernel hands out to whoever dials or listens without naming one: how many there are, how many are
 taken, and by whom. Asked for where none was left. Python 3.8, standard library.
 
-Argument: {}. Gives {"low", "high": the range, or null where the kernel does not say; "reserved": how many of it nobody is
-given, "taken": how many others cannot be bound now, "ours": how many of these by this run itself, "listening", "connected", "waiting": of how many sockets on them
-the kernel's table tells (`waiting`: TIME_WAIT, which no process holds any more), "holders": [{"pid", "command" (both null
-where only the user can be seen), "user", "sockets"}], most sockets first}.
+Argument: {}. Gives {"low", "high": the range, or null where the kernel does not say; "reserved": how many of it nobody
+is given, "taken": how many others cannot be bound now, "ours": how many of these by this run itself, "listening",
+"connected", "waiting": of how many sockets on them the kernel's table tells (`waiting`: TIME_WAIT, which no process
+holds any more), "holders": [{"pid", "command" (both null where only the user can be seen), "user", "sockets"}], most
+sockets first}.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def holders(rows: list[Connection], bare: bool) -> dict[int, set[str]]:
 
 
 def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
-    """The processes that hold most, without us and without those that are gone again; and by user what nobody was seen to
-    hold. `owners`: inode -> uid."""
+    """The processes that hold most, without us and without those that are gone again; and by user what nobody was seen
+    to hold. `owners`: inode -> uid."""
     found: list[SocketHolder] = []
     for pid, inodes in held.items():
         line = command(pid)

@@ -1,8 +1,8 @@
 """The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, and where each one listens.
 
-Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "unacked" (bytes
-sent and not acknowledged), "unread" (bytes that arrived and were not read), "resent" (how often in a row the oldest of
-them was sent again)}], "listening": [ports]}. Only established connections, none on loopback.
+Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "unacked"
+(bytes sent and not acknowledged), "unread" (bytes that arrived and were not read), "resent" (how often in a row the
+oldest of them was sent again)}], "listening": [ports]}. Only established connections, none on loopback.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What this node's kernel knows of ranks that died or do not get on. Linux; elsewhere it tells nothing.
 
-Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the folder where
-processes of these sessions write theirs when asked (stack_on_signal.py), or null}. Gives
-{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu" (share of one
-CPU meanwhile)}] of its session and their descendants,
+Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
+folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null}. Gives
+{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
+(share of one CPU meanwhile)}] of its session and their descendants,
 "works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
 meanwhile, or None, "queued": bytes they wait to send or to be
 acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
@@ -95,7 +95,8 @@ def look(arguments: dict[str, Any]) -> HaltAnswer:
 
 
 class Process:
-    """One as it was seen. `cpu` is the share of one CPU that it used since a look before, `fetched` what it read from disks."""
+    """One as it was seen. `cpu` is the share of one CPU that it used since a look before, `fetched` what it read from
+    disks."""
 
     def __init__(self, pid: int, its: Stat, fetched: int) -> None:
         self.pid = pid
@@ -155,7 +156,8 @@ def own_rank(pid: int) -> int | None:
 
 
 def works(before: list[Process], after: list[Process], ticks: float) -> bool:
-    """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its reading."""
+    """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its
+    reading."""
     used = sum(one.stat.ticks + one.stat.reaped for one in after) - sum(
         one.stat.ticks + one.stat.reaped for one in before
     )

@@ -1,22 +1,26 @@
-"""Looks after the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only what is ours
-counts, in a workdir where nobody else could have put or changed it; a process is ours by its number and the time of its start.
+"""Looks after the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only what
+is ours counts, in a workdir where nobody else could have put or changed it; a process is ours by its number and the
+time of its start.
 
 Argument: {"do": one of the orders below, ...}. A job's folder is `workdir/JOB/NODE`; in it lie `job.json`, a file KEPT
-that saves the folder from being removed with the run, and `attempt-NN/` with a journal, an `.out` and an `.err` for each
-kept process.
+that saves the folder from being removed with the run, and `attempt-NN/` with a journal, an `.out` and an `.err` for
+each kept process.
 
 prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes of this job
-         that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or None}}.
-watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes, "look": bool}:
-         waits until there is news; gives {"kept": journals, "read": {file: base64}, "size": {file: bytes}, "steps": {file:
-         what a process wrote into the file that RUNBOOK_PROGRESS names}, "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
-stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they keep;
-         what has no keeper any more is ended here.
+         that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or
+         None}}.
+watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes,
+         "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
+         "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
+         "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
+stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they
+         keep; what has no keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
-list     {"workdir"}: the jobs of this workdir that this node knows, with what each process uses: {"jobs": [{"about", "folder", "attempts": {name: [...]},
-         "damaged": [{"name", "why", "pids"}]}]}; `damaged` are files that cannot be read as what they should be, and what lives
-         that no journal tells of.
-clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what does}.
+list     {"workdir"}: the jobs of this workdir that this node knows, with what each process uses:
+         {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}; `damaged` are
+         files that cannot be read as what they should be, and what lives that no journal tells of.
+clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what
+         does}.
 """
 
 from __future__ import annotations
@@ -225,8 +229,8 @@ def forget_barrier(folder: str, job: str, workdir: str) -> None:
 
 
 def in_ours(folder: str, depth: int) -> str:
-    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what is not there is
-    nobody's. Raises NotSafe."""
+    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what is not
+    there is nobody's. Raises NotSafe."""
     above, inner = folder, []
     for _ in range(depth):
         inner.append(above)
@@ -274,8 +278,8 @@ def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
 
 
 def journals(folder: str, alive: Living | None = None, used: bool = False) -> tuple[list[Facts], list[Facts]]:
-    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what that uses.
-    And what is damaged: journals that cannot be believed, and what lives that none tells of."""
+    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what
+    that uses. And what is damaged: journals that cannot be believed, and what lives that none tells of."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     found, damaged = [], []
@@ -340,7 +344,8 @@ def pattern(about: Facts) -> Pattern[str]:
 
 
 def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
-    """The highest step that a process, or a rank that it started, told, how long ago, and the first one: where any was."""
+    """The highest step that a process, or a rank that it started, told, how long ago, and the first one: where any
+    was."""
     told = []
     for name in [facts["name"]] + (facts.get("each") or []):
         for end in (".step", ".out", ".err"):
@@ -457,7 +462,8 @@ def end(damaged: list[Facts], number: int) -> None:
 
 
 def drop(folder: str, only: str | None = None) -> None:
-    """Remove an empty folder; others may have something in it. With `only`, no other than that: the rest is not ours."""
+    """Remove an empty folder; others may have something in it. With `only`, no other than that: the rest is not
+    ours."""
     try:
         if only is None or folder == only:
             os.rmdir(folder)

@@ -1,7 +1,7 @@
 """What a keeper writes down of its process, and what is written down of its job: every field, and what it may hold.
 
-A journal on a disk may be damaged or of another version, and what comes over the wire may be a lie. So a node's program and
-the controller read them through the same table. Nothing is imported that a node's Python 3.8 has not.
+A journal on a disk may be damaged or of another version, and what comes over the wire may be a lie. So a node's program
+and the controller read them through the same table. Nothing is imported that a node's Python 3.8 has not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Keeps one process of a job: starts it when told, writes down how it ended, and ends it when nobody wants it any more.
 
-There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks of
-its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a line.
-All that has to be known of it later lies in a journal beside them, so that whoever comes next (the same controller,
-another one, another machine) can go on from there.
+There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks
+of its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a
+line. All that has to be known of it later lies in a journal beside them, so that whoever comes next (the same
+controller, another one, another machine) can go on from there.
 
 Argument: JSON with
   argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
@@ -12,7 +12,8 @@ Argument: JSON with
   stacks      the folder of stack_on_signal.py, or null,
   grace_s     how long after TERM the process may take,
   detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
-  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}: the journal
+  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}: the
+  journal
               then tells that folder, on which file system it lies, and which nodes were met there.
 Stdin: `go AT` starts the process at that time of this node's clock; `stop SECONDS WHY` ends it.
 Stdout: one message a change: ready, running, ended.
@@ -253,8 +254,9 @@ class Keeper:
             return False
 
     def ended(self, why: str | None, deadline: float | None = None) -> None:
-        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets TERM
-        where the process failed, as a launcher that was killed leaves its ranks, or where somebody wants it to end."""
+        """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets
+        TERM where the process failed, as a launcher that was killed leaves its ranks, or where somebody wants it to
+        end."""
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
@@ -289,21 +291,22 @@ class Keeper:
             pass
 
     def alive(self) -> list[int]:
-        """Processes of ours that live, found by what they inherited, also those that left the group; and by their session,
-        also those that wrote over their environment."""
+        """Processes of ours that live, found by what they inherited, also those that left the group; and by their
+        session, also those that wrote over their environment."""
         return tagged(self.tags, self.kept.pid)
 
 
 class Barrier:
-    """A shared folder where nodes meet that no controller holds together. Its name is new for every attempt; the token in
-    each file tells it from one that an older attempt left there. Files appear whole, by a rename."""
+    """A shared folder where nodes meet that no controller holds together. Its name is new for every attempt; the token
+    in each file tells it from one that an older attempt left there. Files appear whole, by a rename."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
 
     def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
-        """None when everybody came; else who did not, or what stood in the way. `met` is told who is there, as they come."""
+        """None when everybody came; else who did not, or what stood in the way. `met` is told who is there, as they
+        come."""
         order = self.order
         came = set()
         deadline = time.monotonic() + order["timeout_s"]
@@ -374,8 +377,8 @@ def failed(path: str) -> bool:
 
 
 def dies_with_us(launcher: bool) -> Callable[[], object] | None:
-    """What a child does so that the kernel ends it when we are killed: nobody else may be left to do it (Linux, else None). A
-    launcher gets TERM, for it has ranks to end."""
+    """What a child does so that the kernel ends it when we are killed: nobody else may be left to do it (Linux, else
+    None). A launcher gets TERM, for it has ranks to end."""
     try:
         import ctypes
 

@@ -1,12 +1,12 @@
 """What single ranks and pairs of ranks can do. Part of `rank.py`. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
-{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n times
-a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in both at
-once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds", "waited",
-"resent", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from running
-meanwhile, which share of its TCP segments the source's node sent again, GB/s while the other way was busy too, and
-microseconds of one way for a few bytes. What cannot be told is null.
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
+times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
+both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
+"waited", "resent", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
+running meanwhile, which share of its TCP segments the source's node sent again, GB/s while the other way was busy too,
+and microseconds of one way for a few bytes. What cannot be told is null.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -84,10 +84,10 @@ def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
 
 def transfer(
     worker: Any, source: int, destination: int, seconds: float, waited: Waited
-) -> tuple[int, dict[str, float]]:
-    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender how
-    much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace. Returns
-    how many bytes that was, and what the receiver found."""
+) -> tuple[int, dict[str, float | None]]:
+    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
+    how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
+    Returns how many bytes that was, and what the receiver found."""
     following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
     total = FIRST_BYTES
     while True:
@@ -124,7 +124,7 @@ def transfer(
             return moved, dict(said, resent=resent if resent >= 0 else None)
 
 
-def segments():
+def segments() -> tuple[int, int] | None:
     """TCP segments that this node has sent, and those that it sent again; None where the kernel does not tell."""
     try:
         with open("/proc/net/snmp") as file:
@@ -135,10 +135,12 @@ def segments():
         return None
 
 
-def sent_again(before, after, moved):
+def sent_again(before: tuple[int, int] | None, after: tuple[int, int] | None, moved: float) -> float:
     """The share of the segments sent between; -1 (a tensor has no null) where the kernel does not tell, or where so few
     segments did not carry so many bytes: RDMA did."""
-    sent = after[0] - before[0] if before and after else 0
+    if before is None or after is None:
+        return -1.0
+    sent = after[0] - before[0]
     if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
         return -1.0
     return min(1.0, max(0.0, (after[1] - before[1]) / sent))

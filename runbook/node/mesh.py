@@ -4,10 +4,10 @@ Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
 {"dial": [{"peer", "address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once", "hold"}, and says for each
-{"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and nothing had
-to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule may count them. Listeners
-stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran since the order before, and whom
-we could not let in; an order without dials only asks for that.
+{"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and
+nothing had to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule
+may count them. Listeners stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran
+since the order before, and whom we could not let in; an order without dials only asks for that.
 
 Modes: "greet" reads the listener's greeting; "up" sends FULL bytes and waits for the receipt; "down" asks for FULL
 bytes; "knock" only opens, for a port where somebody else listens; "trips" goes back and forth with single bytes, so
@@ -98,8 +98,8 @@ def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> C
 
 
 def send_full(sock: socket.socket, data: bytes, seconds: float) -> Conversation:
-    """The first full segment goes alone until it has arrived: several at once are merged on their way (GSO), and virtual
-    networks let pass what is merged and drop each of them alone, as a switch does."""
+    """The first full segment goes alone until it has arrived: several at once are merged on their way (GSO), and
+    virtual networks let pass what is merged and drop each of them alone, as a switch does."""
     view = memoryview(data)
     if hasattr(socket, "TCP_MAXSEG"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -148,9 +148,9 @@ def answer(sock: socket.socket, run_id: str) -> Conversation:
 def dial(
     target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], turns: Turns
 ) -> Generator[Any, Any, Dialled | None]:
-    """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to dial
-    from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not counted; all
-    of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
+    """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to
+    dial from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not
+    counted; all of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
     begun = turns.clock
     result: Dialled = {**UNMEASURED}
     try:
@@ -189,8 +189,8 @@ def dial(
 
 
 def forget(sock: socket.socket) -> None:
-    """Close what our own listener answered with a reset: else the port that it was dialled from stays taken for a minute
-    (TIME_WAIT), and few may be left to those who come after us."""
+    """Close what our own listener answered with a reset: else the port that it was dialled from stays taken for a
+    minute (TIME_WAIT), and few may be left to those who come after us."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     except OSError:
@@ -199,8 +199,8 @@ def forget(sock: socket.socket) -> None:
 
 
 def has_source(address: str, port: int) -> bool:
-    """Whether this machine has an address to dial this one from: without one of IPv6 the kernel says the same as without a
-    port. UDP has ports of its own."""
+    """Whether this machine has an address to dial this one from: without one of IPv6 the kernel says the same as
+    without a port. UDP has ports of its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -211,7 +211,8 @@ def has_source(address: str, port: int) -> bool:
 
 
 class Lookups:
-    """Names that are being resolved, each once. getaddrinfo cannot be hurried, and must not keep those waiting who dial us."""
+    """Names that are being resolved, each once. getaddrinfo cannot be hurried, and must not keep those waiting who dial
+    us."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[Any] | OSError | None] = {}
@@ -250,8 +251,8 @@ LOOKUPS = Lookups()
 def connect(
     target: dict[str, Any], result: Dialled, seconds: float, turns: Turns
 ) -> Generator[Any, Any, socket.socket]:
-    """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though others
-    have been sent after it. Raises Silence."""
+    """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though
+    others have been sent after it. Raises Silence."""
     found = yield from LOOKUPS.of(target["address"], target["port"])
     family, kind, protocol, _, where = found[0]
     where = (where[0], target["port"]) + tuple(where[2:])
@@ -347,7 +348,8 @@ def on_the_way(sock: socket.socket) -> int | None:
 
 
 def places(address: str, port: int) -> list[tuple[int, Any]]:
-    """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's (NAT)."""
+    """Where to listen, the first choice first; all addresses is what remains of one that is not this machine's
+    (NAT)."""
     everywhere: list[tuple[int, Any]] = [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
     if not address:
         return everywhere
@@ -427,8 +429,8 @@ class MeshProgram:
 
 
 class Order:
-    """Dials all that it asks for, so many at once, until the last has an end, or until its own time has passed by any clock: of
-    what is left then nothing is known."""
+    """Dials all that it asks for, so many at once, until the last has an end, or until its own time has passed by any
+    clock: of what is left then nothing is known."""
 
     def __init__(self, mesh: MeshProgram, order: dict[str, Any]) -> None:
         self.mesh, self.order = mesh, order

@@ -1,7 +1,9 @@
-"""Whose files these are. On a node that others use too, only what is ours counts, in folders that nobody else can change.
+"""Whose files these are. On a node that others use too, only what is ours counts, in folders that nobody else can
+change.
 
-It is the rule of sshd's StrictModes: every folder from / on belongs to us or to root, and no one else may write to it; one that
-is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the keeper.
+It is the rule of sshd's StrictModes: every folder from / on belongs to us or to root, and no one else may write to it;
+one that is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the
+keeper.
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ def own_group(gid: int) -> bool:
 
 
 def ours(path: str) -> os.stat_result:
-    """The status of what lies at a path, where it is a folder of ours that nobody else may write to. Raises NotSafe, OSError."""
+    """The status of what lies at a path, where it is a folder of ours that nobody else may write to. Raises NotSafe,
+    OSError."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise NotSafe("it is no folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
@@ -144,7 +147,8 @@ def listed(folder: str) -> list[str]:
 
 
 def opened(path: str, strict: bool = True) -> BinaryIO:
-    """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe, OSError."""
+    """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe,
+    OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
     why = None
@@ -161,7 +165,8 @@ def opened(path: str, strict: bool = True) -> BinaryIO:
 
 
 def document(path: str) -> dict[str, Any]:
-    """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something else."""
+    """The JSON object in a file of ours. Raises OSError, and ValueError with a sentence where it holds something
+    else."""
     with opened(path) as file:
         data = file.read(LONGEST + 1)
     if len(data) > LONGEST:

@@ -5,14 +5,14 @@ Argument, JSON: {"names": [...], "hostname": bool: whether to look up our own, "
 for, as torch does when it connects, "targets": [{"peer": str, "address": str,
 "spare": another address of the peer, or null}]}. Says one message: {"names": {name: {"addresses": [...] or null,
 "seconds": float, "in_hosts": [[line, text]]}}, "hostname": str, "own": the same as for a name, or null, "nameservers":
-[...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac", "mtu", "rp_filter", "prefixes"}}, "rp_filtered": packets that the
-reverse-path filter dropped meanwhile or null, "neighbours_refused": how often meanwhile the kernel had no room for one more
-neighbour, or null, "awake": how late we
-ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one leads there
-and nobody answers, {"neighbour", "routes"}}]}.
+[...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac",
+"mtu", "rp_filter", "prefixes"}}, "rp_filtered": packets that the reverse-path filter dropped meanwhile or null,
+"neighbours_refused": how often meanwhile the kernel had no room for one more neighbour, or null, "awake": how late we
+ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one
+leads there and nobody answers, {"neighbour", "routes"}}]}.
 
-Peers of which every echo comes back to a socket of our own cost next to nothing; the others are looked at one by one, with
-`ping` and `ip`, whose words tell why.
+Peers of which every echo comes back to a socket of our own cost next to nothing; the others are looked at one by one,
+with `ping` and `ip`, whose words tell why.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
 """Echoes a peer: with few peers many, since 20 of them miss a loss of 5 % every third time."""
 DOUBTFUL = 0.2
-"""So large a share of the echoes may be lost by haste or chance; of more nothing else is to be learned by sending others."""
+"""So large a share of the echoes may be lost by haste or chance; of more nothing else is to be learned by sending
+others."""
 SIGN_OF_LIFE = ["-w", "2"]
 """Before the many: where nobody answers ARP, each packet of a hundred would cost its time. After a lost ARP request the
 kernel repeats it in a second."""
@@ -359,7 +360,8 @@ def rp_filtered() -> int | None:
 
 
 def neighbours_refused() -> int | None:
-    """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does not tell:
+    """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does
+    not tell:
     it does so outside containers only."""
     total = None
     for name in ("arp_cache", "ndisc_cache"):

@@ -1,5 +1,5 @@
-"""What the kernel tells in /proc: processes, their environment, files and sockets, and TCP's tables. Elsewhere than on Linux, and of
-what this user may not see, it tells nothing.
+"""What the kernel tells in /proc: processes, their environment, files and sockets, and TCP's tables. Elsewhere than on
+Linux, and of what this user may not see, it tells nothing.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def sockets(pid: int) -> set[str]:
 
 
 def owner(pid: int) -> int | None:
-    """The user who started a process, None where there is none. (The folder of one that may not be dumped is root's.)"""
+    """The user who started a process, None where there is none. (The folder of one that may not be dumped is
+    root's.)"""
     for line in (read("/proc/%d/status" % pid) or "").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

@@ -139,8 +139,8 @@ class Worker:
                 self.lag.paused += late
 
     def waited(self) -> Callable[[], float]:
-        """A function that tells for how many seconds this process was kept from running since now: ready and without a CPU,
-        or stopped."""
+        """A function that tells for how many seconds this process was kept from running since now: ready and without a
+        CPU, or stopped."""
         self.timing.set()
         queued, paused = queued_seconds(), self.lag.paused
 
@@ -509,8 +509,8 @@ class Worker:
 
 
 def knock(host: str, port: int) -> None:
-    """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which torch
-    is to dial next (TIME_WAIT)."""
+    """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which
+    torch is to dial next (TIME_WAIT)."""
     with socket.create_connection((host, port), DIAL_S) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

@@ -1,10 +1,12 @@
-"""Lets a training be asked where it stands: at a signal that nothing else uses, the stacks of all its threads go into a file.
+"""Lets a training be asked where it stands: at a signal that nothing else uses, the stacks of all its threads go into a
+file.
 
-Pushed as `sitecustomize.py` into a folder of its own, which comes first on PYTHONPATH of what `launch` starts with `watch:`.
-Python imports it before the program; the `sitecustomize` that it hides is imported as well. Python 3.8, standard library.
+Pushed as `sitecustomize.py` into a folder of its own, which comes first on PYTHONPATH of what `launch` starts with
+`watch:`. Python imports it before the program; the `sitecustomize` that it hides is imported as well. Python 3.8,
+standard library.
 
-Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; whoever wants the stacks sends SIGRTMIN + 7, and only to a
-process of which /proc/PID/status says that it catches it.
+Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; whoever wants the stacks sends SIGRTMIN + 7, and only
+to a process of which /proc/PID/status says that it catches it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Where the ranks of this node stand, looked at again and again: who waits for others does so most of the time.
 
-Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them, "stacks": the
-folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}. Gives
-{"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a look]}},
-"busy": as halt.py tells it}.
+Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
+"stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
+Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
+look]}}, "busy": as halt.py tells it}.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""How far a training came: the number of a step in what it prints, or writes into the file that RUNBOOK_PROGRESS names."""
+"""How far a training came: the number of a step in what it prints, or writes into the file that RUNBOOK_PROGRESS
+names."""
 
 import re
 from typing import Optional, Pattern
 
 USUAL = re.compile(
     r"""(?xi)
-    \b(?: global[_ -]?step | step | iter(?:ation)? | batch | update )s? \b ["']? [ \t]{0,4} [:=\#\[(]? [ \t]{0,4} (\d{1,15})
+    \b(?: global[_ -]?step | step | iter(?:ation)? | batch | update )s? \b
+        ["']? [ \t]{0,4} [:=\#\[(]? [ \t]{0,4} (\d{1,15})
     | (?<![\d.]) (\d{1,15}) / \d{1,15} [ \t] \[ \d{1,3}:\d\d   # tqdm
     """
 )

@@ -1,11 +1,11 @@
 """The supervisor that runs on a node for as long as the controller holds its end of the pipe, and not longer.
 
 It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
-both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us is
-compressed (zlib), what we send is not.
+both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us
+is compressed (zlib), what we send is not.
 
-A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds of its own time (a cut network gives no EOF), every
-program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
+A promise it keeps: when stdin ends, or nothing has come for `silence_s` seconds of its own time (a cut network gives no
+EOF), every program it started gets TERM, then KILL, and whatever left its process group is found by the run id in its
 environment and killed as well. Then the run's folder is removed, and the supervisor ends. Two things are left alone: a
 program that was started to be spared, which outlives us on purpose, and a folder with a file KEPT in it, where logs lie
 that nobody has fetched yet.
@@ -45,7 +45,8 @@ KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
 CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
 TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
-TURNS = 20  # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
+# in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
+TURNS = 20
 DYING = threading.Event()  # somebody has signalled us
 
 
@@ -106,8 +107,8 @@ class Program:
     def __init__(self, pipe: Pipe, tags: dict[str, str], folder: str | None, frame: Frame) -> None:
         self.id = frame["id"]
         self.pipe = pipe
-        self.spared = frame.get("spare", False)
-        self.carries = frame.get("carries", False)
+        self.spared = bool(frame.get("spare"))
+        self.carries = bool(frame.get("carries"))
         self.grace = frame.get("grace", CARRIER_S if self.carries else 0.0)
         environment = dict(os.environ)
         environment.update(frame.get("env") or {})
@@ -204,7 +205,8 @@ class Program:
             pass
 
     def end(self) -> None:
-        """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up first."""
+        """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up
+        first."""
         if self.carries:
             # In a thread: who does not read holds whoever writes.
             threading.Thread(target=self.feed, args=(b"", True), daemon=True).start()
@@ -233,7 +235,7 @@ class Supervisor:
         """Make the run's private folder and say who and where we are."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
         os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
-        self.keep = config.get("keep", False)
+        self.keep = bool(config.get("keep"))
         self.silence_s = config.get("silence_s", self.silence_s)
         self.grace_s = config.get("grace_s", self.grace_s)
         hello = {
@@ -299,7 +301,7 @@ class Supervisor:
             program = Program(self.pipe, self.tags, self.folder, frame)
             self.programs[program.id] = program
         elif order == "feed":
-            self.programs[frame["program"]].feed(payload, frame.get("end", False))
+            self.programs[frame["program"]].feed(payload, bool(frame.get("end")))
         elif order == "signal":
             self.programs[frame["program"]].signal(getattr(signal, frame["signal"]))
         elif order == "stop":
@@ -360,8 +362,8 @@ class Supervisor:
     def watch(self) -> NoReturn:
         """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
 
-        Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine took
-        from us, and not while more and more waits in the pipe that we have not come to read.
+        Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine
+        took from us, and not while more and more waits in the pipe that we have not come to read.
         """
         silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
@@ -377,9 +379,10 @@ class Supervisor:
                 silent_s = 0.0  # it speaks, or has spoken: look again
 
     def end(self, frame: Frame | None = None) -> NoReturn:
-        if not self.ending.acquire(False):
+        if not self.ending.acquire(blocking=False):
             pause(3600)  # another thread is already ending this process
-        # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for that.
+        # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for
+        # that.
         self.pipe.mute = frame is None
         running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
         for program in running:
@@ -514,8 +517,8 @@ def waking_pipe() -> int:
 
 
 def wake_main_thread(ends_us: list[signal.Signals], numbers: int) -> NoReturn:
-    """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which waits for
-    its next frame: another signal, sent to that thread alone, ends the waiting."""
+    """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which
+    waits for its next frame: another signal, sent to that thread alone, ends the waiting."""
     while True:
         for number in os.read(numbers, 64):
             if number in ends_us:

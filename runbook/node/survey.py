@@ -1,7 +1,7 @@
 """What `inventory init` writes down of a node, besides what `reach` and `ibstat` tell: quick facts only.
 
-Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface: Mbit/s},
-"nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
+Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface:
+Mbit/s}, "nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
 """
 
 from __future__ import annotations

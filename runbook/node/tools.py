@@ -92,8 +92,9 @@ def run(
     out: Sink | None = None,
     err: Sink | None = None,
 ) -> Ran:
-    """Run a tool in a group of its own, and kill the whole group at the deadline. `text` is for its stdin, which a pipe holds; `sudo`
-    the path of sudo, which is not to ask; `out` and `err` take what it prints, also what it printed until the deadline.
+    """Run a tool in a group of its own, and kill the whole group at the deadline. `text` is for its stdin, which a pipe
+    holds; `sudo` the path of sudo, which is not to ask; `out` and `err` take what it prints, also what it printed until
+    the deadline.
 
     Raises OSError or RuntimeError where this login may start nothing more: then nothing was looked at.
     """

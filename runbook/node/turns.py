@@ -1,11 +1,11 @@
 """Many conversations in one thread: generators that take turns, on a clock that stands still while we sleep.
 
-Silence is evidence only from somebody who was awake to hear. A process without a CPU sees silence where answers lie in its
-sockets; so time here counts no more than LOOK_S between two looks at them, however long the machine kept us waiting. What
-was missed is recorded, for whoever waited for us. Python 3.8, standard library.
+Silence is evidence only from somebody who was awake to hear. A process without a CPU sees silence where answers lie in
+its sockets; so time here counts no more than LOOK_S between two looks at them, however long the machine kept us
+waiting. What was missed is recorded, for whoever waited for us. Python 3.8, standard library.
 
-A generator yields (sockets, events, seconds): it goes on with those of the sockets that are ready, or with none when so many
-seconds have passed on our clock (None: it waits for ever).
+A generator yields (sockets, events, seconds): it goes on with those of the sockets that are ready, or with none when so
+many seconds have passed on our clock (None: it waits for ever).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Turns:
                 self._go_on(task, [])
 
     def report(self) -> AwakeFacts:
-        """Since the last report: seconds in all, seconds in which we should have run and did not, and the longest of them."""
+        """Since the last report: seconds in all, seconds in which we should have run and did not, and the longest of
+        them."""
         now = time.monotonic()
         told: AwakeFacts = {
             "seconds": round(now - self._since, 3),
@@ -126,7 +127,8 @@ def pause(seconds: float) -> Conversation:
 
 
 def cpu_pressure() -> float | None:
-    """Per cent of the last 10 s in which somebody on this machine waited for a CPU; None where the kernel does not tell."""
+    """Per cent of the last 10 s in which somebody on this machine waited for a CPU; None where the kernel does not
+    tell."""
     try:
         with open("/proc/pressure/cpu") as file:
             return float(file.readline().partition("avg10=")[2].split()[0])

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
 from runbook.model.fold import fold
-from runbook.model.remedy import Remedy, Step
+from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import StageRecord
 
@@ -320,7 +320,7 @@ def _fixes(found: Found) -> tuple[Said, ...]:
     same: dict[Remedy, list[str]] = {}
     for node, finding in found:
         same.setdefault(finding.mended, []).append(node)
-    around: dict[tuple[Step, ...], list[tuple[str, Remedy]]] = {}
+    around: dict[tuple[RemedyStep, ...], list[tuple[str, Remedy]]] = {}
     for remedy, on in same.items():
         of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
         around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)

@@ -26,7 +26,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.remedy import Remedy, Step
+from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import Record, StageRecord
 
@@ -108,14 +108,14 @@ class RemedyParts(msgspec.Struct):
     in older runs neither."""
 
     remedy: str
-    remedy_steps: list[Step] | None = None
+    remedy_steps: list[RemedyStep] | None = None
     remedy_commands: list[RemedyCommand] = []
 
     @property
     def whole(self) -> Remedy:
         if self.remedy_steps is not None:
             return Remedy(*self.remedy_steps, text=self.remedy)
-        commands = [Step(one.node, (one.command,)) for one in self.remedy_commands]
+        commands = [RemedyStep(one.node, (one.command,)) for one in self.remedy_commands]
         return Remedy(*commands, text=self.remedy) if commands else Remedy.note(self.remedy)
 
 
@@ -139,7 +139,7 @@ def replay(events_path: Path | str, reader: Emit) -> None:
         reader(event)
 
 
-def _fields(value: Event | Outcome | Finding | Step) -> dict[str, object]:
+def _fields(value: Event | Outcome | Finding | RemedyStep) -> dict[str, object]:
     return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
 
 

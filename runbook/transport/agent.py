@@ -1,7 +1,9 @@
-"""Nodes behind an agent: they dial `runbook serve`, and it hands us their streams over a Unix socket in its data folder.
+"""Nodes behind an agent: they dial `runbook serve`, and it hands us their streams over a Unix socket in its data
+folder.
 
-The server only carries bytes, so a run needs nothing of it but this socket: `agents.sock` in $RUNBOOK_DATA, else in the folder above
-that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what it is, four of length, data.
+The server only carries bytes, so a run needs nothing of it but this socket: `agents.sock` in $RUNBOOK_DATA, else in the
+folder above that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what
+it is, four of length, data.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ SERVER_GONE = "server-gone"
 """The cause where the server is not there: nothing is known then of the agents."""
 
 ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
-"""A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and why."""
+"""A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and
+why."""
 
 HEADER = struct.Struct(">cI")
 LONGEST = 1 << 20
@@ -41,8 +44,8 @@ LONGEST_PATH = 100
 
 
 class StreamRequest(msgspec.Struct, frozen=True):
-    """What is asked of the server about a node: to open a stream, or only how it is. `looks`: nothing new is to run there, so it
-    may be a node that is drained. `person`: on whose behalf, where a page started us."""
+    """What is asked of the server about a node: to open a stream, or only how it is. `looks`: nothing new is to run
+    there, so it may be a node that is drained. `person`: on whose behalf, where a page started us."""
 
     node: str
     open: bool
@@ -61,8 +64,8 @@ class EnrolmentRequest(msgspec.Struct, frozen=True):
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` nothing is known
-    against the node."""
+    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` nothing is
+    known against the node."""
 
     cause: str | None = None
     says: str = ""
@@ -101,7 +104,15 @@ class AgentStream:
         self._socket = _connected(self._path, node.name)
         person = os.environ.get("RUNBOOK_PERSON", "")
         typed = command(node.interpreter)
-        request = StreamRequest(node.name, True, typed, node.interpreter, node.workdir, person, looks)
+        request = StreamRequest(
+            node.name,
+            open=True,
+            command=typed,
+            python=node.interpreter,
+            workdir=node.workdir,
+            person=person,
+            looks=looks,
+        )
         try:
             self._socket.settimeout(OPENED_S)
             self._socket.sendall(framed(ASK, msgspec.json.encode(request)))
@@ -182,14 +193,15 @@ def ask(path: Path, node: str) -> StreamStatus:
     with _connected(path, node) as asking:
         try:
             asking.settimeout(ASKED_S)
-            asking.sendall(framed(ASK, msgspec.json.encode(StreamRequest(node, False))))
+            asking.sendall(framed(ASK, msgspec.json.encode(StreamRequest(node, open=False))))
             return _told(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise _no_answer(node, path, f"it does not answer: {error}") from None
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
-    """A string of the running server by which a host can be enrolled. Raises Unreachable where none answers, or it will not."""
+    """A string of the running server by which a host can be enrolled. Raises Unreachable where none answers, or it will
+    not."""
     with _connected(path, name or "a new node") as asking:
         try:
             asking.settimeout(ASKED_S)
@@ -225,7 +237,10 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 def gone(says: str) -> Unreachable:
-    fix = "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`; then run again"
+    fix = (
+        "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`; then run "
+        "again"
+    )
     return Unreachable(SERVER_GONE, says, fix)
 
 

@@ -523,7 +523,8 @@ class Collected(TypedDict):
 
 
 class Tabled(dict[str, Any]):
-    """What `runbook/node/journal.py` describes, since nodes read it by the same table: the fields that the table names."""
+    """What `runbook/node/journal.py` describes, since nodes read it by the same table: the fields that the table
+    names."""
 
     __slots__ = ()
     kinds: ClassVar[Mapping[str, journal.Kind]]
@@ -909,15 +910,17 @@ class KeptNow(Tabled):
 
 
 Descriptions = Mapping[str, Any]
-"""By event, or `step` and the name of the step, or `step` for every other one; the empty name is for what has no event."""
+"""By event, or `step` and the name of the step, or `step` for every other one; the empty name is for what has no
+event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
     """What a program may say behind our mark.
 
-    `among_foreign_output`: libraries that are not ours print to the same stdout, as NCCL does to that of a rank, so that a
-    line with our mark in it may be broken, or nothing of ours. A program that prints alone says nothing but these.
+    `among_foreign_output`: libraries that are not ours print to the same stdout, as NCCL does to that of a rank, so
+    that a line with our mark in it may be broken, or nothing of ours. A program that prints alone says nothing but
+    these.
     """
 
     described: Descriptions
@@ -950,8 +953,8 @@ PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "rules": RULES}
 
 
 def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str, Any] | None:
-    """One message; None for what a program may print besides: the start of a message that is not `whole`, since it ended
-    before its line did, and whatever is no message of a program whose stdout others write to as well.
+    """One message; None for what a program may print besides: the start of a message that is not `whole`, since it
+    ended before its line did, and whatever is no message of a program whose stdout others write to as well.
 
     Raises UnexpectedAnswer for what does not fit its description, or has none.
     """

@@ -1,7 +1,8 @@
-"""Was this machine awake? Silence counts only for somebody who would have heard, and a deadline only for somebody who ran.
+"""Was this machine awake? Silence counts only for somebody who would have heard, and a deadline only for somebody who
+ran.
 
-Whoever waits for nodes ticks here every so often; a tick that comes late is this machine's own lateness: it slept, the process was
-stopped, or others had the CPU.
+Whoever waits for nodes ticks here every so often; a tick that comes late is this machine's own lateness: it slept, the
+process was stopped, or others had the CPU.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _ASLEEP_TOO = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", N
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A time in which we did not run: its length and how much of it the machine was suspended, in seconds. `ended` is on the
-    monotonic clock."""
+    """A time in which we did not run: its length and how much of it the machine was suspended, in seconds. `ended` is
+    on the monotonic clock."""
 
     seconds: float
     asleep_s: float
@@ -85,14 +86,16 @@ def cpu_pressure() -> tuple[str, ...]:
 
 
 def short_of_cpu() -> float:
-    """The share of the last ten seconds in which something on this machine waited for a CPU, in per cent; 0 where nobody knows."""
+    """The share of the last ten seconds in which something on this machine waited for a CPU, in per cent; 0 where
+    nobody knows."""
     share = SHARE.search("".join(cpu_pressure()))
     return float(share[1]) if share else 0.0
 
 
 PROBE_S = 0.001
 LATE_S = 0.02
-"""Threads of ours that compute each hold a waking one up for some 5 ms (sys.getswitchinterval); other processes by a time slice."""
+"""Threads of ours that compute each hold a waking one up for some 5 ms (sys.getswitchinterval); other processes by a
+time slice."""
 
 AT_LEAST = 4
 """So many under way wait for no other: the deadlines of so few stand a machine of one core."""
@@ -103,8 +106,8 @@ ASKING_WAIT_S = 1.0
 
 
 class Pace:
-    """Lets work begin as fast as this machine keeps up with it: where a short nap ends late, one that is under way has to end
-    first. So its deadlines are not eaten up by hundreds of others that began at the same moment."""
+    """Lets work begin as fast as this machine keeps up with it: where a short nap ends late, one that is under way has
+    to end first. So its deadlines are not eaten up by hundreds of others that began at the same moment."""
 
     def __init__(self) -> None:
         self._door = threading.Lock()

@@ -6,8 +6,8 @@ interpreter's name, and only where that is made of harmless characters; any othe
 stdin, which `read` takes byte by byte. The supervisor's source follows on stdin, its length first; it has to arrive
 within ALARM_S, so that nothing waits for ever on a node whose network died in that moment.
 
-A `.bashrc` may become another program, which then takes our stdin for its own. So the first line there is one that every
-shell understands: `exit`, with the length behind a `#`.
+A `.bashrc` may become another program, which then takes our stdin for its own. So the first line there is one that
+every shell understands: `exit`, with the length behind a `#`.
 """
 
 from __future__ import annotations

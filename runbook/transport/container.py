@@ -1,10 +1,12 @@
 """A node's container: a second supervisor, in it, whose stdin and stdout the supervisor on the host carries.
 
-The way in is a program on the host as any other (`docker exec -i NAME /bin/sh …`), so it is the same over SSH, Slurm and on this
-machine, and needs no second login. Runtimes do not end what they started when their client dies: the supervisor inside
-sees its stdin end, or hears nothing more, and cleans up by itself. So nobody signals the way in while it may live.
+The way in is a program on the host as any other (`docker exec -i NAME /bin/sh …`), so it is the same over SSH, Slurm
+and on this machine, and needs no second login. Runtimes do not end what they started when their client dies: the
+supervisor inside sees its stdin end, or hears nothing more, and cleans up by itself. So nobody signals the way in while
+it may live.
 
-A machine is not to be seen from inside: ON_THE_HOST says which programs look from the host. All others look where the job runs.
+A machine is not to be seen from inside: ON_THE_HOST says which programs look from the host. All others look where the
+job runs.
 """
 
 from __future__ import annotations
@@ -162,11 +164,17 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
 
 def _with_rights(node: Node, text: str) -> str:
     if "sudo" in text:
-        return f"allow it without a password on {node.name} (`sudo visudo -f /etc/sudoers.d/runbook`), or log in as a user who may"
+        return (
+            f"allow it without a password on {node.name} (`sudo visudo -f /etc/sudoers.d/runbook`), or log in as a "
+            "user who may"
+        )
     words = ["-i" if one == "--interactive" else one for one in node.entry]
     remedy = f"go through sudo: `inside: {flow(['sudo', '-n', *words])}`"
     if node.entry[0] == "docker":
-        remedy = f"on {node.name}: `sudo usermod -aG docker $USER` and a new login (which is as good as root there); or {remedy}"
+        remedy = (
+            f"on {node.name}: `sudo usermod -aG docker $USER` and a new login (which is as good as root there); "
+            f"or {remedy}"
+        )
     return remedy
 
 
@@ -269,7 +277,8 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
 
 
 class ContainerStream:
-    """The stdin and stdout of a supervisor in the node's container. `outside` is the session on its host, which ends with it."""
+    """The stdin and stdout of a supervisor in the node's container. `outside` is the session on its host, which ends
+    with it."""
 
     unanswered: ClassVar[str] = "container-unreachable"
 

@@ -1,7 +1,7 @@
 """Frames as a supervisor sends them: one JSON object a line, then as many bytes of payload as it says.
 
-A node may be broken or in somebody else's hands. So nothing is kept beyond a limit, the work grows with what arrives and
-not faster, and what does not fit the description raises `UnexpectedAnswer`, which says where.
+A node may be broken or in somebody else's hands. So nothing is kept beyond a limit, the work grows with what arrives
+and not faster, and what does not fit the description raises `UnexpectedAnswer`, which says where.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 _MAKING = threading.Lock()
-"""msgspec crashes the interpreter where two threads make decoders of one type for the first time at once: the second finds what
-the first has half made (seen with 0.22)."""
+"""msgspec crashes the interpreter where two threads make decoders of one type for the first time at once: the second
+finds what the first has half made (seen with 0.22)."""
 
 
 def _decoder(description: Any) -> msgspec.json.Decoder[Any]:
@@ -143,7 +143,8 @@ _LONE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
 
 
 def _with_whole_surrogates(data: bytes) -> bytes:
-    """Python on the node writes a byte of a name that is no text as half of a surrogate pair; nobody could print that."""
+    """Python on the node writes a byte of a name that is no text as half of a surrogate pair; nobody could print
+    that."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
     return _ESCAPE.sub(lambda escape: b"?" if _LONE.match(escape[0]) else escape[0], data)

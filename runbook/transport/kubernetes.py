@@ -1,8 +1,8 @@
 """Pods: a shell in a container of each, whose stdin and stdout `kubectl exec` carries.
 
-Facts this stands on, measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed, the
-supervisor sees it at once and cleans up. What kubectl says of a pod that does not run is little: the API server is asked,
-once for all pods of a namespace, before the first is entered and again when a way into one has ended.
+Facts this stands on, measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed,
+the supervisor sees it at once and cleans up. What kubectl says of a pod that does not run is little: the API server is
+asked, once for all pods of a namespace, before the first is entered and again when a way into one has ended.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Pods:
             raise no_tool() from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
-        """Why nobody answers in this pod any more, or never did. `says` is what was noticed, `complaint` what kubectl said;
-        `lives`: it has not ended."""
+        """Why nobody answers in this pod any more, or never did. `says` is what was noticed, `complaint` what kubectl
+        said; `lives`: it has not ended."""
         where, seen = _where(node), said(complaint)
         refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
         if refused and refused.cause != "kubernetes-unreachable":
@@ -150,10 +150,11 @@ class Pods:
         """All pods of this namespace that concern us, by name; those that do not exist are left out."""
         with self._lock:
             names = sorted(self._names[where])
+        get = ("get", "pods", *names, "--ignore-not-found", "-o", "json")
         text = self._ask(
             ("pods", where, *names),
             fresh_s,
-            lambda: ask(where, "get", "pods", *names, "--ignore-not-found", "-o", "json", timeout_s=timeout_s),
+            lambda: ask(where, *get, timeout_s=timeout_s),
         )
         return {pod.name: pod for pod in pods_in(text, container)}
 
@@ -184,7 +185,8 @@ class KubectlStream(ProcessStream):
         super().__init__(["kubectl", *options(_where(node)), *into, "/bin/sh", "-c", command(node.interpreter)])
 
     def close(self) -> None:
-        """A supervisor that heard nothing for so long has cleaned up by itself: a kubectl that still waits, waits for nobody."""
+        """A supervisor that heard nothing for so long has cleaned up by itself: a kubectl that still waits, waits for
+        nobody."""
         super().close()
         if self._process.poll() is None:
             self.kill()
@@ -227,7 +229,8 @@ def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
 
 def selected(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:
     """The pods that have these labels. Raises Unreachable."""
-    return pods_in(ask(where, "get", "pods", "--selector", selector, "-o", "json"), container)
+    get = ("get", "pods", "--selector", selector, "-o", "json")
+    return pods_in(ask(where, *get), container)
 
 
 def current_context(where: Kubernetes) -> str | None:

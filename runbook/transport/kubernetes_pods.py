@@ -45,8 +45,9 @@ _NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started again,
-    `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's words.
+    """What the API server says of a pod. `container` is the one the job runs in, `restarts` how often it was started
+    again, `state` and `before` its present and its last state; `held_up`: why it has not started, in the cluster's
+    words.
 
     `gpus` is how many devices its container may have, `machine` the node of the cluster that it is on."""
 
@@ -91,7 +92,8 @@ def _ending(told: Document) -> str:
 
 
 def pods_in(text: str, container: str | None = None) -> list[Pod]:
-    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of these."""
+    """Of `kubectl get pods -o json`: a pod, a list of pods, or nothing. Raises Unreachable for a text that is none of
+    these."""
     if not text.strip():
         return []
     try:
@@ -178,8 +180,8 @@ def options(where: Kubernetes) -> list[str]:
 
 
 def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
-    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not tell
-    better. `place`: the pod that was to be entered."""
+    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not
+    tell better. `place`: the pod that was to be entered."""
     seen = said(complaint)
     text = "\n".join(seen)
     if _NO_CONFIG.search(text):
@@ -197,7 +199,8 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     if _NOT_BELIEVED.search(text):
         return unreachable_for(
             "kubernetes-auth-failed",
-            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another cluster, or a "
+            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another "
+            "cluster, or a "
             "certificate that nobody vouches for",
             seen,
             way="live",
@@ -263,7 +266,8 @@ def ill(
     """Why nothing can be run in the pod, or what ran there has ended; None where it runs as it did at `first`."""
     evidence = (*seen, pod.says)
     look = typed(where, "describe", "pod", pod.name)
-    last = typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
+    logs = ("logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
+    last = typed(where, *logs)
     if pod.phase == "Failed" and pod.reason == "Evicted":
         return unreachable_for(
             "kubernetes-pod-evicted",
@@ -294,7 +298,8 @@ def ill(
     if restarted:
         return unreachable_for(
             "kubernetes-pod-restarted",
-            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in it ended",
+            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in "
+            "it ended",
             evidence,
             way="container",
             last=last,

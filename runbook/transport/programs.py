@@ -1,7 +1,9 @@
-"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, and nothing has to lie on the node.
+"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, and nothing has to lie
+on the node.
 
-The supervisor carries what most programs share. So one that is called in it comes with the rest alone, and one that is started by
-itself is a single file. What is sent has the lines of its source, without what is written there for its readers.
+The supervisor carries what most programs share. So one that is called in it comes with the rest alone, and one that is
+started by itself is a single file. What is sent has the lines of its source, without what is written there for its
+readers.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def _needs(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _short(name: str) -> str:
-    """The source without comments, docstrings and what only a type checker reads: a fifth less to send. Every line keeps its number."""
+    """The source without comments, docstrings and what only a type checker reads: a fifth less to send. Every line
+    keeps its number."""
     lines = []
     typing = inside = document = False
     for line in source(name).decode().split("\n"):

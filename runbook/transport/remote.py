@@ -31,7 +31,8 @@ MOST_MESSAGES = LONGEST_MESSAGE
 """Bytes of messages that one program may say in all. Those of a rank grow by some hundred bytes a second."""
 
 MOST_OUTPUT = 256 << 20
-"""Bytes that one program may print: then it is stopped. What is meant to be kept for longer is written to files there."""
+"""Bytes that one program may print: then it is stopped. What is meant to be kept for longer is written to files
+there."""
 
 HEAD, TAIL = 1 << 20, 1 << 20
 """Characters of a program's output that are kept in memory: how it began, and how it ended."""
@@ -162,9 +163,10 @@ class Remote:
         session: Session,
         number: int,
         says: answers.Messages | None,
-        on_message: Callable[[Message], None] | None,
-        on_log: Callable[[str], None] | None,
-        on_end: Callable[[], None] | None,
+        *,
+        on_message: Callable[[Message], None] | None = None,
+        on_log: Callable[[str], None] | None = None,
+        on_end: Callable[[], None] | None = None,
         on_output: Callable[[str], None] | None = None,
     ) -> None:
         self._session = session
@@ -192,8 +194,8 @@ class Remote:
         self._begun = time.monotonic()
         self._ended = self._begun
         self._texts = {
-            1: _Text(self._said, self._logged, says is not None),
-            2: _Text(self._said, self._complained, False),
+            1: _Text(self._said, self._logged, marked=says is not None),
+            2: _Text(self._said, self._complained, marked=False),
         }
 
     # What the reader thread calls.
@@ -316,14 +318,14 @@ class Remote:
         if self.error:
             raise ProgramNotStarted.of(self.error)
         return Answer(
-            self.code,
-            self._last,
-            self._out.text(),
-            "".join(self._err),
-            timed_out or self.timed_out,
-            self._ended - self._begun,
-            self._out.left_out,
-            self.flooded,
+            code=self.code,
+            message=self._last,
+            stdout=self._out.text(),
+            stderr="".join(self._err),
+            timed_out=timed_out or self.timed_out,
+            seconds=self._ended - self._begun,
+            left_out=self._out.left_out,
+            flooded=self.flooded,
         )
 
 

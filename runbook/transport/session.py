@@ -65,8 +65,8 @@ class Session:
         outside: Session | None = None,
         place: str | None = None,
     ) -> None:
-        """`awake` tells how late this machine runs, where somebody keeps an eye on that. `outside` is the session on the host of
-        the container that this one is in, which `place` names in a sentence."""
+        """`awake` tells how late this machine runs, where somebody keeps an eye on that. `outside` is the session on
+        the host of the container that this one is in, which `place` names in a sentence."""
         self.node = node
         self.outside = outside
         self._place = place or node
@@ -206,7 +206,7 @@ class Session:
         `grace_s` is how long it may take to end when the run does; one that is `spared` outlives the run.
         """
         number = next(self._numbers)
-        remote = Remote(self, number, says, on_message, on_log, on_end, on_output)
+        remote = Remote(self, number, says, on_message=on_message, on_log=on_log, on_end=on_end, on_output=on_output)
         with self._lock:
             self._remotes[number] = remote
         frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
@@ -222,8 +222,8 @@ class Session:
         return remote
 
     def carry(self, argv: Sequence[str], hears: Hears) -> int:
-        """Start a program whose output is for `hears` as it comes, and whose stdin is fed by the number that is returned: the way
-        to somebody who cleans up when it ends."""
+        """Start a program whose output is for `hears` as it comes, and whose stdin is fed by the number that is
+        returned: the way to somebody who cleans up when it ends."""
         number = next(self._numbers)
         with self._lock:
             self._remotes[number] = hears
@@ -235,10 +235,11 @@ class Session:
         self.order({"do": "feed", "program": program, "end": end}, data)
 
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message:
-        """What `look(arguments)` of a node program gives, run inside the supervisor itself, or in that on the host, or in both,
-        as `container` says.
+        """What `look(arguments)` of a node program gives, run inside the supervisor itself, or in that on the host, or
+        in both, as `container` says.
 
-        Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised; TimeoutError.
+        Raises Unreachable, also for an answer that no program of ours gives; ProgramNotStarted when it raised;
+        TimeoutError.
         """
         if (there := self._there(name)) is None:
             return self._called(name, arguments)(timeout_s)
@@ -278,7 +279,8 @@ class Session:
     def program(
         self, name: str, arguments: Message, *, timeout_s: float, python: Sequence[str] | None = None
     ) -> Remote:
-        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter, on the host where it belongs there."""
+        """Start one of the programs in `runbook/node/` with the supervisor's own interpreter, on the host where it
+        belongs there."""
         if there := self._there(name):
             return there[0].program(name, arguments, timeout_s=timeout_s, python=python)
         self.push_program(name)
@@ -325,8 +327,8 @@ class Session:
     def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
         """Say that we are here, and notice when the node no longer is.
 
-        Only beats that went unanswered while we were listening speak against a node: one that is not `in_time` is late itself,
-        and asks once more. `patience_s`: how much silence of ours the node is to bear from now on.
+        Only beats that went unanswered while we were listening speak against a node: one that is not `in_time` is late
+        itself, and asks once more. `patience_s`: how much silence of ours the node is to bear from now on.
         """
         if self.outside:
             self.outside.beat(patience_s=patience_s, in_time=in_time)
@@ -351,7 +353,8 @@ class Session:
             self._unanswered += 1
 
     def _give_up_aside(self, why: str) -> None:
-        """As `give_up`, for the thread that sends everybody's beats: asking why takes seconds, and the others wait for theirs."""
+        """As `give_up`, for the thread that sends everybody's beats: asking why takes seconds, and the others wait for
+        theirs."""
         if not self._given_up:
             self._given_up = True
             threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
@@ -574,7 +577,8 @@ def _beat(patience_s: float) -> bytes:
 
 @functools.lru_cache(maxsize=32)
 def _packed(payload: bytes) -> bytes:
-    """Compressed, once for all nodes: where packets get lost, every one that need not be sent saves a fraction of a second."""
+    """Compressed, once for all nodes: where packets get lost, every one that need not be sent saves a fraction of a
+    second."""
     return zlib.compress(payload, 6)
 
 

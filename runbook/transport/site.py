@@ -31,8 +31,8 @@ OPEN_S = 75.0
 """One login, from when it began: its own deadlines (TCP, banner, key, channel, shell, hello) come before this."""
 
 STARVED_S, STARVED_PERCENT = 1.0, 50.0
-"""A login that failed for want of time is tried once more where this machine was held up for so long meanwhile, or where for so
-much of the time somebody on it waited for a CPU."""
+"""A login that failed for want of time is tried once more where this machine was held up for so long meanwhile, or
+where for so much of the time somebody on it waited for a CPU."""
 
 AGAIN_AT_ONCE = 2
 
@@ -60,8 +60,8 @@ class Site:
         looks: bool = False,
         again: bool = False,
     ) -> None:
-        """`inventory` is the path of its file, by which a server is found that agents dial. `looks`: nothing new is to run on
-        the nodes. `again`: the run goes on, whose folders another controller left on the nodes."""
+        """`inventory` is the path of its file, by which a server is found that agents dial. `looks`: nothing new is to
+        run on the nodes. `again`: the run goes on, whose folders another controller left on the nodes."""
         self.run_id = run_id
         self.inventory = inventory
         self.looks = looks
@@ -84,8 +84,8 @@ class Site:
     def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_S) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`.
 
-        They begin as fast as this machine keeps up with them. What fails for want of time while it does not is tried again, with
-        hardly any other beside it, before it counts against a node.
+        They begin as fast as this machine keeps up with them. What fails for want of time while it does not is tried
+        again, with hardly any other beside it, before it counts against a node.
         """
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
         nodes = list(nodes)
@@ -186,8 +186,8 @@ class Site:
     def each(
         self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float, at_once: int | None = None
     ) -> Mapping[str, T | BaseException]:
-        """Run `work` on every node in parallel, `forks` or `at_once` of them: its result, what it raised, or TimeoutError, by
-        node name."""
+        """Run `work` on every node in parallel, `forks` or `at_once` of them: its result, what it raised, or
+        TimeoutError, by node name."""
         listed = list(nodes)
         pool = ThreadPoolExecutor(max(1, min(at_once or self.forks, len(listed))), thread_name_prefix="fork")
         futures: dict[str, Future[T]] = {node.name: pool.submit(work, node) for node in listed}

@@ -1,9 +1,10 @@
 """Slurm nodes: a step of the job on each, whose stdin and stdout `srun` carries.
 
 Facts this stands on, measured on Slurm 22.05: without `--unbuffered` what does not end in a newline is held back for
-seconds; with it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up; when
-srun is killed, the supervisor is killed half a second later and cannot. So nobody signals srun while a supervisor may live.
-What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the supervisor and of no rank:
+seconds; with it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up;
+when srun is killed, the supervisor is killed half a second later and cannot. So nobody signals srun while a supervisor
+may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the supervisor
+and of no rank:
 a trainer that reads it would believe that it is alone.
 """
 
@@ -46,7 +47,8 @@ _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNO
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
 AT_ONCE_S = 5.0
-"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after MessageTimeout."""
+"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after
+MessageTimeout."""
 
 ENDINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
@@ -115,7 +117,15 @@ def job_in(text: str, number: str) -> SlurmJob:
             gpus.update(dict.fromkeys(hosts(match[1]), _indices(match[2])))
         limit = _value(record, "TimeLimit")
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
-        return SlurmJob(_value(record, "JobId"), state, reason, int(restarts), nodes, limit, gpus)
+        return SlurmJob(
+            _value(record, "JobId"),
+            state,
+            reason,
+            restarts=int(restarts),
+            nodes=nodes,
+            limit=limit,
+            gpus=gpus,
+        )
     except (IndexError, ValueError) as error:
         raise unreachable_for(
             "tool-output-unknown",
@@ -165,8 +175,8 @@ def said(complaint: str) -> tuple[str, ...]:
 
 
 def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 0.0) -> Unreachable | None:
-    """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None where
-    they tell nothing. `seconds`: how long the program took to say them."""
+    """What the words of one of Slurm's programs mean, which were about a job, and perhaps about a node of it; None
+    where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
         return _not_believed(
@@ -175,7 +185,8 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
         return unreachable_for(
             "slurm-unreachable",
-            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is larger than "
+            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
+            "larger than "
             "one packet may not get through, or it hangs",
             seen,
             way="broke",
@@ -184,7 +195,8 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         )
     if node is not None and _HUNG_UP.search(complaint):
         return _not_believed(
-            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does not believe",
+            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does "
+            "not believe",
             seen,
         )
     if node is not None and _NO_SLURMD.search(complaint):
@@ -329,7 +341,8 @@ FRESH_S = 2.0
 """So old may an answer be: when a job ends, all of its nodes ask at once."""
 
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them for."""
+"""Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them
+for."""
 
 STEP = (
     "--nodes=1",
@@ -370,8 +383,8 @@ class Allocations:
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
         """Why there is no step of this job on this node, or none any more.
 
-        `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it has
-        not ended."""
+        `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it
+        has not ended."""
         seen = said(complaint)
         told = refusal(complaint, number, name, seconds)
         if told and told.cause == "slurm-auth-failed":
@@ -432,7 +445,8 @@ class SlurmStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """A supervisor that heard nothing for so long has cleaned up by itself: an srun that still waits, waits for nobody."""
+        """A supervisor that heard nothing for so long has cleaned up by itself: an srun that still waits, waits for
+        nobody."""
         super().close()
         self._process.terminate()
 
@@ -447,7 +461,8 @@ class SlurmStream(ProcessStream):
 
 
 def environment() -> dict[str, str]:
-    """What Slurm's programs are started with: our own, so that a step finds what the job would, without their options."""
+    """What Slurm's programs are started with: our own, so that a step finds what the job would, without their
+    options."""
     theirs = ("SLURM_", "SRUN_", "SALLOC_", "SBATCH_", "SCANCEL_", "SCONTROL_")
     return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(theirs)}
 

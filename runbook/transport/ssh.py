@@ -44,8 +44,8 @@ AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
 LOOK_UP_S = 2.0
-"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over a thousand
-nodes and an hour it would take most of a core.)"""
+"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over
+a thousand nodes and an hour it would take most of a core.)"""
 
 INSIST_S = 4.0
 """How long a login is tried again that was turned away before a word was said: our own other logins, which may be what
@@ -130,7 +130,8 @@ class Logins:
             if (hop.host, hop.port) in places:
                 raise unreachable_for(
                     "ssh-jump-failed",
-                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads through "
+                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads "
+                    "through "
                     "itself",
                     tuple(f"on the way: {place} port {number}" for place, number in places),
                     way="config",
@@ -303,8 +304,9 @@ class SshStream:
 
 
 class _Verify(paramiko.MissingHostKeyPolicy):
-    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the user's
-    own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another key."""
+    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the
+    user's own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another
+    key."""
 
     def __init__(self, target: LoginTarget, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target

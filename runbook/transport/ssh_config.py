@@ -204,7 +204,8 @@ def _login() -> str:
     except KeyError:
         raise unreachable_for(
             "ssh-auth-failed",
-            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no user",
+            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no "
+            "user",
             way="no-user",
         ) from None
 

@@ -1,5 +1,5 @@
-"""The TCP connection under a login: made by us, so that name, route, refusal and silence are told apart; and what the server says
-on it before the login, since paramiko's exceptions do not tell one silence from another."""
+"""The TCP connection under a login: made by us, so that name, route, refusal and silence are told apart; and what the
+server says on it before the login, since paramiko's exceptions do not tell one silence from another."""
 
 from __future__ import annotations
 
@@ -224,8 +224,8 @@ class ProxyCommand:
 
 class Transport(paramiko.Transport):
     """paramiko's, with some things of ours: it keeps why a channel was refused and what the server said when it hung up
-    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since a
-    server has several and shows one."""
+    (`farewell`), never asks a question in a terminal, and asks first for host keys of the `kinds` that are known, since
+    a server has several and shows one."""
 
     farewell = ""
 
@@ -394,7 +394,8 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             "ssh-refused" if refused else "ssh-unreachable",
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
-            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable --now "
+            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable "
+            "--now "
             "ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
             seen,
         ) from error

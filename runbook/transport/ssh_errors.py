@@ -23,8 +23,8 @@ class UnknownKey(Exception):
 
 
 class ChangedKey(Exception):
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as OpenSSH
-    has it: who stands in between has only to make one of a type that is not known."""
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
+    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
 
     def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
         self.key = key
@@ -53,7 +53,8 @@ class TurnedAway(Unreachable):
 
 
 REFUSED_THOUGH_THERE = (
-    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it is "
+    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it "
+    "is "
     "refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may write to, a "
     "`from=` before the key, or PubkeyAcceptedAlgorithms"
 )
@@ -98,7 +99,8 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
 ) -> Unreachable:
-    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is silent."""
+    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is
+    silent."""
     if target.proxy_command and (wire is None or not wire.heard):
         complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
         return unreachable_for(
@@ -127,7 +129,10 @@ def _before_the_login(
         if wire is not None and wire.banner:
             says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
         else:
-            says = f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
+            says = (
+                f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within "
+                f"{target.banner_s:g} s"
+            )
         return unreachable_for("ssh-timeout", says, seen, way="live", name=name, port=target.port)
     return unreachable_for(
         "ssh-handshake-failed",
@@ -147,7 +152,10 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
     remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
     if known.unread:
         says += f", as far as they can be read: {known.unread[0]}"
-        remedy = "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still unknown, "
+        remedy = (
+            "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still "
+            "unknown, "
+        )
         remedy += f"compare the fingerprint with the machine's own and add it: `{_learn(target, '~/.ssh/known_hosts')}`"
     elif not target.accept_new:
         remedy += "; or trust on first use with `ssh: {host_keys: accept-new}` in the inventory"
@@ -162,7 +170,8 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
 def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
     return unreachable_for(
         "ssh-host-key-unknown",
-        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in {error.file}: "
+        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in "
+        f"{error.file}: "
         f"{error.reason}",
         (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
         way="not-kept",
@@ -220,8 +229,10 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
     if "Not allowed at this time" in words:
         return TurnedAway(
             "ssh-handshake-failed",
-            f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed logins",
-            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it off",
+            f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed "
+            "logins",
+            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it "
+            "off",
             (f"it says: {words}",),
         )
     return TurnedAway(
@@ -261,7 +272,8 @@ def _refused(
     if "EOF" in str(error):
         return unreachable_for(
             "ssh-auth-failed",
-            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the account, "
+            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
+            "account, "
             "which has expired or is kept out by a PAM rule",
             seen,
             way="account",
@@ -344,7 +356,8 @@ def _nothing_in_common(
     have, want = ", ".join(theirs[option]), ", ".join([str(word) for word in ours.get(option, ())][:4])
     return unreachable_for(
         "ssh-handshake-failed",
-        f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: it "
+        f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: "
+        "it "
         f"offers only {have}",
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
         way="algorithms",

@@ -1,8 +1,8 @@
-"""The keys of SSH: the private ones that a login may offer, with what is wrong with those that cannot be used, and those that
-hosts are known by (known_hosts). Each file is read once for all nodes.
+"""The keys of SSH: the private ones that a login may offer, with what is wrong with those that cannot be used, and
+those that hosts are known by (known_hosts). Each file is read once for all nodes.
 
-known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader stumbles over
-markers and over any line that is no key, knows no wildcards, and keeps one key of a kind for a host.
+known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader
+stumbles over markers and over any line that is no key, knows no wildcards, and keeps one key of a kind for a host.
 """
 
 from __future__ import annotations
@@ -171,8 +171,9 @@ class KnownHost:
 class Known:
     """What the files say of one host.
 
-    `named` is under its name as OpenSSH spells it, port included; `portless` under its bare name: where it has no key of its
-    own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be read of the files, and why.
+    `named` is under its name as OpenSSH spells it, port included; `portless` under its bare name: where it has no key
+    of its own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be
+    read of the files, and why.
     """
 
     named: tuple[KnownHost, ...]
@@ -292,7 +293,8 @@ class KnownHosts:
                 self._take(file, descriptor)
         except FileNotFoundError:
             if Path(file).is_symlink():
-                self._unread.append(f"{file}: it is a link to {os.readlink(file)}, which does not exist")  # noqa: PTH115
+                target = os.readlink(file)  # noqa: PTH115
+                self._unread.append(f"{file}: it is a link to {target}, which does not exist")
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # that says nothing of the file
@@ -356,7 +358,8 @@ class _Patterns:
 
 
 def _matches(parts: list[str], name: str) -> bool:
-    """Whether the parts of a pattern between its `*` stand in the name, one behind the other, the outer ones at its ends."""
+    """Whether the parts of a pattern between its `*` stand in the name, one behind the other, the outer ones at its
+    ends."""
     first, *middle, last = parts if len(parts) > 1 else (*parts, "")
     at, end = len(first), len(name) - len(last)
     if end < at or (len(parts) == 1 and at != end) or not _stands(first, name, 0) or not _stands(last, name, end):

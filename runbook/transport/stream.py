@@ -1,5 +1,5 @@
-"""A stream of bytes to a shell on a node, whichever way leads there; and the two simplest ways: a program of this machine that
-carries it, and this machine itself."""
+"""A stream of bytes to a shell on a node, whichever way leads there; and the two simplest ways: a program of this
+machine that carries it, and this machine itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Stream(Protocol):
         """Close both ways. Closing is also what makes the far end clean up. Never raises."""
 
     def kill(self) -> None:
-        """End what was started at the far end, which does not listen to us; `close` is still to be called. Never raises."""
+        """End what was started at the far end, which does not listen to us; `close` is still to be called. Never
+        raises."""
 
     def why(self, says: str) -> Unreachable | None:
         """Why nobody is there any more, or never was, where the way there knows more than that it ended. `says` is what
@@ -47,7 +48,8 @@ ENDING_S = 6.0
 
 
 class ProcessStream:
-    """Runs in a session of its own, so that Ctrl-C reaches only the controller. Raises OSError where it does not start."""
+    """Runs in a session of its own, so that Ctrl-C reaches only the controller. Raises OSError where it does not
+    start."""
 
     unanswered: ClassVar[str] = "ssh-unreachable"
 

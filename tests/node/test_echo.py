@@ -52,7 +52,8 @@ def test_everybody_answers(two_hosts: Lab) -> None:
 def test_who_does_not_answer_all_is_left_out(two_hosts: Lab, rule: str) -> None:
     host = two_hosts["node-b"]
     host.run(
-        f"nft 'add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; add rule inet t c {rule}'",
+        "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+        f"add rule inet t c {rule}'",
         user="root",
     )
     assert echoed(two_hosts, {host.address: 1472, "127.0.0.1": 1472}).keys() == {"127.0.0.1"}

@@ -1,4 +1,5 @@
-"""A clock that stands still while we sleep, and conversations that take turns on it: run in a Python of their own, as on a node."""
+"""A clock that stands still while we sleep, and conversations that take turns on it: run in a Python of their own, as
+on a node."""
 
 from __future__ import annotations
 

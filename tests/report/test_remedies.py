@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.model.remedy import Remedy, Step
+from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.groups import FindingBlock, blocks
 from runbook.report.record import record
@@ -25,7 +25,7 @@ def test_every_step_is_given_its_place() -> None:
 
 def test_only_commands_are_typed_and_no_note_is() -> None:
     assert list(Remedy.run("sudo reboot").typed("node-b")) == [("node-b", "sudo reboot")]
-    two = Remedy(Step("node-a", ("sudo x",)), Step("node-b", ("sudo y",)))
+    two = Remedy(RemedyStep("node-a", ("sudo x",)), RemedyStep("node-b", ("sudo y",)))
     assert two == "on node-a: `sudo x`; on node-b: `sudo y`"
     assert list(two.typed("node-c")) == [("node-a", "sudo x"), ("node-b", "sudo y")]
     assert list(Remedy.note("`kill -CONT 4`, or wait", node="node-b").typed("node-b")) == []

@@ -1,4 +1,5 @@
-"""A second supervisor, carried by the first: here both are on this machine, and `env` is what leads into the container."""
+"""A second supervisor, carried by the first: here both are on this machine, and `env` is what leads into the
+container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Node programs as they are sent: the same programs, with nothing left out but what is for readers, and nothing missing."""
+"""Node programs as they are sent: the same programs, with nothing left out but what is for readers, and nothing
+missing."""
 
 from __future__ import annotations
 

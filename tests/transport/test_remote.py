@@ -15,7 +15,7 @@ def read(*pieces: bytes) -> tuple[list[bytes], str]:
         messages.append(body)
         return body.startswith(b"{")
 
-    text = _Text(on_message, log.append, True)
+    text = _Text(on_message, log.append, marked=True)
     for piece in pieces:
         text.feed(piece)
     return messages, "".join(log)

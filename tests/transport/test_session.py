@@ -205,7 +205,10 @@ def test_what_is_fed_arrives(node: Session) -> None:
 
 
 def test_much_output_is_whole_and_a_split_character_too(node: Session) -> None:
-    script = "import sys, os\nfor i in range(60000): os.write(1, 'né漢🚀 %d\\n'.encode() % () if 0 else ('né漢🚀 %d\\n' % i).encode())"
+    script = (
+        "import sys, os\nfor i in range(60000): os.write(1, 'né漢🚀 %d\\n'.encode() % () if 0 else ('né漢🚀 %d\\n' % "
+        "i).encode())"
+    )
     answer = node.start([*PYTHON, script], timeout_s=60).wait(60)
     assert answer.stdout == "".join(f"né漢🚀 {i}\n" for i in range(60000))
 

@@ -114,7 +114,8 @@ def test_goodbye_to_a_node_that_is_lost(site: Site, tmp_path: Path) -> None:
 def logins(
     site: Site, monkeypatch: pytest.MonkeyPatch, *fail: str, held_up_s: float = 0.0, percent: float = 0.0
 ) -> list[str]:
-    """Open NODES; these fail once for want of time, while this machine was held up. The names in the order of the tries."""
+    """Open NODES; these fail once for want of time, while this machine was held up. The names in the order of the
+    tries."""
     tried: list[str] = []
 
     def one(node: Node) -> None:

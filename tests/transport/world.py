@@ -15,7 +15,8 @@ from runbook.transport import Session
 from runbook.transport.stream import LocalStream, Stream
 
 RUN_ID = f"run-{os.getpid()}"
-"""Of this process alone: at its end a supervisor ends whatever bears the name of its run, wherever that is on the machine."""
+"""Of this process alone: at its end a supervisor ends whatever bears the name of its run, wherever that is on the
+machine."""
 
 
 def opened(

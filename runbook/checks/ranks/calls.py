@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from runbook.causes.findings import finding_for
 from runbook.checks.ranks.evidence import progress, stack_lines
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
@@ -278,14 +279,14 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
             "the others" if len(ranks) < len(pool.members) else "its peers"
         )
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "mismatched-collectives",
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
-                f"on {member.rank.node} find what wraps or replaces torch.distributed: "
-                f"`{pool.inventory.node(member.rank.node).interpreter_typed} -v -c pass 2>&1 | grep -E 'customize|\\.pth'`; in a "
-                "training program, a branch that not every rank takes",
                 (*evidence, *stack_lines([member])),
                 tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
+                way="live",
+                node=member.rank.node,
+                interpreter_typed=pool.inventory.node(member.rank.node).interpreter_typed,
             )
         )
     return found
@@ -302,16 +303,17 @@ def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     for rank in seen.ranks:
         member = pool.members[rank]
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "rank-behind",
                 f"{member.label} never called {call or 'the collective'} {doing}, {progress(member)}, in which "
                 f"{_people(waiting)} for it" + (f"; it is at {_place(member)}" if member.stack else ""),
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `top` shows load, and "
-                f"`py-spy dump --pid {word(_pid(member))}` what it is in now",
                 (
                     f"collective number {seen.number}, by torch's Flight Recorder: not on {member.label}",
                     *stack_lines([member, *waiting[:1]]),
                 ),
+                way="call",
+                node=member.rank.node,
+                pid=word(_pid(member)),
             )
         )
     return found

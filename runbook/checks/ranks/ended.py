@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import of_kind
+from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.diagnose.judge import Cause, judge
@@ -116,12 +117,13 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
-        return Finding(
+        return finding_for(
             "activation-failed",
             f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts after it: "
             f"{node.activate}",
-            f"take `exec` or whatever replaces the shell out of `{node.activate}`",
             evidence,
+            way="replaced",
+            activate=node.activate,
         )
     means = meaning(tail)
     place = last_place(tail)
@@ -142,26 +144,26 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
         if proof := killed_for_memory(pool, member):
-            return Finding(
+            return finding_for(
                 "rank-killed",
                 f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}",
-                f"on {node}: free memory (`free -h`, `ps axo rss,pid,cmd --sort -rss | head`), raise the limit of its "
-                "cgroup, or lower `max_bytes:`",
                 (f"exit by {text}", *proof, *tail),
+                way="memory",
+                node=node,
             )
-        return Finding(
+        return finding_for(
             "rank-killed",
             f"{member.label} was killed ({text}) {doing}, {progress(member)}",
-            f"on {node}: `sudo dmesg -T | grep -i -E 'out of memory|killed process'`; if the kernel killed it, "
-            "give it less work or more memory; else find who sent the signal",
             evidence,
+            way="live",
+            node=node,
         )
     if number in LIMITS:
-        return Finding(
+        return finding_for(
             "rank-killed",
             f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}",
-            "raise that limit where the ranks start: in `activate:` or in /etc/security/limits.conf",
             evidence,
+            way="limit",
         )
     if cause == "terminated-from-outside":
         return Finding(
@@ -211,20 +213,17 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     printed = tuple(LAUNCH_SCRIPT.sub("", line) for line in tail if "could not run the activate line" not in line)
     if event == "activation-failed":
         why = next((line for line in reversed(printed) if ERROR.search(line)), printed[-1] if printed else "")
-        return Finding(
+        return finding_for(
             "activation-failed",
             f"on {node.name} the inventory's activate line fails with code {said['code']}: "
             + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
-            f"on {node.name}: log in as the same user and run it: `{node.activate}`; mend it there or in the inventory",
             printed or tail,
+            way="live",
+            node=node.name,
+            activate=node.activate,
         )
     if event == "program-missing":
-        return Finding(
-            "python-missing",
-            f"{node.name} has no {node.interpreter}",
-            f"install it, or name the right one in the inventory: `python:` of {node.name}",
-            tail,
-        )
+        return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, way="live", node=node.name)
     if event in STOPPED:
         cause, why, remedy = STOPPED[event]
         says = f"the launch script stopped on {node.name}: {why.format(activate=node.activate)}"

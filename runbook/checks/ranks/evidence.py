@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.folder import BadName, write_below
@@ -132,17 +133,21 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
     """A rank whose process is in state T, t or D. `when` says what the others wait for, or for how long."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
-        return Finding(
+        return finding_for(
             "rank-stopped",
             f"{label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
-            f"on {node}: `sudo cat /proc/{word(pid)}/stack`; a hung NFS mount or GPU driver needs the node's owner",
             (f"pid {pid} is in state D, waiting in {waits}",),
+            way="waits",
+            node=node,
+            pid=word(pid),
         )
-    return Finding(
+    return finding_for(
         "rank-stopped",
         f"{label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {when}",
-        f"on {node}: `kill -CONT {word(pid)}`, or detach the debugger",
         (f"pid {pid} is in state {state} (stopped)",),
+        way="stopped",
+        node=node,
+        pid=word(pid),
     )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, no_answer
 from runbook.checks.network.ephemeral import NO_PORT, exhausted
 from runbook.checks.ranks.calls import mismatched
@@ -77,12 +78,14 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     members = pool.on(node)
     whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
-    return Finding(
+    return finding_for(
         "peer-died",
         f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}",
-        f"nothing to do on {node}: mend {whose} first",
         tuple(said[:2]),
         others,
+        way="halted",
+        node=node,
+        whose=whose,
     )
 
 
@@ -127,14 +130,15 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
-    finding = Finding(
+    finding = finding_for(
         "rank-behind",
         f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        f"on {node}: `top -H` shows what runs there; `cat /sys/fs/cgroup/cpu.max`, `nproc` and `taskset -p PID` what the rank may use",
         (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
         tuple(sorted({m.rank.node for m in others} - {node})),
+        way="slow-node",
+        node=node,
     )
-    waited = Finding("peer-died", f"not judged: waited for {worst.label}", f"mend {node} first", (), (node,))
+    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), way="live", node=node)
     return [
         Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
         for each in pool.inventory.nodes

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.between import Between, between
 from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
@@ -70,21 +71,19 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
         return flowing(pool, halt, doing, flows)
     evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
-        finding = Finding(
+        finding = finding_for(
             "tcp-connection-lost-midrun",
             f"what the ranks send does not arrive any more {doing}, {progress(pool.members[0])}, although new connections "
             "between the nodes open and no rule of theirs blocks them",
-            "look for what forgets or swallows established connections between the nodes: a firewall or NAT box with a "
-            "connection table, a flapping link (`ip -s link`, `dmesg`)",
             evidence,
+            way="silent",
         )
     else:
-        finding = Finding(
+        finding = finding_for(
             "collective-stall-uniform",
             f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind",
-            "run again with NCCL_DEBUG=INFO in the inventory's `env:` to see the transport; on GPUs: `sudo dmesg | grep "
-            "-i xid`, `nvidia-smi`; on InfiniBand: the `ibstat` check",
             evidence,
+            way="live",
         )
     return told_where(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
@@ -135,11 +134,12 @@ def behind(pool: RankPool, doing: str) -> Found:
         if member.place != first.place:
             continue
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "rank-behind",
                 f"{member.label} is behind the others {doing}: {progress(member)}, the others {progress(last)}",
-                f"see what {member.rank.node} is doing (load, disk, another job): `top`, and its stack in the evidence",
                 stack_lines([member, last]),
+                way="straggler",
+                node=member.rank.node,
             )
         )
     return found
@@ -165,14 +165,14 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fou
     sender = (
         f"what {', '.join(nodes)} sends queues up there" if nodes == full else "no single sender is seen to be slow"
     )
-    finding = Finding(
+    finding = finding_for(
         "allreduce-slow",
         f"the data still flows {doing}, {progress(pool.members[0])}, at {bytes_text(round(rate))}/s, "
         + (f"far below the {bytes_text(round(promised))}/s that were to be expected" if promised else "and time is up")
         + f": {sender}",
-        "look at that link: `ethtool IFACE | grep Speed`, `tc qdisc show`, `ip -s link`, and for other traffic on it",
         tuple(f"{name}: {bytes_text(size)} waiting to be sent" for name, size in queued.items()),
         tuple(node.name for node in pool.inventory.nodes if node.name not in nodes),
+        way="link",
     )
     return {name: [finding] for name in nodes}
 
@@ -184,15 +184,14 @@ def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, se
     if len(nodes) < 2:
         nodes = [node.name for node in pool.inventory.nodes]
     between_them = f" between {' and '.join(nodes[:2])}" if len(nodes) == 2 else ""
-    finding = Finding(
+    finding = finding_for(
         "tcp-connection-lost-midrun",
         f"the ranks lost an established connection{between_them} {doing}, {progress(first)}; no rank had died",
-        "look for what resets or forgets connections between the nodes: a firewall's connection table, a flapping link "
-        "(`ip -s link`, `dmesg`); the `firewall` check, run now, finds a rule that came meanwhile",
         (
             *(f"{member.label}: {(member.failure or {}).get('text')}" for member in broken[:6]),
             *ruled_out(pool, seen),
         ),
+        way="reset",
     )
     return {node: [finding] for node in dict.fromkeys(nodes)}
 
