@@ -52,9 +52,9 @@ class StandingRanks(Protocol):
 
 @dataclass
 class Run:
-    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up; `attempts` how
-    often something was launched, each time with a folder of its own. `tried`: by stage, the causes of the attempts before one that
-    goes on with a spare; `leaving`: the nodes for which it comes, and why."""
+    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up;
+    `attempts` how often something was launched, each time with a folder of its own. `tried`: by stage, the causes of
+    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why."""
 
     run_id: str
     run_dir: Path
@@ -118,8 +118,9 @@ class Context:
         timeout_s: float = LONGEST_WAIT_S,
         paced: bool = False,
     ) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no faster than this
-        machine keeps up with it: for short questions, of which hundreds at once would eat up each other's deadlines."""
+        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no
+        faster than this machine keeps up with it: for short questions, of which hundreds at once would eat up each
+        other's deadlines."""
         site = self.run.site
 
         def in_turn(node: Node) -> T:
@@ -271,7 +272,8 @@ def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
 
 
 def _about_the_folder(error: Mapping[str, str]) -> bool:
-    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs reads."""
+    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs
+    reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
         return False
@@ -287,7 +289,8 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     if error.get("type") == NOT_SAFE:
         return finding_for(
             "workdir-not-safe",
-            f"another user of {node} could change what is put into the workdir and run there: {path}: {error.get('text')}",
+            f"another user of {node} could change what is put into the workdir and run there: {path}: "
+            f"{error.get('text')}",
             said,
             way="live",
             node=node,
@@ -319,8 +322,8 @@ _LIMITS = (
         ("EMFILE", "ENFILE"),
         re.compile(r"Too many open files"),
         "the {program} program on {node} may have no more files open",
-        "on {node}: `ulimit -n` shows the limit of the login, `cat /proc/sys/fs/file-nr` that of the machine; `printf '* - nofile "
-        "65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
+        "on {node}: `ulimit -n` shows the limit of the login, `cat /proc/sys/fs/file-nr` that of the machine; `printf "
+        "'* - nofile 65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
     ),
     _Limit(
         "process-limit",
@@ -328,8 +331,8 @@ _LIMITS = (
         re.compile(r"can't start new thread|[Cc]annot fork|fork: retry|Resource temporarily unavailable"),
         "{node} lets its login start no more processes or threads: the {program} program could not go on",
         "on {node}: `ps -L -u $USER | wc -l` against `ulimit -u`, raised by `printf '* - nproc 65536\\n' | sudo tee "
-        "/etc/security/limits.d/99-processes.conf` and a new login; `cat /sys/fs/cgroup/pids.max` where it is a container or "
-        "a service; and `ulimit -v`, which threads need as well",
+        "/etc/security/limits.d/99-processes.conf` and a new login; `cat /sys/fs/cgroup/pids.max` where it is a "
+        "container or a service; and `ulimit -v`, which threads need as well",
     ),
     _Limit(
         "ephemeral-ports-exhausted",
@@ -343,8 +346,8 @@ _LIMITS = (
         ("EFBIG",),
         re.compile(r"File too large"),
         "logins on {node} may write no file as large as the {program} program (ulimit -f)",
-        "on {node}: `ulimit -f` shows the limit; `printf '* - fsize unlimited\\n' | sudo tee /etc/security/limits.d/99-fsize.conf`, "
-        "then log in again",
+        "on {node}: `ulimit -f` shows the limit; `printf '* - fsize unlimited\\n' | sudo tee "
+        "/etc/security/limits.d/99-fsize.conf`, then log in again",
     ),
 )
 

@@ -83,8 +83,8 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     warnings = few_ports_warning(at.facts(node.name))
     if where is not None and in_ephemeral_range(port, at.facts(node.name).get("port_range")):
         warnings.append(
-            f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another program may "
-            "take it at any time"
+            f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another "
+            "program may take it at any time"
         )
     count = len(answer["ports"])
     proof = f"{count} port{'s' if count > 1 else ''} free to bind"
@@ -196,7 +196,10 @@ def taken(
             fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"
     elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
         who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
-        fix = f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it (iproute2 6.8)"
+        fix = (
+            f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it "
+            "(iproute2 6.8)"
+        )
     else:
         who = f"a process of {user} that only root can see"
         fix = f"see who it is: `sudo ss -Htanp 'sport = :{port}'` on {node.name}; end it there, or choose {other}"

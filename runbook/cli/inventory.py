@@ -15,10 +15,10 @@ from runbook.load.document import Document, parse_document
 from runbook.load.env import Environment
 from runbook.load.extra_vars import parse_extra
 from runbook.load.inventory import load_inventory_with_origins
+from runbook.load.inventory_draft import Draft, written
 from runbook.load.node_sets import select
 from runbook.load.origins import Origins
 from runbook.load.shipped import find_inventory
-from runbook.load.write import Draft, written
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of

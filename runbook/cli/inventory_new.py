@@ -19,8 +19,8 @@ from runbook.cli.inventory import asked, is_asked
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign import ANSIBLE, Remark
 from runbook.load.document import read_document
+from runbook.load.inventory_draft import written
 from runbook.load.problems import render_all
-from runbook.load.write import written
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.visible import visible

@@ -75,15 +75,15 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
 
     emit(
         RunStarted(
-            time.time(),
-            settings.run_id,
-            runbook.__version__,
-            plan.playbook.source,
-            source,
-            tuple(node.name for node in plan.inventory.nodes),
-            tuple(stage.name for stage in plan.stages),
-            str(settings.run_dir),
-            described(plan.inventory),
+            time=time.time(),
+            run_id=settings.run_id,
+            version=runbook.__version__,
+            playbook=plan.playbook.source,
+            inventory=source,
+            nodes=tuple(node.name for node in plan.inventory.nodes),
+            stages=tuple(stage.name for stage in plan.stages),
+            run_dir=str(settings.run_dir),
+            plan=described(plan.inventory),
         )
     )
     course = _Course(plan, run, emit)
@@ -99,26 +99,26 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     names = [node.name for node in plan.inventory.nodes]
     emit(
         RunFinished(
-            time.time(),
-            verdict,
-            code,
-            course.stopped_at,
-            seconds,
-            causes(course.seen),
-            str(settings.run_dir),
-            cleaned,
-            tuple(name for name in names if name in course.bad),
-            tuple(name for name in names if name in course.dropped),
-            tuple(name for name in names if name in course.unknown),
-            course.not_dropped,
+            time=time.time(),
+            verdict=verdict,
+            exit_code=code,
+            stopped_at=course.stopped_at,
+            seconds=seconds,
+            causes=causes(course.seen),
+            run_dir=str(settings.run_dir),
+            cleaned=cleaned,
+            bad=tuple(name for name in names if name in course.bad),
+            dropped=tuple(name for name in names if name in course.dropped),
+            unknown=tuple(name for name in names if name in course.unknown),
+            not_dropped=course.not_dropped,
         )
     )
     return code
 
 
 class _Course:
-    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that of the
-    others, and what has to be looked at again for them is."""
+    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that
+    of the others, and what has to be looked at again for them is."""
 
     def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
         self.plan = plan
@@ -235,13 +235,13 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     say = _sayer(stage, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
-        run,
-        stage.inventory,
-        stage.name,
-        time.monotonic() + stage.timeout_s,
-        say,
-        ranks.inventory if ranks else None,
-        (ranks or stage).script,
+        run=run,
+        inventory=stage.inventory,
+        stage=stage.name,
+        deadline=time.monotonic() + stage.timeout_s,
+        say=say,
+        needs_pool=ranks.inventory if ranks else None,
+        script=(ranks or stage).script,
     )
     future: Future[list[Outcome]] = Future()
 

@@ -14,8 +14,8 @@ from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInvent
 from runbook.load.address import address_fault, strip_brackets
 from runbook.load.env import UNCARRIABLE
 from runbook.load.file_kinds import NumberedLines
+from runbook.load.inventory_draft import Setting, Settings
 from runbook.load.scalars import flow
-from runbook.load.write import Setting, Settings
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:

@@ -10,8 +10,8 @@ from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.load.address import is_loopback
 from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
+from runbook.load.inventory_draft import Draft, NodeDraft, Setting
 from runbook.load.nodes import NAME
-from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.model.errors import FilesWrong, Problem
 
 _SHOWN = 3  # lines that a repeated remark names

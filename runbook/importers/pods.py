@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import runbook
 from runbook.load.inventory import natural
-from runbook.load.write import Draft, NodeDraft, Setting
+from runbook.load.inventory_draft import Draft, NodeDraft, Setting
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes import current_context, selected
 from runbook.transport.kubernetes_pods import Pod, ill, unknown

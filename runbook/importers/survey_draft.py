@@ -22,9 +22,9 @@ from runbook.importers.survey_facts import (
     pythons_of,
 )
 from runbook.load.address import is_ip
+from runbook.load.inventory_draft import Draft, NodeDraft, Setting
 from runbook.load.node_sets import folded
 from runbook.load.nodes import NAME
-from runbook.load.write import Draft, NodeDraft, Setting
 from runbook.parsers.ibstat import Port
 
 

@@ -1,15 +1,17 @@
-"""The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more than a healthy
-node shows.
+"""The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more
+than a healthy node shows.
 
 Limits, and whose they are:
-- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %). Single ones are
-  how TCP finds out how fast it may be.
-- Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7; Prometheus'
-  node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops what nobody asked for.
-- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed, buffer overruns,
-  link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100, acknowledgements that did not come 1 a second).
-- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute, has
-  an uncorrectable memory error, or an Xid.
+- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %).
+  Single ones are how TCP finds out how fast it may be.
+- Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7;
+  Prometheus' node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops
+  what nobody asked for.
+- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed,
+  buffer overruns, link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100,
+  acknowledgements that did not come 1 a second).
+- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute,
+  has an uncorrectable memory error, or an Xid.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ Counts = Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a second."""
+    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a
+    second."""
 
     counter: str
     what: str
@@ -80,13 +83,17 @@ def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[
         yield from _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds, fix)
     if then["tcp"] and now["tcp"]:
         fix = (
-            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper on the way "
+            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
+            "on the way "
             "(`tc qdisc show`)"
         )
         yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
-        fix = f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m -c`"
+        fix = (
+            f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m "
+            "-c`"
+        )
         yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
     yield from _of_gpus(node, then, now)
 
@@ -200,8 +207,8 @@ LEAVE_S = 1.0
 
 
 class Readings:
-    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What rose is told
-    when it is seen, once for each counter. `tell` gets the node and what was found there."""
+    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What
+    rose is told when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
     def __init__(
         self, kept: KeptProcesses, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]

@@ -1,9 +1,10 @@
 """A training that has become slower, or a node that the others wait for: who it is, and why, where that can be seen.
 
-In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that does not wait.
-After readings of the counters, main threads are looked at again and again, by their state, and by their stack where they can be
-asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused only where one of its ranks hardly ever
-waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse nobody: their main threads wait for their own GPU as well.
+In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that
+does not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their
+stack where they can be asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused
+only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
+nobody: their main threads wait for their own GPU as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ EVERY_S = 0.4
 
 HARDLY = 0.1
 MUCH = 0.35
-"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a hundred."""
+"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a
+hundred."""
 
 BUSY = 0.5
 """A process that uses so much of a CPU, and is none of ours, is worth being named."""
@@ -105,7 +107,8 @@ def reasons(
     for one in busy:
         if one["cpu"] >= BUSY:
             found[f"process {one['pid']}"] = (
-                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, {one['command']}"
+                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, "
+                f"{one['command']}"
             )
     return found
 
@@ -141,8 +144,8 @@ def own(why: Mapping[str, Why], node: str) -> Why:
 def judge(
     slower: Slower | None, found: Late | None, why: Mapping[str, Why], seen: Sequence[str] = ()
 ) -> dict[str, Finding]:
-    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the training
-    was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
+    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the
+    training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
     pace = pace_text(slower) if slower else ""
     if found is not None:
         known = own(why, found.node)
@@ -161,7 +164,8 @@ def judge(
         return {}  # the steps themselves may have grown
     says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
-        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the network "
+        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
+        "network "
         "that all share; the stage `links`, run beside it, tells of the network"
     )
     return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
@@ -178,14 +182,21 @@ def _remedy(node: str, known: Why) -> str:
     if first == "quota":
         return f"on {node}: raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there"
     if first.startswith("gpu "):
-        return f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so"
+        return (
+            f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it "
+            "stays so"
+        )
     if first == "memory":
         return f"on {node}: `free -m`, `vmstat 1`; less work a rank, or more memory"
-    return f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it stays so"
+    return (
+        f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it "
+        "stays so"
+    )
 
 
 EARLY = 0.2
-"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first step."""
+"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first
+step."""
 
 ANSWER_S = 45.0
 MOST_SHOWN = 16

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from runbook.lint.files import LintFile, Read, ReadFiles, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.redaction import RedactedReport
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
 from runbook.lint.rules.across_files import named_inventory
 from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
-from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document, collector_paused
 from runbook.model.errors import FilesWrong, Problem, Span
 

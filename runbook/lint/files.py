@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from runbook.lint.subject import InventoryFile, PlaybookFile
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.load.document import Document, read_document
 from runbook.load.file_kinds import INVENTORY, PLAYBOOK, shape_of, wrong_kind
 from runbook.load.hints import nearest

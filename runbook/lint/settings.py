@@ -17,7 +17,7 @@ from typing import Any
 
 from runbook.lint.files import leads_out, roots_of
 from runbook.lint.findings import rules
-from runbook.lint.subject import scalars
+from runbook.lint.rule_inputs import scalars
 from runbook.load.document import Keys, mapping_problem, read_document
 from runbook.load.hints import did_you_mean
 from runbook.model.errors import Problem, Span

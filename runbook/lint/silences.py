@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from runbook.lint.findings import LintFinding, rules
-from runbook.lint.subject import Comments
+from runbook.lint.rule_inputs import scalars
 from runbook.load.document import Document
 from runbook.load.hints import did_you_mean
 from runbook.model.errors import Problem, Span
 
 _GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond
+_BLOCK = re.compile(r"(?:[&!]\S*\s+)*[|>]")  # what begins a block, with or without an anchor
 _NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
 
 
@@ -31,7 +33,7 @@ def silences_in(document: Document) -> tuple[list[SilencedRule], list[Problem]]:
         return [], []
     silences: list[SilencedRule] = []
     problems: list[Problem] = []
-    comments = Comments(document)
+    comments = _Comments(document)
     unknown = 0
     for number, line, below in _lines(document.lines):
         said = len(line) - len(line.lstrip())
@@ -116,3 +118,26 @@ def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:
         if text and not text.startswith("#"):
             below = number
     return reversed(found)
+
+
+class _Comments:
+    """Tells a `#` that begins a comment from one that stands inside a text."""
+
+    def __init__(self, document: Document) -> None:
+        self._lines = document.lines
+        places = [document.extent(*keys) for keys, _ in scalars(document)]
+        places += [document.key_extent(*keys) for keys in document.key_spans]
+        self._places = sorted(place for place in places if place is not None)
+
+    def begins(self, line: int, column: int) -> bool:
+        """Whether the `#` there (both from 1) begins a comment."""
+        if column > 1 and not self._lines[line - 1][column - 2].isspace():
+            return False
+        at = bisect_right(self._places, ((line, column), (1 << 60, 0)))
+        if at == 0:
+            return True
+        start, end = self._places[at - 1]
+        if not start <= (line, column) < end:
+            return True
+        # `key: |  # comment`: the text of a block begins on the next line.
+        return start[0] == line and _BLOCK.match(self._lines[line - 1], start[1] - 1) is not None

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from runbook.load.document import Document, Keys, parse_document
-from runbook.load.edit import Text, Uneditable
 from runbook.load.inventory import examine_inventory
+from runbook.load.inventory_draft import RANGED
 from runbook.load.node_sets import expand, has_range
 from runbook.load.origins import Origins
-from runbook.load.write import RANGED
+from runbook.load.yaml_edit import Text, Uneditable
 from runbook.serve.group_preview import PLACEHOLDERS
 
 ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")

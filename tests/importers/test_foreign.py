@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
-from runbook.load.write import written
+from runbook.load.inventory_draft import written
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 

@@ -7,7 +7,7 @@ import pytest
 from runbook.cli.main import main
 from runbook.lint import engine
 from runbook.lint.engine import RuleFailed, lint
-from runbook.lint.subject import InventoryFile
+from runbook.lint.rule_inputs import InventoryFile
 from runbook.load.shipped import shipped
 
 from .write import PAIR, PING, ids, write

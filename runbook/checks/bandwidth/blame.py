@@ -97,8 +97,8 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
             f"{bandwidth_text(rate)}, others at {bandwidth_text(best)}{why}"
         )
         remedy = (
-            f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs of its "
-            "own (`taskset -cp`, the cgroup's `cpu.max`)"
+            f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs of "
+            "its own (`taskset -cp`, the cgroup's `cpu.max`)"
             if cpu
             else f"on {node}: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
             "`nvidia-smi` what else runs on it"
@@ -119,8 +119,8 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires
             f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
         remedy = (
-            f"on {node}: `nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that is "
-            "down, PCIe at a lower width); `lscpu` and `top` for CPU ranks"
+            f"on {node}: `nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link "
+            "that is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks"
         )
         own = inner_reasons(wires[node]) if node in wires else []
         charges.setdefault(node, charge_of(node, says, own, remedy))
@@ -184,8 +184,8 @@ def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
         )
     name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
     return (
-        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show {word(name)}`; "
-        "change the cable if errors are counted"
+        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show "
+        f"{word(name)}`; change the cable if errors are counted"
     )
 
 
@@ -206,8 +206,8 @@ def rails_of(layer: LaneLayer, lanes: Sequence[Link], members: Sequence[RankMemb
         for (source, destination), rate in rates.items():
             if rate < 0.7 * best:
                 found.append(
-                    f"{labels[source]} → {labels[destination]}: {bandwidth_text(rate)}, the fastest pair of these nodes "
-                    f"{bandwidth_text(best)}: look at the adapter beside that GPU"
+                    f"{labels[source]} → {labels[destination]}: {bandwidth_text(rate)}, the fastest pair of these "
+                    f"nodes {bandwidth_text(best)}: look at the adapter beside that GPU"
                 )
     return tuple(found)
 
@@ -234,13 +234,15 @@ def shared_remedy(wires: Mapping[str, Wires]) -> str:
     for mine in wires.values():
         if mine.ports:
             return (
-                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with GPUDirect "
-                "(GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and other traffic"
+                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with "
+                "GPUDirect (GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and "
+                "other traffic"
             )
         for name in mine.interfaces:
             return (
-                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network you mean "
-                "(`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s -h link`)"
+                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network "
+                "you mean (`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s "
+                "-h link`)"
             )
     return ""
 

@@ -49,7 +49,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class RankConnection:
-    """One established connection of two ranks: the client dialled the server. `resent` is the worse of both ends'."""
+    """One established connection of two ranks: the client dialled the server."""
 
     client: str
     server: str
@@ -155,7 +155,15 @@ def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
                 way = f"{name} → {one['remote']}:{one['remote_port']} from port {one['local_port']}"
                 waiting = f"{bytes_text(one['unacked'])} not acknowledged, sent again {one['resent']} times"
                 said += (f"{way} (process {one['pid']}): {waiting}",)
-            found[key] = RankConnection(client[0], server[0], client[1], server[1], client[2], server[2], said)
+            found[key] = RankConnection(
+                client=client[0],
+                server=server[0],
+                client_address=client[1],
+                server_address=server[1],
+                client_port=client[2],
+                server_port=server[2],
+                said=said,
+            )
     return sorted(found.values(), key=lambda stream: not stream.still)
 
 

@@ -1,4 +1,5 @@
-"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every peer?"""
+"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every
+peer?"""
 
 from __future__ import annotations
 
@@ -67,7 +68,10 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
     mine = seen.numeric(guilty) == address
     fix = f"sudo ip address del {word(prefix)} dev {word(interface)}"
     if mine:
-        fix = f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and correct the inventory"
+        fix = (
+            f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), "
+            "and correct the inventory"
+        )
     return Finding(
         "duplicate-address",
         f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
@@ -290,8 +294,8 @@ def _missing(seen: Observations, pair: Pair) -> str:
     if gateways:
         return f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}"
     return (
-        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY is the router "
-        f"of its network; `ip route` on a node that reaches {pair.peer} shows it"
+        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY "
+        f"is the router of its network; `ip route` on a node that reaches {pair.peer} shows it"
     )
 
 

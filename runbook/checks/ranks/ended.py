@@ -27,32 +27,53 @@ LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", si
 REMEDIES = {
     "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
     "gpu-out-of-memory": "see who uses the GPU (`nvidia-smi`), or lower `max_bytes:`",
-    "gpu-ecc-uncorrectable": "on {node}: `nvidia-smi -q -d ECC,ROW_REMAPPER` shows which GPU; then `sudo nvidia-smi --gpu-reset -i N`, "
-    "and a GPU that does it again has to be replaced",
-    "gpu-illegal-access": "on {node}: `sudo dmesg -T | grep -i xid` tells a broken GPU (Xid 48, 63, 74, 79, 94, 95) from a bug of the "
-    "program (13, 31); for the line with the bug run it with CUDA_LAUNCH_BLOCKING=1",
+    "gpu-ecc-uncorrectable": (
+        "on {node}: `nvidia-smi -q -d ECC,ROW_REMAPPER` shows which GPU; then `sudo nvidia-smi --gpu-reset -i N`, "
+        "and a GPU that does it again has to be replaced"
+    ),
+    "gpu-illegal-access": (
+        "on {node}: `sudo dmesg -T | grep -i xid` tells a broken GPU (Xid 48, 63, 74, 79, 94, 95) from a bug of the "
+        "program (13, 31); for the line with the bug run it with CUDA_LAUNCH_BLOCKING=1"
+    ),
     "gpu-fell-off-bus": "on {node}: `sudo reboot`",
     "gpu-reset-required": "on {node}: `sudo nvidia-smi --gpu-reset`, or `sudo reboot`",
     "nvlink-error": "on {node}: `nvidia-smi nvlink -e` shows the link; then `sudo nvidia-smi --gpu-reset`",
-    "nccl-library-missing-or-conflict": "on {node}: `ldconfig -p | grep nccl` and `{python} -m pip list | grep -i nccl` show the copies; "
-    "take the one that is not torch's out of LD_LIBRARY_PATH and LD_PRELOAD",
-    "python-missing": "on {node}: make `{python} -c pass` work; PYTHONHOME and PYTHONPATH, in `env:` or set by `activate:`, may lead it astray",
+    "nccl-library-missing-or-conflict": (
+        "on {node}: `ldconfig -p | grep nccl` and `{python} -m pip list | grep -i nccl` show the copies; "
+        "take the one that is not torch's out of LD_LIBRARY_PATH and LD_PRELOAD"
+    ),
+    "python-missing": (
+        "on {node}: make `{python} -c pass` work; PYTHONHOME and PYTHONPATH, in `env:` or set by `activate:`, may lead "
+        "it astray"
+    ),
     "driver-too-old": "on {node}: update the NVIDIA driver, or install a torch built for an older CUDA",
     "gpu-arch-unsupported": "on {node}: install a torch built for this GPU's compute capability",
     "fabricmanager-down": "on {node}: `sudo systemctl restart nvidia-fabricmanager`, and look at its log",
-    "torch-missing": "on {node}: install it into that Python, `{python} -m pip install torch`, or name another one with `python:` "
-    "or `activate:` in the inventory",
+    "torch-missing": (
+        "on {node}: install it into that Python, `{python} -m pip install torch`, or name another one with `python:` "
+        "or `activate:` in the inventory"
+    ),
     "torch-distributed-not-built": "on {node}: install a torch built with distributed (the official wheels are)",
     "nccl-not-built-in": "install a CUDA build of torch on {node}, or set `rendezvous: {{backend: gloo}}`",
-    "no-gpu-visible": "on {node}: check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a CPU build of torch sees none: "
-    "`{python} -c 'import torch; print(torch.version.cuda)'`",
+    "no-gpu-visible": (
+        "on {node}: check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a CPU build of torch sees none: "
+        "`{python} -c 'import torch; print(torch.version.cuda)'`"
+    ),
     "device-ordinal-invalid": "put the number of GPUs that {node} has into the inventory (`gpus:`)",
     "python-too-old": "name a newer Python of {node} in the inventory: `python:` or `activate:`",
-    "port-in-use": "on {node}: see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`",
-    "ephemeral-ports-exhausted": "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; who holds them: `sudo ss -Htanp`",
-    "mismatched-collectives": "find what makes this rank call something else: a wrapper around torch.distributed, a branch",
+    "port-in-use": (
+        "on {node}: see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`"
+    ),
+    "ephemeral-ports-exhausted": (
+        "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; who holds them: `sudo ss -Htanp`"
+    ),
+    "mismatched-collectives": (
+        "find what makes this rank call something else: a wrapper around torch.distributed, a branch"
+    ),
     "disk-full": "on {node}: see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
-    "open-files-limit": "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf",
+    "open-files-limit": (
+        "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf"
+    ),
     "program-error": "make `{python} -c 'import torch'` work on {node} first",
 }
 
@@ -119,8 +140,8 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     if code == 0 and node.activate and "started" not in member.steps:
         return finding_for(
             "activation-failed",
-            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts after it: "
-            f"{node.activate}",
+            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts "
+            f"after it: {node.activate}",
             evidence,
             way="replaced",
             activate=node.activate,
@@ -168,7 +189,8 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     if cause == "terminated-from-outside":
         return Finding(
             cause,
-            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to stop",
+            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
+            "stop",
             f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
             "`sudo journalctl --since '-5 min'` and `last -5`",
             evidence,
@@ -177,7 +199,8 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         return Finding(
             cause,
             f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
-            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since '-5 min'`",
+            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since "
+            "'-5 min'`",
             evidence,
         )
     crashed = cause == "rank-crashed"
@@ -202,7 +225,10 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     count = after - before
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
-    told = f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it started"
+    told = (
+        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it "
+        "started"
+    )
     return (told, *lines[-1:])
 
 

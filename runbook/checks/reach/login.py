@@ -1,4 +1,5 @@
-"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide enough."""
+"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide
+enough."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         + (f"{workdir} is to be made" if there != workdir else "is"),
         f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}`"
         if there != workdir
-        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
+        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: "
+        f"{workdir}/{user}` in the inventory",
         seen,
     )
 
@@ -256,10 +258,11 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
         return None
     return Finding(
         "shm-too-small",
-        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} GPUs "
-        "(in Docker: `--shm-size=8g` or `--ipc=host`)",
+        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} "
+        "GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
         f"on {node.name}: `sudo mount -o remount,size=8G /dev/shm`"
         if size < need
-        else f"on {node.name}: `ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
+        else f"on {node.name}: `ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm "
+        "/dev/shm/nccl-*`)",
         (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
     )

@@ -83,7 +83,8 @@ class Reach(Check):
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned of all nodes. `imported`: those on which every rank has torch; `waited`: whether they had the time for it."""
+    """What was learned of all nodes. `imported`: those on which every rank has torch; `waited`: whether they had the
+    time for it."""
 
     at: Context
     facts: Mapping[str, Facts | Outcome]
@@ -203,7 +204,8 @@ class Clocks:
         )
 
     def proof(self, node: str) -> str | None:
-        """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a word."""
+        """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a
+        word."""
         if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
         if abs(self.right) < WARN_S:

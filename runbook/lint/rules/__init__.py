@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules import (
     access,
     across_files,
@@ -19,7 +20,6 @@ from runbook.lint.rules import (
     security,
     yaml_values,
 )
-from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.load.document import Document
 from runbook.model.errors import Problem
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.lint.files import Read, ReadFiles, inventory_named
-from runbook.lint.subject import InventoryFile, PlaybookFile, said, trusted
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, said, trusted
 from runbook.load.address import is_loopback
 from runbook.load.hints import nearest
 from runbook.load.node_sets import expand, select

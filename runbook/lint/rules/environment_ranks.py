@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment import WrittenVariable, for_all_nodes, of_inventory, of_playbook, problem_at
 from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.rules.environment_values import (
@@ -19,7 +20,6 @@ from runbook.lint.rules.environment_values import (
     shown,
     virtual,
 )
-from runbook.lint.subject import InventoryFile, PlaybookFile
 from runbook.lint.variables import known
 from runbook.load.document import Document, Keys
 from runbook.model.errors import Problem, Span

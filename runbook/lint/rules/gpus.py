@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runbook.lint.subject import InventoryFile, all_trusted, each, named, node_span, places, said, trusted, wrote
+from runbook.lint.rule_inputs import InventoryFile, all_trusted, each, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 
-from runbook.lint.subject import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
+from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
 from runbook.load.address import is_ip, is_loopback
 from runbook.load.document import Keys
 from runbook.model.errors import Problem, Span

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.lint.subject import InventoryFile, faulty, named, scalars
+from runbook.lint.rule_inputs import InventoryFile, faulty, named, scalars
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 

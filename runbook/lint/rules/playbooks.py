@@ -10,9 +10,9 @@ from typing import Any
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
 from runbook.launch.ranks import hca_expression
+from runbook.lint.planned_stages import Staged, stage_by_stage
+from runbook.lint.rule_inputs import PlaybookFile
 from runbook.lint.rules import commands, launches
-from runbook.lint.staging import Staged, stage_by_stage
-from runbook.lint.subject import PlaybookFile
 from runbook.load.document import Keys
 from runbook.load.templating import is_template, names_used, truth
 from runbook.model.errors import FilesWrong, Problem

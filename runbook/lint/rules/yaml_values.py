@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runbook.lint.subject import scalars
+from runbook.lint.rule_inputs import scalars
 from runbook.load.document import Document
 from runbook.model.errors import Problem, Span
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
 from runbook.launch.ranks import narrow
-from runbook.lint.subject import PlaybookFile
+from runbook.lint.rule_inputs import PlaybookFile
 from runbook.load.document import Keys
 from runbook.load.node_sets import select
 from runbook.model.errors import FilesWrong, Problem, Span

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
+from runbook.load.inventory_draft import Draft, NodeDraft, Setting, written
 from runbook.load.node_sets import expand, folded, folded_rows
 from runbook.load.scalars import flow
-from runbook.load.write import Draft, NodeDraft, Setting, written
 
 NAMES = st.from_regex(r"(gn|r[0-2]n|x)[0-9]{1,3}(-ib|a0)?", fullmatch=True)
 ADDRESSES = st.from_regex(r"10\.0\.[0-1]\.[1-9][0-9]?", fullmatch=True)

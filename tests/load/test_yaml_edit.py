@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.load.document import parse_document
-from runbook.load.edit import Text, Uneditable
 from runbook.load.scalars import flow
+from runbook.load.yaml_edit import Text, Uneditable
 
 FILE = """\
 # head

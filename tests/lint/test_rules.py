@@ -13,7 +13,7 @@ from profiles import examples
 
 from runbook.lint import rules
 from runbook.lint.engine import lint
-from runbook.lint.subject import InventoryFile
+from runbook.lint.rule_inputs import InventoryFile
 from runbook.load.address import address_fault, is_loopback
 from runbook.load.document import parse_document
 from runbook.load.inventory import examine_inventory
