@@ -36,7 +36,7 @@ _PIECE = 256 << 10
 
 
 def _wanted(request: Request) -> RunFilter:
-    """What the query asks for. Raises Refused for a date that is none."""
+    """What the query asks for. Raises RequestRefused for a date that is none."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
     return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
