@@ -7,14 +7,13 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from runbook.collect.entries import UNFIT, Absent, ArchiveFile
 from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site
-from runbook.transport.answers import Collected, CollectedAnswer
+from runbook.transport.answers import COLLECT, Collected, CollectedAnswer
 
 LOOK_S = 26.0
 CALL_S = 30.0
@@ -134,7 +133,7 @@ def ask_nodes(
 
 
 def _ask(site: Site, node: Node, arguments: Mapping[str, object]) -> Collected:
-    return cast(Collected, site.sessions[node.name].call("collect", dict(arguments), timeout_s=CALL_S))
+    return site.sessions[node.name].call(COLLECT, dict(arguments), timeout_s=CALL_S)
 
 
 def _windows(node: Node) -> NodeAnswer:
