@@ -1,8 +1,8 @@
-"""A check is one file, or one folder where it is more than that, with its page (.md) beside it. This table registers it.
+"""A check is one file, or one folder where it is more than that, with its page (.md) beside it. This table registers
+it.
 
 Beside the checks: `base` and `context` (what a check is, and what it is given), and what several of them stand on:
-`network` (dials between nodes), `ranks` (the processes of the job), `bandwidth` (how fast, and who is slow).
-"""
+`network` (dials between nodes), `ranks` (the processes of the job), `bandwidth` (how fast, and who is slow)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CLASSES: Mapping[str, str] = {
 
 
 class _Checks(Mapping[str, "type[Check]"]):
-    """The classes by their ids. A check is imported when it is asked for: all of them take a quarter of a second, and most
-    playbooks have few."""
+    """The classes by their ids. A check is imported when it is asked for: all of them take a quarter of a second, and
+    most playbooks have few."""
 
     def __getitem__(self, id: str) -> type[Check]:
         module, _, name = CLASSES[id].rpartition(".")

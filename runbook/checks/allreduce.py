@@ -28,8 +28,8 @@ FIRST_S = 0.5
 """What an iteration of the first size may take, which nothing promises."""
 
 BURST = 8.0
-"""Smaller sizes are no promise: a cloud lends bandwidth for a moment, buffers hide the wire. Without a gate, only what is so
-many times slower than they let expect counts as slow."""
+"""Smaller sizes are no promise: a cloud lends bandwidth for a moment, buffers hide the wire. Without a gate, only what
+is so many times slower than they let expect counts as slow."""
 
 
 PAUSE_S = 0.5
@@ -123,7 +123,7 @@ class AllReduce(Check):
         return self._judge(pool, at, rows, stop, *self._compare(pool, at, rows))
 
     def _compare(self, pool: RankPool, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
-        """What is normal here, where that is asked for or the gate is missed; and where the time is lost, if it is slow."""
+        """The normal bandwidth, where it is asked for or the gate is missed, and where a slow job loses its time."""
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
         if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
@@ -158,7 +158,7 @@ class AllReduce(Check):
         norm: Norm | None = None,
         blame: Blame | None = None,
     ) -> list[Outcome]:
-        """Pure. `stop` is the size before which the ranks stopped, and why; `blame` says where the time is lost, if it is slow."""
+        """Pure. `stop`: the size before which the ranks stopped, and why. `blame`: where a slow job loses its time."""
         last = rows[-1]
         metrics: dict[str, object] = {"rows": rows, "world_size": len(pool.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}
@@ -192,7 +192,10 @@ class AllReduce(Check):
         if len(pool.members) == 1:
             reached = f"one rank adds up {bytes_text(last['size'])}, and nothing crosses a wire"
         ranks = f"{len(pool.members)} rank{'s' if len(pool.members) > 1 else ''}"
-        proof = f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, {ranks}{stopped}"
+        proof = (
+            f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, "
+            f"{ranks}{stopped}"
+        )
         silent = norm.silent if norm else {}
         return [
             silent.get(node.name) or Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings)
@@ -239,7 +242,7 @@ def slow(
     rows: list[dict[str, Any]],
     metrics: Mapping[str, object],
 ) -> list[Outcome]:
-    """Those who are charged fail, the others pass with what speaks for them; where nobody stands out, all fail alike."""
+    """Charged nodes fail and the others pass with what clears them; where no node stands out, all fail alike."""
     normal = (f"{compared.says}: {compared.normal}",) if compared else ()
     sizes = tuple(
         f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
@@ -250,8 +253,8 @@ def slow(
             "allreduce-slow",
             "; ".join(filter(None, (reached, blame.common))),
             blame.remedy
-            or "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the transport "
-            "NCCL chose (NCCL_DEBUG=INFO), and for other traffic",
+            or "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the "
+            "transport NCCL chose (NCCL_DEBUG=INFO), and for other traffic",
             (*blame.measured, *normal, *sizes),
         )
         return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]
@@ -282,7 +285,7 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
-    """How long one iteration of the size at hand should take, by the sizes before or by the gate; None: nobody knows."""
+    """Seconds that one iteration of the current size should take, from earlier sizes or the gate; None: not known."""
     size = max(member.place[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))
@@ -317,9 +320,9 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     located = pool.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
-        f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at {bytes_text(m.steps['wrong']['size'])}; element "
-        f"{m.steps['wrong']['first']['element']} is {float(m.steps['wrong']['first']['got']):g}, "
-        f"should be {m.steps['wrong']['first']['expected']:g}"
+        f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at "
+        f"{bytes_text(m.steps['wrong']['size'])}; element {m.steps['wrong']['first']['element']} is "
+        f"{float(m.steps['wrong']['first']['got']):g}, should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
     )
     if located:

@@ -33,8 +33,8 @@ ASTRAY_S = 1.0
 """The same, where a rank is seen to dial or to listen elsewhere than at the rendezvous."""
 
 PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
-"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the hardware
-and connects every adapter, which takes seconds on two nodes and more on many."""
+"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the
+hardware and connects every adapter, which takes seconds on two nodes and more on many."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Connection(Check):
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at {address(at)} over "
-                f"{at.inventory.rendezvous.backend} and passed a barrier",
+                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at "
+                f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
             for node in at.nodes
@@ -191,8 +191,8 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
             Finding(
                 cause,
                 f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
-                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc ~/.profile` "
-                "and the Python's sitecustomize may set it as well",
+                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc "
+                "~/.profile` and the Python's sitecustomize may set it as well",
                 (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",),
             )
         )
@@ -232,8 +232,8 @@ def no_names(pool: RankPool) -> dict[str, Finding]:
         if waiting := member.steps.get("looking-up"):
             found[member.rank.node] = finding_for(
                 "name-unresolvable",
-                f"the name servers of {member.rank.node} do not answer, and torch waits for them: {waiting['seconds']:g} s for "
-                f"{waiting['address']} so far",
+                f"the name servers of {member.rank.node} do not answer, and torch waits for them: "
+                f"{waiting['seconds']:g} s for {waiting['address']} so far",
                 (f"{member.label}: last step {member.step}; looking up {waiting['address']}",),
                 way="name-server",
                 node=member.rank.node,
@@ -279,8 +279,8 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
             peers = tuple(sorted({m.rank.node for m in pool.members} - {member.rank.node}))
             findings[member.rank.node] = finding_for(
                 "data-ports-blocked",
-                f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got as "
-                f"far as '{member.step}'",
+                f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got "
+                f"as far as '{member.step}'",
                 tuple(f"{m.label}: {m.step}" for m in pool.members[:8]),
                 peers,
                 way="live",
@@ -291,7 +291,8 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
 def misdirected(member: RankMember, verb: str, used: str, where: str) -> Finding:
     return Finding(
         "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
-        f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or MASTER_PORT",
+        f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or "
+        "MASTER_PORT",
         f"take MASTER_ADDR and MASTER_PORT out of `env:` and of what `activate:` runs on {member.rank.node}",
         (f"{member.label} {verb} {used}",),
     )
@@ -345,8 +346,9 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
 
 
 def _meant(at: Context) -> bool:
-    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it. Agents are
-    where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of them."""
+    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it.
+    Agents are where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of
+    them."""
     if at.inventory.one_machine:
         return True
     loopback = all(is_loopback(node.address) for node in at.nodes if node.connection == "agent")

@@ -52,9 +52,9 @@ class StandingRanks(Protocol):
 
 @dataclass
 class Run:
-    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up; `attempts` how
-    often something was launched, each time with a folder of its own. `tried`: by stage, the causes of the attempts before one that
-    goes on with a spare; `leaving`: the nodes for which it comes, and why."""
+    """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up;
+    `attempts` how often something was launched, each time with a folder of its own. `tried`: by stage, the causes of
+    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why."""
 
     run_id: str
     run_dir: Path
@@ -118,8 +118,9 @@ class Context:
         timeout_s: float = LONGEST_WAIT_S,
         paced: bool = False,
     ) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no faster than this
-        machine keeps up with it: for short questions, of which hundreds at once would eat up each other's deadlines."""
+        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no
+        faster than this machine keeps up with it: for short questions, of which hundreds at once would eat up each
+        other's deadlines."""
         site = self.run.site
 
         def in_turn(node: Node) -> T:
@@ -271,7 +272,7 @@ def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
 
 
 def _about_the_folder(error: Mapping[str, str]) -> bool:
-    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs reads."""
+    """Whether the run's folder refused us, and not a system file that one of our programs reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
         return False
@@ -287,7 +288,8 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     if error.get("type") == NOT_SAFE:
         return finding_for(
             "workdir-not-safe",
-            f"another user of {node} could change what is put into the workdir and run there: {path}: {error.get('text')}",
+            f"another user of {node} could change what is put into the workdir and run there: {path}: "
+            f"{error.get('text')}",
             said,
             way="live",
             node=node,

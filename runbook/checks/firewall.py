@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from runbook.causes.findings import finding_for
@@ -90,68 +91,76 @@ def judge(
     pairs: Pairs | None = None,
 ) -> list[Outcome]:
     """`held`, by node: who sits on ports that could not be bound."""
-    opened: dict[str, list[Dial]] = defaultdict(list)
-    for dial in mesh.dials:
-        if dial.outcome == "open":
-            opened[dial.destination].append(dial)
-    unmeasured = in_vain(trouble.unmeasured, mesh.busy)
-    note = pairs.note() if pairs else ""
-    findings = trouble.findings()
-    told = {name for name, own in findings.items() if any(f.cause == NO_PORT for f in own)}
-    starved = {
-        node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]
-        for node in at.nodes
-        if node.name not in mesh.silent and too_few(at, node)
-    } | without_ports(mesh)
-    none_left = exhausted(at, {name: lines for name, lines in starved.items() if name not in told})
-    outcomes = []
-    for node in at.nodes:
-        own = findings.get(node.name, [])
-        errors = mesh.occupied.get(node.name, ())
-        busy = list((held or {}).get(node.name) or occupied(node, [error for error in errors if error["port"]]))
-        busy += [none_left[node.name]] if node.name in none_left else []
-        arriving = opened[node.name]
-        if own or busy:
-            outcomes.append(Outcome.failed(node.name, *own, *busy))
-        elif node.name in mesh.silent:
-            outcomes.append(mesh.silent[node.name])
-        elif missed := unmeasured.get(node.name):
-            what = (
-                f"{len(missed)} connection{'s' if len(missed) > 1 else ''} with {listed(others_of(node.name, missed))}"
-            )
-            outcomes.append(Outcome.unknown(node.name, too_busy(node.name, mesh.busy.get(node.name), what)))
-        elif blocked := [dial for dial in trouble.bad if node.name in (dial.source, dial.destination)]:
-            far = others_of(node.name, blocked)
-            whose = listed(f"{name}'s" for name in sorted(findings))
-            outcomes.append(
-                Outcome.passed(
-                    node.name,
-                    f"{'all else' if note else f'{len(arriving)} connections'} to it opened; what failed between it and "
-                    f"{listed(far)} is {whose} doing",
-                )
-            )
-        else:
-            ports = {dial.port for dial in arriving}
-            peers = {dial.source for dial in arriving} - {node.name}
-            outcomes.append(
-                Outcome.passed(
-                    node.name,
-                    f"all its ports open from all peers that were tried; {note}"
-                    if note and peers
-                    else f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}",
-                    warnings=slow(arriving),
-                )
-                if arriving
-                else Outcome.unknown(
-                    node.name,
-                    finding_for(
-                        "insufficient-evidence",
-                        f"nobody could dial {node.name}: no other node was able to try",
-                        way="others-first",
-                    ),
-                )
-            )
-    return outcomes
+    seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "")
+    return [seen.outcome(node) for node in at.nodes]
+
+
+@dataclass(frozen=True)
+class FirewallJudge:
+    """What was seen, from which every node gets its outcome. `note`: which of all pairs were tried."""
+
+    at: Context
+    mesh: Mesh
+    trouble: Trouble
+    held: Mapping[str, Sequence[Finding]]
+    note: str
+
+    @cached_property
+    def findings(self) -> Mapping[str, list[Finding]]:
+        return self.trouble.findings()
+
+    @cached_property
+    def opened(self) -> Mapping[str, list[Dial]]:
+        """The connections that opened, by the node that they lead to."""
+        found: dict[str, list[Dial]] = defaultdict(list)
+        for dial in self.mesh.dials:
+            if dial.outcome == "open":
+                found[dial.destination].append(dial)
+        return found
+
+    @cached_property
+    def without_port(self) -> Mapping[str, Finding]:
+        """Nodes whose kernel has no port left, or too few for the ranks, and of which the dials did not tell it."""
+        told = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
+        starved = {
+            node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]
+            for node in self.at.nodes
+            if node.name not in self.mesh.silent and too_few(self.at, node)
+        } | without_ports(self.mesh)
+        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in told})
+
+    @cached_property
+    def unmeasured(self) -> Mapping[str, list[Dial]]:
+        return in_vain(self.trouble.unmeasured, self.mesh.busy)
+
+    def outcome(self, node: Node) -> Outcome:
+        name, errors = node.name, self.mesh.occupied.get(node.name, ())
+        own = list(self.findings.get(name, ()))
+        own += self.held.get(name) or occupied(node, [error for error in errors if error["port"]])
+        own += [self.without_port[name]] if name in self.without_port else []
+        if own:
+            return Outcome.failed(name, *own)
+        if name in self.mesh.silent:
+            return self.mesh.silent[name]
+        if missed := self.unmeasured.get(name):
+            plural = "s" if len(missed) > 1 else ""
+            what = f"{len(missed)} connection{plural} with {listed(others_of(name, missed))}"
+            return Outcome.unknown(name, too_busy(name, self.mesh.busy.get(name), what))
+        arriving = self.opened.get(name, [])
+        if blocked := [dial for dial in self.trouble.bad if name in (dial.source, dial.destination)]:
+            whose = listed(f"{guilty}'s" for guilty in sorted(self.findings))
+            what = "all else" if self.note else f"{len(arriving)} connections"
+            far = listed(others_of(name, blocked))
+            return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
+        if not arriving:
+            says = f"nobody could dial {name}: no other node was able to try"
+            return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
+        ports = {dial.port for dial in arriving}
+        peers = {dial.source for dial in arriving} - {name}
+        proof = f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
+        if self.note and peers:
+            proof = f"all its ports open from all peers that were tried; {self.note}"
+        return Outcome.passed(name, proof, warnings=slow(arriving))
 
 
 def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, Facts]) -> dict[str, list[Dial]]:
@@ -185,7 +194,7 @@ def sample(ports: list[int]) -> list[int]:
 
 
 def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
-    """Who sits on the ports that could not be bound: somebody who came after the `port` check, or was never asked for."""
+    """Who holds the ports that could not be bound: a process that came after the `port` check, or was not asked for."""
     taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
     nodes = [node for node in at.nodes if taken.get(node.name)]
     if not nodes:

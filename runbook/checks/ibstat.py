@@ -78,8 +78,8 @@ def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
 
 
 def cut_short(answer: Mapping[str, Any]) -> str:
-    """Why what ibstat printed is not all there is to say: a port without its state, fewer ports than announced, an error
-    in the middle; empty when nothing is missing."""
+    """Why what ibstat printed is not all there is to say: a port without its state, fewer ports than announced, an
+    error in the middle; empty when nothing is missing."""
     tool = answer["ibstat"]
     reading = read(f"{tool.get('out') or ''}\n{tool.get('err') or ''}")
     return reading.unknown if reading else ""
@@ -94,7 +94,7 @@ def judge(
     *,
     spare: Collection[str] = (),
 ) -> Outcome:
-    """From what the node's ibstat (or sysfs) printed to an outcome. Pure. `spare`: ports that are down on every node."""
+    """Pure. From what ibstat or sysfs printed on the node to an outcome. `spare`: ports that are down on every node."""
     tool = answer["ibstat"]
     ports, source = ports_of(answer)
     if not ports:
@@ -168,7 +168,8 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         else:
             says = f"{node.name} has no HCA {name}: {there}"
             remedy = (f"did you mean `{near}`? " if near else "") + (
-                f"correct {where}; if the card should be there: `lspci -d 15b3:` and `sudo dmesg -T | grep -i mlx` on that node"
+                f"correct {where}; if the card should be there: `lspci -d 15b3:` and `sudo dmesg -T | grep -i mlx` on "
+                "that node"
             )
         found.append(Finding("ib-hca-missing", says, remedy, listed))
     return found
@@ -206,8 +207,8 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
                 + (": its card is there, and no driver has taken it" if cards else ""),
                 Remedy.run("sudo modprobe mlx5_ib")
                 if cards
-                else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; without a "
-                "card take the `infiniband:` block out of the inventory",
+                else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; "
+                "without a card take the `infiniband:` block out of the inventory",
                 (*(said or ("ibstat lists no adapter",)), *on_bus),
             ),
         )
@@ -293,12 +294,12 @@ def how_to_raise(node: Node, port: Port) -> str:
         )
     if port.physical == "linkerrorrecovery":
         return (
-            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` shows its error "
-            "counters; reseat or replace the cable"
+            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` "
+            "shows its error counters; reseat or replace the cable"
         )
     return (
-        "check the cable and the switch port (`sudo iblinkinfo`), which may be disabled there; reseat or replace the cable if "
-        "it stays in Polling"
+        "check the cable and the switch port (`sudo iblinkinfo`), which may be disabled there; reseat or replace the "
+        "cable if it stays in Polling"
     )
 
 
@@ -350,7 +351,7 @@ Gids = Mapping[str, Mapping[str, str]]
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the table could be read: an index that is set must be a RoCE v2 GID, and some routable one must be there."""
+    """Where the GID table is readable: a set index must be a RoCE v2 GID, and some routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
         if not port.ethernet or table is None:
@@ -368,7 +369,8 @@ def gid_findings(
         elif index and index in table and not routable(table[index]):
             yield finding_for(
                 "roce-wrong-gid-index",
-                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 GID",
+                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 "
+                "GID",
                 listed,
                 way="index",
                 one_of=one_of(good),
@@ -402,8 +404,9 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
         for name, ports in chosen.items():
             if len(ports) != usual:
                 warnings[name].append(
-                    f"NCCL would use {len(ports)} port{'s' if len(ports) != 1 else ''} here ({', '.join(p.name for p in ports)}) "
-                    f"and {usual} on {others}: the rails do not match, and the smaller number sets the pace"
+                    f"NCCL would use {len(ports)} port{'s' if len(ports) != 1 else ''} here "
+                    f"({', '.join(p.name for p in ports)}) and {usual} on {others}: the rails do not match, and the "
+                    "smaller number sets the pace"
                 )
     rates = {(name, port.name): port.rate_gbps for name, ports in chosen.items() for port in ports if port.rate_gbps}
     if not promised and len(set(rates.values())) > 1:

@@ -34,10 +34,10 @@ class OutputFile:
             self._file = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
 
     def write(self, text: str) -> str:
-        """Keep it, without secrets; gives what can be passed on of it by now: the rest may be the beginning of a secret.
+        """Keep it, without secrets; gives what can be passed on of it by now: the rest may be the beginning of a
+        secret.
 
-        Beyond the limit only the end of each piece is looked at: a flood is not to cost more than it says.
-        """
+        Beyond the limit only the end of each piece is looked at: a flood is not to cost more than it says."""
         if self._left <= 0:
             text = text[-LAST:]
         return self._kept(self._stream.take(text))

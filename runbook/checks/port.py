@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
-from runbook.checks.network.ephemeral import few_ports_warning
+from runbook.checks.network.ephemeral import few_ports_warning, port_range
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
@@ -82,10 +82,11 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = few_ports_warning(at.facts(node.name))
-    if where is not None and in_ephemeral_range(port, at.facts(node.name).get("port_range")):
+    handed_out = port_range(at.facts(node.name))
+    if where is not None and handed_out and handed_out[0] <= port <= handed_out[1]:
         warnings.append(
-            f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another program may "
-            "take it at any time"
+            f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another "
+            "program may take it at any time"
         )
     count = len(answer["ports"])
     proof = f"{count} port{'s' if count > 1 else ''} free to bind"
@@ -109,11 +110,6 @@ def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
         limit = answer.get("unprivileged")
         findings.append(taken(node, numbers, first, rendezvous=numbers[0] == port, unprivileged=limit, spare=spare))
     return findings
-
-
-def in_ephemeral_range(port: int, text: str | None) -> bool:
-    bounds = (text or "").split()
-    return len(bounds) == 2 and int(bounds[0]) <= port <= int(bounds[1])
 
 
 def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
@@ -197,7 +193,10 @@ def taken(
             fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"
     elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
         who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
-        fix = f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it (iproute2 6.8)"
+        fix = (
+            f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it "
+            "(iproute2 6.8)"
+        )
     else:
         who = f"a process of {user} that only root can see"
         fix = f"see who it is: `sudo ss -Htanp 'sport = :{port}'` on {node.name}; end it there, or choose {other}"

@@ -133,7 +133,8 @@ for line in sys.stdin:
 
 
 class PatternSearch(AbstractContextManager["PatternSearch"]):
-    """Whether a pattern (`^` and `$` at every line) is found in a text: True, False, or None where that takes too long or too much memory.
+    """Whether a pattern (`^` and `$` at every line) is found in a text: True, False, or None where that takes too long
+    or too much memory.
 
     A node may print what makes a pattern take hours, and the threads of one process wait for a search that runs in it.
     """

@@ -1,9 +1,10 @@
-"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which spares take the places
-of nodes that a launch lost.
+"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which
+spares take the places of nodes that a launch lost.
 
-A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between them: as
-few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either, so it is left out when
-there is nobody else to blame, and is never called bad. Where all nodes fail alike, what they share is to blame, and nobody goes.
+A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between
+them: as few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either,
+so it is left out when there is nobody else to blame, and is never called bad. Where all nodes fail alike, what they
+share is to blame, and nobody goes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MOST_EXACT = 24
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """By node, the reason in words: proven `bad`; an end of something bad that has to go (`ends`); or nothing known of it."""
+    """By node, the reason in words: proven `bad`; an end of something bad that has to go (`ends`); or nothing known of
+    it."""
 
     bad: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
@@ -68,11 +70,11 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
     rank = {outcome.node: place for place, outcome in enumerate(outcomes)}
     left = [pair for pair in between if not pair & bad.keys()]
     going = fewest(left, rank)
-    ends = {
-        node: f"{between[pair]} with {fold(sorted((other for one in left if node in one for other in one - {node}), key=rank.__getitem__))}"
-        for node in sorted(going, key=rank.__getitem__)
-        for pair in [next(pair for pair in left if node in pair)]
-    }
+    ends: dict[str, str] = {}
+    for node in sorted(going, key=rank.__getitem__):
+        mine = [pair for pair in left if node in pair]
+        others = sorted((other for pair in mine for other in pair - {node}), key=rank.__getitem__)
+        ends[node] = f"{between[mine[0]]} with {fold(others)}"
     return Suspects(bad, ends, unknown)
 
 
@@ -91,7 +93,8 @@ def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]
 
 
 def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
-    """The fewest nodes without which no pair is whole; of several choices the one of the latest ranks, so that a master stays."""
+    """The fewest nodes without which no pair is whole; of several choices the one of the latest ranks, so that a master
+    stays."""
     if not pairs:
         return frozenset()
     degree = Counter(node for pair in pairs for node in pair)
@@ -105,7 +108,8 @@ def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozen
 
 
 def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
-    """The same plan as if the inventory did not have these nodes. Raises NotDroppedError where the run cannot go on without them."""
+    """The same plan as if the inventory did not have these nodes. Raises NotDroppedError where the run cannot go on
+    without them."""
     if not leaving:
         raise NotDroppedError(f"no single node of {stage.name} is to blame")
     nodes = [node.name for node in plan.inventory.nodes]
@@ -135,8 +139,8 @@ def may_leave(plan: Plan, leaving: Collection[str]) -> None:
 
 
 def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
-    """Whether a stage that is through has to be looked at again for the nodes that are left (`after`): where not all of them passed,
-    where it judged all nodes together, or where it looked at a master that has gone."""
+    """Whether a stage that is through has to be looked at again for the nodes that are left (`after`): where not all of
+    them passed, where it judged all nodes together, or where it looked at a master that has gone."""
     own = {outcome.node: outcome.verdict for outcome in outcomes}
     if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
         return True
@@ -197,7 +201,7 @@ class Spares:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
                     self._gone[name] = f"{why}; {spare} took its place"
                     self._took_over[spare] = f"took the place of {name}: {why}"
-                    self._say(f"{spare} takes the place of {name}: {why}", spare, None, {"spare": {"for": name}})
+                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data={"spare": {"for": name}})
                 return found
             free = [name for name in free if name not in self._useless]
         return None

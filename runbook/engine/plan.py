@@ -32,8 +32,8 @@ FEWEST = 2
 class Choice:
     """What the command line picks from a playbook. Empty collections pick everything.
 
-    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say. `took_over` is never
-    picked by hand: launches find it in the middle.
+    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say.
+    `took_over` is never picked by hand: launches find it in the middle.
     """
 
     limit: str | None = None
@@ -50,8 +50,8 @@ class Choice:
 class PlannedStage:
     """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold.
 
-    `script` names the file, without its ending, that starts the stage's ranks on a node. With `drop_bad` the run goes on without
-    nodes that the stage proves bad, if at least `min_nodes` are left of the run's.
+    `script` names the file, without its ending, that starts the stage's ranks on a node. With `drop_bad` the run goes
+    on without nodes that the stage proves bad, if at least `min_nodes` are left of the run's.
     """
 
     name: str
@@ -77,7 +77,8 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """`whole` and `choice` are what it was made from, with the playbook: None in a plan that nodes are never dropped from."""
+    """`whole` and `choice` are what it was made from, with the playbook: None in a plan that nodes are never dropped
+    from."""
 
     playbook: Playbook
     inventory: Inventory
@@ -109,16 +110,16 @@ def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
 
 
 def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
-    """The same stages as if there were none of these nodes: ranks, templates and conditions are those of the rest. Raises FilesWrong
-    where they cannot be."""
+    """The same stages as if there were none of these nodes: ranks, templates and conditions are those of the rest.
+    Raises FilesWrong where they cannot be."""
     assert plan.whole is not None
     left = [node for node in plan.inventory.nodes if node.name not in leaving]
     return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
 
 
 def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
-    """The same stages where these spares have taken the places of the nodes that are gone, and without all other spares: so the
-    checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
+    """The same stages where these spares have taken the places of the nodes that are gone, and without all other
+    spares: so the checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
     assert plan.whole is not None
     spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
@@ -135,10 +136,10 @@ def _plan(
     scripts = script_names(stage.name for stage in playbook.stages)
     stages = [
         PlannedStage(
-            "reach",
-            Reach(),
-            chosen,
-            Reach.timeout_s,
+            name="reach",
+            check=Reach(),
+            inventory=chosen,
+            timeout_s=Reach.timeout_s,
             drop_bad=choice.without_bad or playbook.when_bad == "drop",
             min_nodes=_first(choice.min_nodes, playbook.min_nodes, FEWEST),
         )
@@ -157,7 +158,8 @@ def _plan(
 
 
 def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
-    """With what becomes of the run when this stage proves nodes bad. A failure that does not stop the run drops nobody either."""
+    """With what becomes of the run when this stage proves nodes bad. A failure that does not stop the run drops nobody
+    either."""
     drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
     return replace(
         planned,
@@ -297,7 +299,15 @@ def _planned(
     else:
         check = _shell(stage, inventory, set_above) if stage.kind == "shell" else _check(stage, variables)
     timeout = stage.timeout_s or _default_timeout(check)
-    return PlannedStage(stage.name, check, inventory, timeout, stage.on_failure == "stop", skip, script)
+    return PlannedStage(
+        name=stage.name,
+        check=check,
+        inventory=inventory,
+        timeout_s=timeout,
+        stop_on_failure=stage.on_failure == "stop",
+        skip=skip,
+        script=script,
+    )
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
@@ -308,7 +318,8 @@ def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object],
 
 
 def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
-    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen: they are known as well."""
+    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen: they are known as
+    well."""
     meant = {node.name for node in select(pattern, whole, stage.span)}
     kept = [node for node in chosen.nodes if node.name in meant]
     if not kept:

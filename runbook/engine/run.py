@@ -33,6 +33,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.fold import fold
 from runbook.model.folder import write_below
 from runbook.model.redact import Redactor
@@ -47,9 +48,6 @@ ENDING_S = 3600.0
 """A bound for what has its own: the grace of a job, and fetching its logs."""
 
 HURRIED_S = 15.0
-
-EXIT_CODES = {Verdict.PASS: 0, Verdict.SKIP: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,15 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
 
     emit(
         RunStarted(
-            time.time(),
-            settings.run_id,
-            runbook.__version__,
-            plan.playbook.source,
-            source,
-            tuple(node.name for node in plan.inventory.nodes),
-            tuple(stage.name for stage in plan.stages),
-            str(settings.run_dir),
-            described(plan.inventory),
+            time=time.time(),
+            run_id=settings.run_id,
+            version=runbook.__version__,
+            playbook=plan.playbook.source,
+            inventory=source,
+            nodes=tuple(node.name for node in plan.inventory.nodes),
+            stages=tuple(stage.name for stage in plan.stages),
+            run_dir=str(settings.run_dir),
+            plan=described(plan.inventory),
         )
     )
     course = _Course(plan, run, emit)
@@ -94,31 +92,31 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
         interrupted, course.stopped_at = True, course.stage.name
     cleaned = _clean(run, interrupted, [*course.begun, course.stage])
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
-    code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
+    code = INTERRUPTED if interrupted else OF_VERDICT[verdict]
     seconds = round(time.monotonic() - begun, 3)
     names = [node.name for node in plan.inventory.nodes]
     emit(
         RunFinished(
-            time.time(),
-            verdict,
-            code,
-            course.stopped_at,
-            seconds,
-            causes(course.seen),
-            str(settings.run_dir),
-            cleaned,
-            tuple(name for name in names if name in course.bad),
-            tuple(name for name in names if name in course.dropped),
-            tuple(name for name in names if name in course.unknown),
-            course.not_dropped,
+            time=time.time(),
+            verdict=verdict,
+            exit_code=code,
+            stopped_at=course.stopped_at,
+            seconds=seconds,
+            causes=causes(course.seen),
+            run_dir=str(settings.run_dir),
+            cleaned=cleaned,
+            bad=tuple(name for name in names if name in course.bad),
+            dropped=tuple(name for name in names if name in course.dropped),
+            unknown=tuple(name for name in names if name in course.unknown),
+            not_dropped=course.not_dropped,
         )
     )
     return code
 
 
 class _Course:
-    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that of the
-    others, and what has to be looked at again for them is."""
+    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that
+    of the others, and what has to be looked at again for them is."""
 
     def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
         self.plan = plan
@@ -235,13 +233,13 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     say = _sayer(stage, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
-        run,
-        stage.inventory,
-        stage.name,
-        time.monotonic() + stage.timeout_s,
-        say,
-        ranks.inventory if ranks else None,
-        (ranks or stage).script,
+        run=run,
+        inventory=stage.inventory,
+        stage=stage.name,
+        deadline=time.monotonic() + stage.timeout_s,
+        say=say,
+        needs_pool=ranks.inventory if ranks else None,
+        script=(ranks or stage).script,
     )
     future: Future[list[Outcome]] = Future()
 

@@ -18,7 +18,8 @@ from runbook.model.surroundings import lack_behind
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """What a run puts into its folder."""
 ENDING = "ending.json"
-"""Put there by whoever wants the job of a run to end: whoever follows it then waits no longer for nodes that are not heard."""
+"""Put there by whoever wants the job of a run to end: whoever follows it then waits no longer for nodes that are not
+heard."""
 
 
 @contextlib.contextmanager
@@ -65,7 +66,8 @@ def folder_of_run(named: str) -> Iterator[Path]:
 
 
 def homes() -> list[Path]:
-    """Where runs that name no folder put theirs, the first that can be used: here, and in the user's own folder for such."""
+    """Where runs that name no folder put theirs, the first that can be used: here, and in the user's own folder for
+    such."""
     here, state = Path(".runbook", "runs"), Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         try:
@@ -96,7 +98,8 @@ def _new(run_id: str) -> Path:
 
 
 def _own(folder: Path, *, private: bool = False) -> None:
-    """Raise OSError where a folder, or the link to it, is not ours; a `private` one is for us alone to write from now on."""
+    """Raise OSError where a folder, or the link to it, is not ours; a `private` one is for us alone to write from now
+    on."""
     if not hasattr(os, "getuid"):
         return
     status = folder.stat()
@@ -128,7 +131,8 @@ def _held(path: Path) -> int | None:
 
 
 def _put_aside(path: Path, used: Sequence[str]) -> Path:
-    """Move what a run of ours left to the first of PATH.1, PATH.2, … that is free. Raises FilesWrong where it is no run's."""
+    """Move what a run of ours left to the first of PATH.1, PATH.2, … that is free. Raises FilesWrong where it is no
+    run's."""
     names = ", ".join(used)
     if not _is_our_run(path, used):
         raise _wrong(

@@ -1,5 +1,5 @@
-"""The files of every node for a plan: a script for each stage that starts ranks, and what has to lie beside it; where in the user's files a
-value stands that a shell cannot carry; and the folder that `runbook render` writes them into.
+"""The files of every node for a plan: a script for each stage that starts ranks, and what has to lie beside it; where
+in the user's files a value stands that a shell cannot carry; and the folder that `runbook render` writes them into.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class ScriptFile:
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given; empty for a
-    spare, which has no rank before it takes somebody's place."""
+    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given; empty
+    for a spare, which has no rank before it takes somebody's place."""
 
     node: Node
     launch: str

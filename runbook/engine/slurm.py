@@ -1,5 +1,5 @@
-"""What Slurm has to do with a run: a batch job that ends takes its processes along, and `runbook run --drain` takes nodes that were proven
-bad out of the cluster.
+"""What Slurm has to do with a run: a batch job that ends takes its processes along, and `runbook run --drain` takes
+nodes that were proven bad out of the cluster.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
     if len(ours) + len(wanted) > len(cluster) * at_most / 100:
         before = f", and {len(ours)} are out already" if ours else ""
         done.says.append(
-            f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} %, so none is"
+            f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} "
+            "%, so none is"
         )
         done.commands += [command(name, reason(bad[name], run_id)) for name in wanted]
         return done
@@ -108,7 +109,10 @@ def reason(finding: Finding, run_id: str) -> str:
     what = re.sub(r"[^ -~]|[\"'\\]", " ", finding.says)
     room = LONGEST_REASON - len(f"{REASON_BEGINS}{finding.cause}  ({run_id})")
     short = " ".join(what.split())
-    return f"{REASON_BEGINS}{finding.cause} {short if len(short) <= room else short[: room - 3].rstrip() + '...'} ({run_id})"
+    return (
+        f"{REASON_BEGINS}{finding.cause} {short if len(short) <= room else short[: room - 3].rstrip() + '...'} "
+        f"({run_id})"
+    )
 
 
 def command(name: str, why: str) -> str:

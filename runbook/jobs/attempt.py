@@ -19,7 +19,8 @@ BY_LAUNCHER = "by-launcher"
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its files."""
+    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its
+    files."""
 
     name: str
     node: str
@@ -50,8 +51,8 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Attempt:
-    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an older
-    one left behind does not have it."""
+    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an
+    older one left behind does not have it."""
 
     job: Job
     number: int
@@ -87,7 +88,15 @@ def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> At
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
     by_node = layout(inventory)
-    return Attempt(job, number, serial, secrets.token_hex(8), inventory, by_node, tuple(_places(job, by_node)))
+    return Attempt(
+        job=job,
+        number=number,
+        serial=serial,
+        token=secrets.token_hex(8),
+        inventory=inventory,
+        layout=by_node,
+        places=tuple(_places(job, by_node)),
+    )
 
 
 def port_of(inventory: Inventory, number: int) -> int:

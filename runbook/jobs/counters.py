@@ -1,15 +1,17 @@
-"""The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more than a healthy
-node shows.
+"""The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more
+than a healthy node shows.
 
 Limits, and whose they are:
-- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %). Single ones are
-  how TCP finds out how fast it may be.
-- Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7; Prometheus'
-  node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops what nobody asked for.
-- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed, buffer overruns,
-  link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100, acknowledgements that did not come 1 a second).
-- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute, has
-  an uncorrectable memory error, or an Xid.
+- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %).
+  Single ones are how TCP finds out how fast it may be.
+- Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7;
+  Prometheus' node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops
+  what nobody asked for.
+- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed,
+  buffer overruns, link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100,
+  acknowledgements that did not come 1 a second).
+- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute,
+  has an uncorrectable memory error, or an Xid.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from runbook.checks.bandwidth.wires import interfaces_of
-from runbook.checks.context import Facts, no_answer
+from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.commands import word
 from runbook.model.inventory import Node
@@ -27,13 +29,15 @@ from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
+from runbook.transport import answers
 
 Counts = Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a second."""
+    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a
+    second."""
 
     counter: str
     what: str
@@ -71,7 +75,7 @@ LASTS_S = 25.0
 CABLE = "look at the cable and the port at both ends, and at the switch's counters"
 
 
-def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
@@ -80,15 +84,23 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
         yield from _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds, fix)
     if then["tcp"] and now["tcp"]:
         fix = (
-            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper on the way "
+            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
+            "on the way "
             "(`tc qdisc show`)"
         )
-        yield from _risen(node, (OF_TCP,), then["tcp"], now["tcp"], seconds, fix)
+        yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
-        fix = f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m -c`"
+        fix = (
+            f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m "
+            "-c`"
+        )
         yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
     yield from _of_gpus(node, then, now)
+
+
+def _counts(tcp: answers.Segments) -> Counts:
+    return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
 def _risen(
@@ -116,7 +128,7 @@ def rise(then: int | None, now: int | None) -> int | None:
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
     fix = Remedy.note(
@@ -147,8 +159,8 @@ def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]
         yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
 
 
-def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
-    said = facts.get("gpus") or {}
+def gpus_of(facts: answers.Counters) -> tuple[Gpu, ...]:
+    said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
 
@@ -164,7 +176,7 @@ def clocks(gpu: Gpu) -> str:
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
 
 
-def not_read(facts: Facts, *, gpus: bool) -> list[str]:
+def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
     """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
     found = [
         f"{name}: {', '.join(missing)}"
@@ -198,8 +210,8 @@ LEAVE_S = 1.0
 
 
 class Readings:
-    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What rose is told
-    when it is seen, once for each counter. `tell` gets the node and what was found there."""
+    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What
+    rose is told when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
     def __init__(
         self, kept: KeptProcesses, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]
@@ -211,9 +223,9 @@ class Readings:
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        self.first: dict[str, Facts] = {}
-        self.before: dict[str, Facts] = {}
-        self.last: dict[str, Facts] = {}
+        self.first: dict[str, answers.Counters] = {}
+        self.before: dict[str, answers.Counters] = {}
+        self.last: dict[str, answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}
         """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
@@ -257,7 +269,7 @@ class Readings:
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
-    def _ask(self, node: Node) -> Facts:
+    def _ask(self, node: Node) -> answers.Counters:
         at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
@@ -265,9 +277,9 @@ class Readings:
             "deadline_s": GPU_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call("counters", order, timeout_s=ANSWER_S)
+        return at.session(node).call(answers.COUNTERS, order, timeout_s=ANSWER_S)
 
-    def _take(self, name: str, now: Facts) -> None:
+    def _take(self, name: str, now: answers.Counters) -> None:
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):

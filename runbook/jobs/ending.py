@@ -23,7 +23,8 @@ DRAIN_MOST_S = 1800.0
 
 
 def freeze(kept: KeptProcesses) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after LOOK_S."""
+    """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after
+    LOOK_S."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
@@ -75,8 +76,8 @@ def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bo
 
 
 def drain(kept: KeptProcesses) -> list[str]:
-    """Fetch every log as far as it has been written by now, for as long as it comes and nobody is in a hurry. Gives the names
-    of nodes that still have some of it."""
+    """Fetch every log as far as it has been written by now, for as long as it comes and nobody is in a hurry. Gives the
+    names of nodes that still have some of it."""
     end = time.monotonic() + DRAIN_MOST_S
 
     def rest(name: str) -> None:

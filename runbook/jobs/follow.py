@@ -1,8 +1,9 @@
-"""Read a job's logs from its nodes: once, for as long as it lives, or as `Follower` until it has ended, however often its nodes fall silent.
+"""Read a job's logs from its nodes: once, for as long as it lives, or as `Follower` until it has ended, however often
+its nodes fall silent.
 
-Attached, the first failure ends all. A node that is not reached is asked again until it is. So whoever stands between us and the
-nodes, such as the server that agents dial, may go away and come back: the ranks do not notice, and their logs come in full. `retries:`
-and `watch:` of the launch hold as they do for a launch that `runbook run` stays with.
+Attached, the first failure ends all. A node that is not reached is asked again until it is. So whoever stands between
+us and the nodes, such as the server that agents dial, may go away and come back: the ranks do not notice, and their
+logs come in full. `retries:` and `watch:` of the launch hold as they do for a launch that `runbook run` stays with.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.known import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import JobSecrets, RankLogs, job_secrets
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.start import STACKS
@@ -47,8 +47,8 @@ PATIENCE_S = 60.0
 def kept_of(
     cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets, *, goes_on: bool = False
 ) -> KeptProcesses:
-    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets. `goes_on`: a part
-    of them is there already."""
+    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets. `goes_on`:
+    a part of them is there already."""
     run = Run(job.id, run_dir, cluster.site, redactor=secrets.everywhere)
     at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
     logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
@@ -70,8 +70,9 @@ def read(kept: KeptProcesses) -> list[str]:
 def follow(
     kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:
-    """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did not tell
-    all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are followed on."""
+    """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did
+    not tell all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are
+    followed on."""
     with Fetching(kept, patience_s=PATIENCE_S):
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
@@ -86,8 +87,8 @@ def supervise(
     watched: Callable[[], tuple[WatchEnd, Stall]],
     hurry: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
-    """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say why it
-    failed, none where it did not."""
+    """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say
+    why it failed, none where it did not."""
     with Fetching(kept):
         end, stall = watched()
         if end.kind not in ("failed", "stalled"):
@@ -117,8 +118,8 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True)
 class Launched:
-    """How the job was launched, where it is to be launched again. `inventory` has the nodes of its stage. `causes` of the
-    attempts that failed before, by their folders."""
+    """How the job was launched, where it is to be launched again. `inventory` has the nodes of its stage. `causes` of
+    the attempts that failed before, by their folders."""
 
     job: Job
     inventory: Inventory
@@ -128,9 +129,9 @@ class Launched:
 
 
 class Follower:
-    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is told what
-    happens: text, node, rank and facts, as in the events of a run. `leaving`: we are to go, and the job goes on; `ending`:
-    somebody wants the job itself to end. Without `launched` it is never launched again."""
+    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is told
+    what happens: text, node, rank and facts, as in the events of a run. `leaving`: we are to go, and the job goes on;
+    `ending`: somebody wants the job itself to end. Without `launched` it is never launched again."""
 
     def __init__(
         self,
@@ -164,9 +165,9 @@ class Follower:
         self._heard = time.monotonic()
 
     def follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
-        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that. Its logs go on in
-        the run's folder, and its files are removed from nodes of which all logs are here. `nodes` are those of the launch.
-        Raises FilesWrong where no node knows the job."""
+        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that. Its logs go
+        on in the run's folder, and its files are removed from nodes of which all logs are here. `nodes` are those of
+        the launch. Raises FilesWrong where no node knows the job."""
         tries = 0
         while not self._leaving.is_set():
             before = time.monotonic()
@@ -197,8 +198,8 @@ class Follower:
             clean(cluster, cluster.job(self._id))
 
     def _look(self, cluster: Cluster) -> tuple[list[Outcome], float | None] | None:
-        """Follow those that answer; where the attempt has ended, its outcomes and the seconds until the next one, if any.
-        Raises Unreachable, FilesWrong."""
+        """Follow those that answer; where the attempt has ended, its outcomes and the seconds until the next one, if
+        any. Raises Unreachable, FilesWrong."""
         job = cluster.job(self._id)
         self._say_silent(cluster, job)
         kept, tried = self._kept(cluster, job)
@@ -228,7 +229,7 @@ class Follower:
             return None
         if not outcomes or stopped:
             outcomes = _outcomes_of_end(kept, stopped, serial_of(job.attempt))
-        self._say("", None, None, {"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
+        self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
         outcomes = [by_node.get(name) or _untold(name, silent_s) for name in job.nodes]
@@ -279,8 +280,8 @@ class Follower:
         return after_s
 
     def _launch_again(self, after_s: float) -> list[Outcome] | None:
-        """Another attempt, and the next where it fails at once; None where we are leaving. A server that goes away meanwhile
-        is no failure: the attempt is made once it is back."""
+        """Another attempt, and the next where it fails at once; None where we are leaving. A server that goes away
+        meanwhile is no failure: the attempt is made once it is back."""
         launched = self._launched
         assert launched is not None
         while not self._leaving.wait(after_s) and not self._ending():
@@ -312,7 +313,7 @@ class Follower:
     def _say_silent(self, cluster: Cluster, job: KnownJob) -> None:
         for name in [name for name in self._silent if name not in job.absent]:
             self._silent.discard(name)
-            self._say(f"{name} is heard again", name, None, {"silent": {name: False}})
+            self._say(f"{name} is heard again", node=name, data={"silent": {name: False}})
         for name in job.absent:
             error = cluster.unreached.get(name)
             self._tell_silent(name, error.says if error else "it knows the job no more")
@@ -321,7 +322,7 @@ class Follower:
         if name not in self._silent:
             self._silent.add(name)
             text = f"{name} is not heard, and what runs there goes on: {says}"
-            self._say(text, name, None, {"silent": {name: True}})
+            self._say(text, node=name, data={"silent": {name: True}})
 
     def _waited_enough(self, *, well: bool) -> bool:
         """For what silent nodes still have of a job of which all other ranks have ended."""
@@ -337,15 +338,10 @@ def _left(outcomes: Sequence[Outcome]) -> bool:
 def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
     """Of a job that ended well, or was stopped."""
     if stopped:
-        logs = (f"logs: {kept.logs.folder}",)
-        why = finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
-        return [Outcome.unknown(name, why) for name in kept.nodes]
-    times = [(member.started, member.ended) for member in kept.members]
-    seconds = max(ended or 0.0 for _, ended in times) - min(started or 0.0 for started, _ in times)
-    ranks = sum(len(member.place.ranks) for member in kept.members)
+        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
-    proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{again}"
-    metrics = {"attempts": number, "seconds": round(seconds, 3)}
+    proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(kept.seconds)}{again}"
+    metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
     return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 
 
@@ -358,7 +354,8 @@ def _stopped(kept: KeptProcesses) -> bool:
 def _untold(node: str, silent_s: float) -> Outcome:
     says = f"{node} is not heard, for {seconds_text(silent_s)}, and how its ranks ended nobody knows; they may run on"
     fix = (
-        f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, `runbook logs` "
+        f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, "
+        "`runbook logs` "
         "has the rest of what was written"
     )
     return Outcome(node, Verdict.UNKNOWN, findings=(Finding("insufficient-evidence", says, fix),))

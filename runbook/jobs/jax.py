@@ -1,9 +1,9 @@
 """Two habits of JAX that hide who failed.
 
-Its initialisation aborts whoever has waited in vain, and names nobody: who did not come is told by who did. And a program that raised
-does not end: at its exit it meets its peers, who never come, for five minutes. A traceback alone is no end of a program: it may print
-one and go on. So nobody is taken for lost before the grace of the job has passed in which that rank wrote nothing after the exception,
-and no rank wrote anything on its stdout.
+Its initialisation aborts whoever has waited in vain, and names nobody: who did not come is told by who did. And a
+program that raised does not end: at its exit it meets its peers, who never come, for five minutes. A traceback alone is
+no end of a program: it may print one and go on. So nobody is taken for lost before the grace of the job has passed in
+which that rank wrote nothing after the exception, and no rank wrote anything on its stdout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
     wait = f"after {seconds_text(first.ended - first.started)}" if first.ended and first.started else "in the end"
     if not absent:
         master = kept.at.inventory.rendezvous.master
-        says = f"all came to JAX's coordinator on {master} or tried to, and {first.label} gave up {wait}: not all reached it"
+        says = (
+            f"all came to JAX's coordinator on {master} or tried to, and {first.label} gave up {wait}: not all "
+            "reached it"
+        )
         remedy = "put `- check: port` and `- check: firewall` before the launch: they name what is in the way"
         return first.place.node, Finding("ranks-missing", says, remedy)
     who = next(member for member in kept.members if member.label in absent)
@@ -63,7 +66,8 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
     if facts.get("stack"):
         return tuple(str(facts["stack"]).splitlines()[:8])
     return tuple(
-        f"process {one['pid']} ({one['comm']}): state {one['state']}, {one['wchan'] or 'running'}, {one['cpu']:.0%} of a CPU"
+        f"process {one['pid']} ({one['comm']}): state {one['state']}, {one['wchan'] or 'running'}, {one['cpu']:.0%} "
+        "of a CPU"
         for one in facts.get("processes", ())[:4]
     )
 

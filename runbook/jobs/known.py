@@ -27,8 +27,8 @@ LEAVE_S = 2.0
 
 @dataclass
 class KnownJob:
-    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could not
-    read, with what lives beside them) go by node; times are of the nodes' clocks."""
+    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could
+    not read, with what lives beside them) go by node; times are of the nodes' clocks."""
 
     id: str
     about: Facts
@@ -75,8 +75,8 @@ class KnownJob:
 
     @property
     def state(self) -> str:
-        """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node tells
-        nothing, or cannot read what its keepers wrote."""
+        """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node
+        tells nothing, or cannot read what its keepers wrote."""
         now = self.processes
         living = [journal for journal in now if journal["lives"]]
         if living and len(living) == len(now) and not self.absent:
@@ -155,8 +155,8 @@ class Cluster:
         return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
-        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and Unreachable
-        where a node that tells nothing may know it."""
+        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and
+        Unreachable where a node that tells nothing may know it."""
         jobs = self.jobs()
         chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
         if wanted is None and alive:
@@ -234,7 +234,8 @@ def serial_of(attempt: str) -> int:
 
 POLL_S = 0.3
 MOST_GRACE_S = 900.0
-"""The grace of a job is told by its nodes: nobody waits for longer because one of them says so. What ends later is killed."""
+"""The grace of a job is told by its nodes: nobody waits for longer because one of them says so. What ends later is
+killed."""
 
 LONGER_S = 10.0
 """Beyond the grace: to kill, and to write that down."""
@@ -281,7 +282,8 @@ def living(job: KnownJob) -> dict[str, list[str]]:
 
 
 def alive(cluster: Cluster, job: KnownJob, unsure: dict[str, str]) -> dict[str, list[str]]:
-    """The same as it is now. A node of it that tells nothing any more goes into `unsure`: nobody saw its processes end."""
+    """The same as it is now. A node of it that tells nothing any more goes into `unsure`: nobody saw its processes
+    end."""
     found: dict[str, list[str]] = {}
     for known in cluster.jobs():
         if known.id == job.id:
@@ -297,7 +299,8 @@ def _silent(cluster: Cluster, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Names of nodes: where it was removed; where something lives, by name (then nothing was); where nobody could look."""
+    """Names of nodes: where it was removed; where something lives, by name (then nothing was); where nobody could
+    look."""
 
     removed: list[str]
     alive: dict[str, list[str]]

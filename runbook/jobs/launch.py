@@ -1,4 +1,5 @@
-"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it fails."""
+"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it
+fails."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import Readings
 from runbook.jobs.jax import Raised
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import Slowness
@@ -133,8 +134,8 @@ class Stall:
 
 
 class RunningAttempt:
-    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because it made
-    no steps any more."""
+    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because
+    it made no steps any more."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -171,10 +172,15 @@ class RunningAttempt:
     def _run(self) -> list[Outcome]:
         kept, at = self._kept, self._at
         at.say(
-            f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port {self._attempt.port}",
-            None,
-            None,
-            {"attempt": {"number": self._attempt.number, "launcher": self._job.launcher, "logs": self._attempt.folder}},
+            f"attempt {self._attempt.number}: preparing {len(kept.nodes)} node{'s' * (len(kept.nodes) != 1)}, port "
+            f"{self._attempt.port}",
+            data={
+                "attempt": {
+                    "number": self._attempt.number,
+                    "launcher": self._job.launcher,
+                    "logs": self._attempt.folder,
+                }
+            },
         )
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
@@ -194,7 +200,7 @@ class RunningAttempt:
             self._skew = commit(kept) if self._job.barrier == "controller" else running(kept, ready_s + 15.0)
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
-                at.say(says, None, None, {"skew_s": self._skew.seconds})
+                at.say(says, data={"skew_s": self._skew.seconds})
             deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
             end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
@@ -214,7 +220,8 @@ class RunningAttempt:
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
-        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven broken."""
+        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven
+        broken."""
         site, live = self._at.run.site, self._kept.live_nodes()
         silent = {
             name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
@@ -233,7 +240,7 @@ class RunningAttempt:
 
     def say_ends(self) -> None:
         """For reports."""
-        self._at.say("", None, None, {"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
+        self._at.say("", data={"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
 
     def watch(
         self,
@@ -241,8 +248,9 @@ class RunningAttempt:
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
     ) -> tuple[WatchEnd, Stall]:
-        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node is told
-        there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is told."""
+        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node
+        is told there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is
+        told."""
         progress, job = self._progress, self._job
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         if progress is None or job.watch is None:
@@ -269,10 +277,11 @@ class RunningAttempt:
             for node, findings in found.items():
                 for finding in findings:
                     self._stalls.append(finding.says)
-                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node, None, {"stall": finding.cause})
+                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
-        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and waits."""
+        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and
+        waits."""
 
         def look() -> bool:
             if self._raised and (found := self._raised.who()):
@@ -294,7 +303,7 @@ class RunningAttempt:
     def _warn(self, node: str, finding: Finding) -> None:
         self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")
         facts = {"warning": finding.cause, "evidence": list(finding.evidence)}
-        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node, None, facts)
+        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node=node, data=facts)
 
     def _say_unread(self, node: str, what: str) -> None:
         self._unread.setdefault(node, []).append(what)
@@ -306,7 +315,7 @@ class RunningAttempt:
         if pace is not None and time.monotonic() - self._pace_told > PACE_S:
             self._pace_told = time.monotonic()
             facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
-            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", None, None, {"pace": facts})
+            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
@@ -328,9 +337,8 @@ class RunningAttempt:
 
     def _finished(self, left: list[str]) -> list[Outcome]:
         kept, number = self._kept, self._attempt.number
-        seconds = max(m.ended or 0.0 for m in kept.members) - min(m.started or 0.0 for m in kept.members)
-        ranks = sum(len(member.place.ranks) for member in kept.members)
-        proof = f"{ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        seconds = kept.seconds
+        proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
         metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
             Outcome.passed(
@@ -350,7 +358,7 @@ class RunningAttempt:
         connection that ends is no reason to end a job that is to outlive it."""
         job = self._at.run.run_id
         proof = (
-            f"{sum(len(m.place.ranks) for m in self._kept.members)} ranks run by themselves now{self._details()}; "
+            f"{self._kept.ranks} ranks run by themselves now{self._details()}; "
             f"`runbook ps`, `runbook logs -f {word(job)}`, `runbook stop {word(job)}`"
         )
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
@@ -372,16 +380,15 @@ class RunningAttempt:
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
     def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
-        logs = (f"logs: {self._kept.logs.folder}",)
         if end.kind == "stopped":
-            finding = finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
-            return Outcome.unknown(name, finding)
+            return Outcome.unknown(name, stopped_by_user(self._kept))
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = finding_for(
             "insufficient-evidence",
-            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, and "
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes "
+            "lived, and "
             "were ended",
-            logs,
+            (f"logs: {self._kept.logs.folder}",),
             way="job-late",
         )
         return Outcome.failed(name, finding)
@@ -396,7 +403,7 @@ class RunningAttempt:
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)
         output = {"name": place.name, "ranks": list(place.ranks), "stream": stream, "lines": lines}
-        self._at.say("", place.node, place.ranks[0], {"output": output})
+        self._at.say("", node=place.node, rank=place.ranks[0], data={"output": output})
 
     def _script_stopped(self, place: ProcessSpec, event: Mapping[str, Any]) -> None:
         if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours

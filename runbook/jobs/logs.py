@@ -1,9 +1,9 @@
-"""What the processes of a job write, brought here whole, without secrets: RUN_DIR/logs/attempt-NN/NAME.out and .err, and line by line to
-reports.
+"""What the processes of a job write, brought here whole, without secrets: RUN_DIR/logs/attempt-NN/NAME.out and .err,
+and line by line to reports.
 
-Two places know the secrets: the environment of this shell, where the inventory says `{env: NAME}`, and on each node the file with the
-job's secrets, 0600, which the launch script reads. What a node says of its own is used for that node's output alone: it must not be
-able to star what others write.
+Two places know the secrets: the environment of this shell, where the inventory says `{env: NAME}`, and on each node the
+file with the job's secrets, 0600, which the launch script reads. What a node says of its own is used for that node's
+output alone: it must not be able to star what others write.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class RankLogs:
         *,
         goes_on: bool = False,
     ) -> None:
-        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own; `goes_on`: the
-        files hold the beginning of what will come, from one who looked before."""
+        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own;
+        `goes_on`: the files hold the beginning of what will come, from one who looked before."""
         self.folder = run_dir / "logs" / attempt
         self._place = (run_dir, "logs", attempt)
         self._redactor = redactor

@@ -1,4 +1,5 @@
-"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still answer."""
+"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still
+answer."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
+from runbook.model.verdict import Finding
 from runbook.node.journal import STATES
 from runbook.transport import Message, Remote
 
@@ -94,6 +97,16 @@ class KeptProcesses:
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
+    @property
+    def ranks(self) -> int:
+        """How many there are, of all nodes."""
+        return sum(len(member.place.ranks) for member in self.members)
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end, as far as they were seen."""
+        return max(one.ended or 0.0 for one in self.members) - min(one.started or 0.0 for one in self.members)
+
     def on(self, node: str) -> list[KeptProcess]:
         return [member for member in self.members if member.place.node == node]
 
@@ -161,6 +174,11 @@ class KeptProcesses:
         """Nodes that still answer."""
         sessions = self.at.run.site.sessions
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
+
+
+def stopped_by_user(kept: KeptProcesses) -> Finding:
+    logs = (f"logs: {kept.logs.folder}",)
+    return finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
 
 
 def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:

@@ -1,8 +1,9 @@
 """How far a training came, and whether it has become slower than it was in its own first minutes.
 
-Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. A speed is told by how long single steps
-take, weighted by steps, at the first quartile and at the median: so pauses for an evaluation or a checkpoint, the first steps with
-their compiling, and steps of different length do not count, however long they last, as long as there are as many of them as before.
+Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. A speed is told by how long
+single steps take, weighted by steps, at the first quartile and at the median: so pauses for an evaluation or a
+checkpoint, the first steps with their compiling, and steps of different length do not count, however long they last, as
+long as there are as many of them as before.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Timing = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """Seconds a step in the first minutes, and of late. `at_once`: most of it came within a few minutes; else it came by and by,
-    as it does where the steps themselves grow."""
+    """Seconds a step in the first minutes, and of late. `at_once`: most of it came within a few minutes; else it came
+    by and by, as it does where the steps themselves grow."""
 
     before_s: float
     now_s: float
@@ -68,7 +69,8 @@ class Paces:
         self._parts: list[tuple[float, float]] = []  # when a part of it ended, and how long a step took in it
 
     def reached(self, now: float, step: int) -> None:
-        """The job came to this step. An earlier one than before, after a restart from a checkpoint, is a new beginning."""
+        """The job came to this step. An earlier one than before, after a restart from a checkpoint, is a new
+        beginning."""
         with self._lock:
             if self._anchor is None:
                 self._anchor, self._begun = (now, step), now
@@ -126,7 +128,8 @@ def quantile(timings: Iterable[Timing], share: float) -> float:
 
 
 def at_once(paces: Sequence[float], whole: float) -> bool:
-    """Whether half of the slowing down by the factor `whole`, or more, lies between two neighbouring parts of three each."""
+    """Whether half of the slowing down by the factor `whole`, or more, lies between two neighbouring parts of three
+    each."""
     steepest = max(
         (_middle(paces[at : at + 3]) / _middle(paces[at - 3 : at]) for at in range(3, len(paces) - 2)), default=1.0
     )
@@ -151,7 +154,8 @@ REMEMBERED = 200
 
 @dataclass(frozen=True, slots=True)
 class StepRate:
-    """`step` is the highest of any rank; `age_s` is how long ago somebody came further; `per_s` is None until two steps are known."""
+    """`step` is the highest of any rank; `age_s` is how long ago somebody came further; `per_s` is None until two steps
+    are known."""
 
     step: int
     age_s: float

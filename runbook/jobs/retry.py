@@ -33,22 +33,24 @@ def decide(
     chance: random.Random | None = None,
 ) -> Decision:
     """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first;
-    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with the
-    cause leaves, and a spare comes for it."""
+    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with
+    the cause leaves, and a spare comes for it."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
-        return Decision(False, "")
+        return Decision(again=False, why="")
     if replaced and made <= retries:
-        return Decision(True, f"a spare takes its place: attempt {made + 1} of {retries + 1}")
+        return Decision(again=True, why=f"a spare takes its place: attempt {made + 1} of {retries + 1}")
     if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
-        return Decision(False, f"{cause} would be the same again: not tried again")
+        return Decision(again=False, why=f"{cause} would be the same again: not tried again")
     if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
-        return Decision(False, f"{cause} a second time is no chance: not tried again")
+        return Decision(again=False, why=f"{cause} a second time is no chance: not tried again")
     if made > retries:
-        return Decision(False, f"tried {made} times")
+        return Decision(again=False, why=f"tried {made} times")
     wait = min(LONGEST_S, FIRST_S * 2 ** (made - 1))
     wait *= 1 + JITTER * (chance or random.Random()).uniform(-1, 1)
-    return Decision(True, f"{cause} may be gone: attempt {made + 1} of {retries + 1} in {wait:.0f} s", wait)
+    return Decision(
+        again=True, why=f"{cause} may be gone: attempt {made + 1} of {retries + 1} in {wait:.0f} s", after_s=wait
+    )
 
 
 def judge_retry(
@@ -60,9 +62,9 @@ def judge_retry(
     stalled: bool,
     replaced: bool = False,
 ) -> tuple[list[Outcome], float | None]:
-    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt, None for
-    none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it; `replaced`: a spare comes
-    for the node with the cause."""
+    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt,
+    None for none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it;
+    `replaced`: a spare comes for the node with the cause."""
     guilty = _guilty(outcomes)
     if guilty is None or at.stopping.is_set():
         return outcomes, None
@@ -72,10 +74,12 @@ def judge_retry(
         return outcomes, None
     decision = decide(causes, job.retries, may_be_gone=stalled, replaced=replaced)
     if decision.again and time.monotonic() + decision.after_s > at.deadline:
-        decision = Decision(False, f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
+        decision = Decision(again=False, why=f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
     if decision.why:
         failed = {"failed": {"attempt": attempt.folder, "cause": causes[-1]}}
-        at.say(f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", guilty.node, None, failed)
+        at.say(
+            f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", node=guilty.node, data=failed
+        )
     told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
     return told, decision.after_s if decision.again else None
 

@@ -1,9 +1,10 @@
 """A training that has become slower, or a node that the others wait for: who it is, and why, where that can be seen.
 
-In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that does not wait.
-After readings of the counters, main threads are looked at again and again, by their state, and by their stack where they can be
-asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused only where one of its ranks hardly ever
-waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse nobody: their main threads wait for their own GPU as well.
+In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that
+does not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their
+stack where they can be asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused
+only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
+nobody: their main threads wait for their own GPU as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.checks.context import Facts
 from runbook.jobs.counters import Readings, clocks, gpus_of, held_back, rise
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import Paces, Slower
@@ -21,13 +21,15 @@ from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
+from runbook.transport import answers
 
 LOOKS = 24
 EVERY_S = 0.4
 
 HARDLY = 0.1
 MUCH = 0.35
-"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a hundred."""
+"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a
+hundred."""
 
 BUSY = 0.5
 """A process that uses so much of a CPU, and is none of ours, is worth being named."""
@@ -95,7 +97,9 @@ def late(seen: Sequence[Waits]) -> Late | None:
     )
 
 
-def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Facts]) -> Why:
+def reasons(
+    node: str, then: answers.Counters | None, now: answers.Counters | None, busy: Sequence[answers.BusyProcess]
+) -> Why:
     """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
@@ -104,12 +108,13 @@ def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Fac
     for one in busy:
         if one["cpu"] >= BUSY:
             found[f"process {one['pid']}"] = (
-                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, {one['command']}"
+                f"another process on {node} uses {one['cpu']:.0%} of a CPU: pid {one['pid']} of {one['user']}, "
+                f"{one['command']}"
             )
     return found
 
 
-def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, str]]:
+def _of_machine(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, str]]:
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
@@ -140,8 +145,8 @@ def own(why: Mapping[str, Why], node: str) -> Why:
 def judge(
     slower: Slower | None, found: Late | None, why: Mapping[str, Why], seen: Sequence[str] = ()
 ) -> dict[str, Finding]:
-    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the training
-    was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
+    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the
+    training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
     pace = pace_text(slower) if slower else ""
     if found is not None:
         known = own(why, found.node)
@@ -160,7 +165,8 @@ def judge(
         return {}  # the steps themselves may have grown
     says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
-        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the network "
+        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
+        "network "
         "that all share; the stage `links`, run beside it, tells of the network"
     )
     return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
@@ -185,11 +191,15 @@ def _remedy(node: str, known: Why) -> str:
         )
     if first == "memory":
         return Remedy.note("`free -m`, `vmstat 1`; less work a rank, or more memory", node=node)
-    return f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it stays so"
+    return (
+        f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it "
+        "out if it stays so"
+    )
 
 
 EARLY = 0.2
-"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first step."""
+"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first
+step."""
 
 ANSWER_S = 45.0
 MOST_SHOWN = 16
@@ -213,7 +223,7 @@ class Slowness:
         self._say = say
         self._early = False
         self._told = False
-        self._busy: dict[str, list[Facts]] = {}
+        self._busy: dict[str, list[answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
 
     def look(self) -> None:
@@ -254,7 +264,7 @@ class Slowness:
             return None
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> Facts:
+        def ask(node: Node) -> answers.StandingAnswer:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -262,14 +272,14 @@ class Slowness:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack else None,
             }
-            return kept.at.session(node).call("standing", order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(answers.STANDING, order, timeout_s=ANSWER_S)
 
         self._seen = seen = []
         for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
-            told = answer["ranks"] if isinstance(answer, dict) else {}
-            self._busy[name] = answer["busy"] if isinstance(answer, dict) else []
+            told = {} if isinstance(answer, BaseException) else answer["ranks"]
+            self._busy[name] = [] if isinstance(answer, BaseException) else answer["busy"]
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks):
-                one = told.get(str(rank), {"states": "", "stacks": []})
-                label = f"rank {rank} on {name}"
-                seen.append(waits(name, label, one["states"], one["stacks"], by_stack=by_stack))
+                one = told.get(str(rank))
+                states, stacks = (one["states"], one["stacks"]) if one else ("", [])
+                seen.append(waits(name, f"rank {rank} on {name}", states, stacks, by_stack=by_stack))
         return late(seen) if len(nodes) == len(kept.nodes) else None

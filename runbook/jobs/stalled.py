@@ -1,7 +1,7 @@
 """A training that makes no steps any more: which rank the others wait for, and where it stands.
 
-A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all have to
-make, or it makes another one than most. Where the ranks do not differ nobody is accused.
+A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all
+have to make, or it makes another one than most. Where the ranks do not differ nobody is accused.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it could
-    not be asked."""
+    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
+    could not be asked."""
 
     node: str
     label: str
@@ -74,8 +74,8 @@ class Standing:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no Python
-        function, and has no frame."""
+        """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no
+        Python function, and has no frame."""
         waits = self.has_gpu and not OF_PYTHON.search(self.frames[0].file)
         return not self.together and not waits
 
@@ -86,7 +86,8 @@ class Standing:
 
     @property
     def own(self) -> StackFrame:
-        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries lie."""
+        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries
+        lie."""
         main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
         home = main.file.rpartition("/")[0]
         within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
@@ -135,7 +136,8 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
 
 
 def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
-    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no step."""
+    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
+    step."""
     return _asleep(standing, since) or _elsewhere(standing, since)
 
 
@@ -178,14 +180,14 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standin
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield Standing(
-            member.place.node,
-            label,
-            process["pid"],
-            process["state"],
-            process["wchan"],
-            process["cpu"],
-            bool(member.place.gpus),
-            frames,
+            node=member.place.node,
+            label=label,
+            pid=process["pid"],
+            state=process["state"],
+            wchan=process["wchan"],
+            cpu=process["cpu"],
+            has_gpu=bool(member.place.gpus),
+            frames=frames,
         )
 
 
@@ -238,7 +240,10 @@ def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Findi
                 f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
                 f"{waiting[0].place}; {since}"
             )
-            remedy = f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid {word(one.pid)}`"
+            remedy = (
+                f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid "
+                f"{word(one.pid)}`"
+            )
             evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
         return found

@@ -1,5 +1,6 @@
-"""Start an attempt. Prepare: on every node, push and verify the scripts, look for what an earlier try left, and have a keeper say READY.
-Commit: every node starts at one moment, each by its own clock, whose difference from ours was measured just before.
+"""Start an attempt. Prepare: on every node, push and verify the scripts, look for what an earlier try left, and have a
+keeper say READY. Commit: every node starts at one moment, each by its own clock, whose difference from ours was
+measured just before.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
         one = others[0]
         return finding_for(
             "gpu-busy",
-            f"GPU {', '.join(map(str, one['gpus']))} of {node} is used by {one['name']} of the job {one['job']}, which runs there",
+            f"GPU {', '.join(map(str, one['gpus']))} of {node} is used by {one['name']} of the job {one['job']}, "
+            "which runs there",
             tuple(f"{o['job']}: {o['name']}, process {o.get('pid')}" for o in others[:6]),
             way="another-job",
             job=word(one["job"]),
@@ -146,7 +148,8 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
                 same = [other for other, its in hashes.items() if its == usual]
                 finding = finding_for(
                     "program-differs",
-                    f"{path} on {name} is not the same file as on {', '.join(same[:4])}: the ranks would run different programs",
+                    f"{path} on {name} is not the same file as on {', '.join(same[:4])}: the ranks would run "
+                    "different programs",
                     tuple(f"{other}: sha256 {(its or '')[:16]}…" for other, its in hashes.items())[:8],
                     tuple(same),
                     way="live",
@@ -172,7 +175,8 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
 
 
 def _gloo_of_jax(attempt: Attempt) -> bool:
-    """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing else."""
+    """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing
+    else."""
     job, inventory = attempt.job, attempt.inventory
     if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
         return False
@@ -206,7 +210,8 @@ def _own_names(at: Context) -> dict[str, Outcome]:
 
 
 def dials(other: Address, mine: Address) -> bool:
-    """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets itself."""
+    """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets
+    itself."""
     if isinstance(other, ipaddress.IPv4Address) and isinstance(mine, ipaddress.IPv4Address):
         return other > mine or other.is_loopback
     if isinstance(other, ipaddress.IPv6Address) and isinstance(mine, ipaddress.IPv6Address):

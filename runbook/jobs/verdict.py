@@ -41,8 +41,8 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
 
 
 def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
-    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A rank that
-    was ended by a signal is no consequence of another's error, the other way round it often is."""
+    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A
+    rank that was ended by a signal is no consequence of another's error, the other way round it often is."""
     for member in failed:
         worker = failed_worker(kept, member) if member.place.each else None
         if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
@@ -81,7 +81,8 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             there = owner.place.node
             return name, finding_for(
                 "ranks-missing",
-                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and do not see "
+                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
+                "do not see "
                 "each other's files. It is not shared",
                 _seen(waiting),
                 (there,),
@@ -157,8 +158,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
     """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
 
-    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all have
-    been ended, and whoever had been killed before that is known, however late the news came."""
+    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all
+    have been ended, and whoever had been killed before that is known, however late the news came."""
     if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
     killed = [member for member in kept.members if member.killed]
@@ -174,7 +175,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if member.gave_up is not None:
         return finding_for(
             "program-error",
-            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}",
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: "
+            f"{member.gave_up}",
             _tail(kept, member.place),
             way="lingers",
             log=word(_log(kept, member.place)),
@@ -226,7 +228,8 @@ def _by_signal(
         return Finding(
             cause,
             says.format("was ended from outside"),
-            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl --since '-5 min'`",
+            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl "
+            "--since '-5 min'`",
             tail,
         )
     if cause == "terminal-closed":
@@ -235,7 +238,8 @@ def _by_signal(
         cause,
         says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
         Remedy.note(
-            f"`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less {word(_log(kept, place))}`",
+            "`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
+            f"{word(_log(kept, place))}`",
             node=node,
         ),
         tail,

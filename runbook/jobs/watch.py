@@ -15,7 +15,8 @@ from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 
 SETTLE_S = 1.0
-"""After the first failure: how long to wait for what else happened, so that the earliest is known and not the nearest."""
+"""After the first failure: how long to wait for what else happened, so that the earliest is known and not the
+nearest."""
 
 LAUNCHERS_SETTLE_S = 3.0
 """The same where launchers start the ranks: they notice the end of one later, and tell it later still."""
@@ -40,7 +41,8 @@ class WatchEnd:
 
 
 class Fetching:
-    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the kept processes, lines to its logs.
+    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the kept processes,
+    lines to its logs.
 
     A node that has answered nothing for `patience_s` is lost.
     """
@@ -98,8 +100,14 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
         for end in ("out", "err")
     }
     order = {
-        "do": "watch", "folder": kept.folders[name], "at": at, "seen": kept.seen.get(name), "wait_s": wait_s, "most": MOST, "look": look,
-    }  # fmt: skip
+        "do": "watch",
+        "folder": kept.folders[name],
+        "at": at,
+        "seen": kept.seen.get(name),
+        "wait_s": wait_s,
+        "most": MOST,
+        "look": look,
+    }
     try:
         answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
@@ -138,7 +146,8 @@ def watch(
     on_loss: Callable[[str, Unreachable], None] | None = None,
     stalled: Callable[[], bool] = lambda: False,
 ) -> WatchEnd:
-    """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time is up.
+    """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time
+    is up.
 
     A node that is lost is a failure; with `on_loss` it is told there, once, and the others are watched on.
     """
@@ -172,8 +181,8 @@ def watch(
 
 
 def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
-    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper that
-    was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
+    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper
+    that was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
     failed = [member for member in members if member.failed]
     if gave_up := next((member for member in failed if member.gave_up is not None), None):
         return gave_up  # what ends beside it lost a peer

@@ -25,7 +25,8 @@ CODES: Mapping[str, int] = {
 class Guards:
     """What the script looks at before it starts anything, in the words of the inventory.
 
-    `python` is asked first, to resolve and to bind; the job need not use it. `port` is None where rank 0 runs elsewhere.
+    `python` is asked first, to resolve and to bind; the job need not use it. `port` is None where rank 0 runs
+    elsewhere.
     """
 
     python: str

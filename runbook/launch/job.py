@@ -28,7 +28,8 @@ class JobProgram:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the steps."""
+    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the
+    steps."""
 
     stall_s: float | None = None
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
@@ -94,17 +95,17 @@ def make_job(
     blank = JobProgram(tuple(given["command"]), given["env"], given["workdir"])
     programs = _Filling(stage, blank).programs(layout, facts, set_above)
     return Job(
-        stage,
-        given["launcher"],
-        programs,
-        given["retries"],
-        given["start_timeout_s"],
-        given["grace_s"],
-        given["detach"],
-        given["barrier"],
-        given["barrier_folder"],
-        _watch(given["watch"]),
-        spares,
+        stage=stage,
+        launcher=given["launcher"],
+        programs=programs,
+        retries=given["retries"],
+        start_timeout_s=given["start_timeout_s"],
+        grace_s=given["grace_s"],
+        detach=given["detach"],
+        barrier=given["barrier"],
+        barrier_folder=given["barrier_folder"],
+        watch=_watch(given["watch"]),
+        spares=spares,
     )
 
 

@@ -1,4 +1,5 @@
-"""From a node's place in the job to what its launch script has to do: `run` pushes and `render` writes what is made here.
+"""From a node's place in the job to what its launch script has to do: `run` pushes and `render` writes what is made
+here.
 
 A launcher decides the processes of a node, their command, and what they must not inherit.
 """
@@ -234,7 +235,8 @@ def launch_spec(
 
 
 def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
-    """The words of a user's command: only the program is looked for, from where it runs; the rest is not ours to read."""
+    """The words of a user's command: only the program is looked for, from where it runs; the rest is not ours to
+    read."""
     program, *words = command
     if workdir is not None and program.startswith("./"):
         beside = workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":"

@@ -1,7 +1,7 @@
 """The ranks of a job: who is which, and the environment of each.
 
-The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would set, the
-inventory's network settings, and the user's own `env`.
+The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would
+set, the inventory's network settings, and the user's own `env`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class NodeRanks:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before it."""
+    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before
+    it."""
 
     inventory: Inventory
     world_size: int
@@ -69,7 +70,15 @@ def layout(inventory: Inventory) -> RankLayout:
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
         ranks = tuple(
-            Rank(first + local_rank, node.name, node_rank, local_rank, node.slots, world_size, device)
+            Rank(
+                rank=first + local_rank,
+                node=node.name,
+                node_rank=node_rank,
+                local_rank=local_rank,
+                local_world_size=node.slots,
+                world_size=world_size,
+                device=device,
+            )
             for local_rank, device in enumerate(devices)
         )
         by_node[node.name] = NodeRanks(node, node_rank, ranks)
@@ -119,7 +128,8 @@ def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, Env
 
 
 def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
-    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the node's."""
+    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the
+    node's."""
     derived: dict[str, EnvValue] = {}
     if inventory.network.interface:
         derived["GLOO_SOCKET_IFNAME"] = inventory.network.interface
@@ -154,7 +164,8 @@ def hca_expression(inventory: Inventory, node: Node) -> str | None:
 
 
 def described(inventory: Inventory) -> dict[str, object]:
-    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are `***`.
+    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are
+    `***`.
 
     A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
     """
@@ -193,7 +204,8 @@ def described(inventory: Inventory) -> dict[str, object]:
 
 
 def _shown(variable: str, value: EnvValue) -> str:
-    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that does."""
+    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that
+    does."""
     return GONE if isinstance(value, Secret) or names_secret(variable) else value
 
 

@@ -1,5 +1,6 @@
-"""The launch script of a node: its name on disk, what it has to do (`ScriptSpec`, decided in full, with nothing of a shell in it), why it
-stops, and the same written down for one shell. A value that did not pass through that shell's own quoting stops the writing.
+"""The launch script of a node: its name on disk, what it has to do (`ScriptSpec`, decided in full, with nothing of a
+shell in it), why it stops, and the same written down for one shell. A value that did not pass through that shell's own
+quoting stops the writing.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class ScriptSpec:
     """A script `NAME.sh`, `.bat` or `.ps1` for one node.
 
     `command` is the program and its arguments; a word that starts with `./` is a file beside the script, one that
-    starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the command.
-    `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited.
-    `workdir` is where the command runs; None is beside the script. Without `guards` the program looks for itself.
-    `ranks` is how many ranks of the job run here, which are not always as many processes of the script.
+    starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the
+    command. `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited. `workdir` is
+    where the command runs; None is beside the script. Without `guards` the program looks for itself. `ranks` is how
+    many ranks of the job run here, which are not always as many processes of the script.
     """
 
     node: str

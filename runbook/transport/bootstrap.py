@@ -211,7 +211,8 @@ def nothing_started(
             "python-missing",
             f"{python} on {place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
             Remedy.note(
-                f"`time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df $(command -v {quoted})`), may hold it; or name another `python:` for {node} in the "
+                f"`time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer "
+                f"(`df $(command -v {quoted})`), may hold it; or name another `python:` for {node} in the "
                 "inventory",
                 node=node,
             ),

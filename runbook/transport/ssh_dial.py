@@ -396,8 +396,8 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
             Remedy.note(
-                f"`nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable --now ssh`)"
-                + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
+                f"`nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl "
+                "enable --now ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
                 node=jump,
             ),
             seen,

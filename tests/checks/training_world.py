@@ -40,7 +40,7 @@ def kept(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] =
     redactor = Redactor([Secret(text, "TOKEN") for text in secrets])
     site = cast(Site, SimpleNamespace(sessions={}, failures={}))
     run = Run("job-1", folder, site, redactor=redactor)
-    at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_: None)
+    at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_, **__: None)
     made = KeptProcesses(at, tried.folder, tried.places, RankLogs(folder, tried.folder, redactor, lambda *_: None))
     made.folders = {name: f"/work/job-1/{name}/{tried.folder}" for name in made.nodes}
     return made

@@ -47,8 +47,7 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
-    """Who is to blame. The innermost layer that singles somebody out decides: a rank that is slow by itself is slow on
-    every lane as well."""
+    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every lane."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {
@@ -99,12 +98,14 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
         )
         remedy = (
             Remedy.note(
-                "`top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs of its own (`taskset -cp`, the cgroup's `cpu.max`)",
+                "`top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs "
+                "of its own (`taskset -cp`, the cgroup's `cpu.max`)",
                 node=node,
             )
             if cpu
             else Remedy.note(
-                "`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, `nvidia-smi` what else runs on it",
+                "`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
+                "`nvidia-smi` what else runs on it",
                 node=node,
             )
         )
@@ -124,7 +125,8 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires
             f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
         remedy = Remedy.note(
-            "`nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks",
+            "`nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that "
+            "is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks",
             node=node,
         )
         own = inner_reasons(wires[node]) if node in wires else []
@@ -189,8 +191,8 @@ def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
         )
     name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
     return (
-        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show {word(name)}`; "
-        "change the cable if errors are counted"
+        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show "
+        f"{word(name)}`; change the cable if errors are counted"
     )
 
 
@@ -211,8 +213,8 @@ def rails_of(layer: LaneLayer, lanes: Sequence[Link], members: Sequence[RankMemb
         for (source, destination), rate in rates.items():
             if rate < 0.7 * best:
                 found.append(
-                    f"{labels[source]} → {labels[destination]}: {bandwidth_text(rate)}, the fastest pair of these nodes "
-                    f"{bandwidth_text(best)}: look at the adapter beside that GPU"
+                    f"{labels[source]} → {labels[destination]}: {bandwidth_text(rate)}, the fastest pair of these "
+                    f"nodes {bandwidth_text(best)}: look at the adapter beside that GPU"
                 )
     return tuple(found)
 
@@ -239,13 +241,15 @@ def shared_remedy(wires: Mapping[str, Wires]) -> str:
     for mine in wires.values():
         if mine.ports:
             return (
-                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with GPUDirect "
-                "(GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and other traffic"
+                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with "
+                "GPUDirect (GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and "
+                "other traffic"
             )
         for name in mine.interfaces:
             return (
-                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network you mean "
-                "(`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s -h link`)"
+                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network "
+                "you mean (`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s "
+                "-h link`)"
             )
     return ""
 

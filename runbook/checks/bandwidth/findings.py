@@ -82,7 +82,7 @@ class _Teller:
         return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost and sent again"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
-        """`link-lossy` where packets are lost and nothing holds the rate back: a limit that is too low loses some as well."""
+        """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""
         limit = self.verdict.normal.suspect * self.median
         held_back = slow == "node-slow" and all(self.rates[link] < limit for link in links)
         return slow if held_back or self.done.lost(links) is None else "link-lossy"
@@ -129,8 +129,8 @@ class _Teller:
     def _common(self) -> str:
         slow = sum(rate.suspect for rate in self.judged.best.values())
         return (
-            f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the fast ones "
-            f"do ({self._span(self.rates)}): more than single nodes explain, and nobody is named"
+            f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the "
+            f"fast ones do ({self._span(self.rates)}): more than single nodes explain, and nobody is named"
         )
 
     def _reasons(self, node: str) -> list[SlowReason]:
@@ -190,8 +190,8 @@ class _Teller:
             None: "whoever the others are",
         }[self.verdict.inside.get(leaf.name)]
         says = (
-            f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, {self._span(links)}{self._loss(links)}, {where}; "
-            f"{self._others()}"
+            f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, "
+            f"{self._span(links)}{self._loss(links)}, {where}; {self._others()}"
         )
         self._of_switch(nodes, says, [leaf.name], links)
 
@@ -203,8 +203,9 @@ class _Teller:
             if (leaf_of.get(link.source), leaf_of.get(link.destination)) == (pair.source, pair.destination)
         ]
         says = (
-            f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} links{self._loss(links)}, while "
-            f"their nodes are fast with others: the way between these two switches; {self._others()}"
+            f"everything from {pair.source} to {pair.destination} is slow, {self._span(links)} on {len(links)} "
+            f"links{self._loss(links)}, while their nodes are fast with others: the way between these two switches; "
+            f"{self._others()}"
         )
         here, there = (
             tuple(node for node in self.done.nodes if leaf_of.get(node) == leaf)
@@ -222,8 +223,9 @@ class _Teller:
         peers: tuple[str, ...] = (),
     ) -> None:
         remedy = (
-            f"look at {' and '.join(leaves)} before any of these nodes: state, rate and error counters of the ports that lead "
-            "to the other switches (`iblinkinfo` and `ibqueryerrors` on InfiniBand, the switch's own console on Ethernet)"
+            f"look at {' and '.join(leaves)} before any of these nodes: state, rate and error counters of the ports "
+            "that lead to the other switches (`iblinkinfo` and `ibqueryerrors` on InfiniBand, the switch's own "
+            "console on Ethernet)"
         )
         for node in nodes:
             self._add(node, Finding("leaf-slow", says, remedy, self._evidence(links), peers))
@@ -262,8 +264,8 @@ class _Teller:
 
     def _evidence_of(self, found: Sequence[MeasuredLink]) -> tuple[str, ...]:
         return tuple(
-            f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for {each.moved.waited:.2f} of "
-            f"{each.moved.seconds:.2f} s: does not count"
+            f"{each.link}: {gbps(each.moved.gbytes)} in round {each.round + 1}, did not run for "
+            f"{each.moved.waited:.2f} of {each.moved.seconds:.2f} s: does not count"
             for each in found[:SHOWN]
         )
 
@@ -273,11 +275,17 @@ class _Teller:
             for link in self.verdict.open[:SHOWN]:
                 if link.source not in self.found and link.destination not in self.found:
                     worst = min(each.moved.gbytes for each in self.done.found if each.link == link and each.counts)
-                    text = f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and nothing confirms it"
+                    text = (
+                        f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and "
+                        "nothing confirms it"
+                    )
                     found.setdefault(link.source, []).append(text)
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
-            text = f"noise of {normal.sigma:.0%}: what has more than {normal.suspect:.0%} of the median is not told from it"
+            text = (
+                f"noise of {normal.sigma:.0%}: what has more than {normal.suspect:.0%} of the median is not told "
+                "from it"
+            )
             for node in self.done.nodes:
                 found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes tell more")
         for name, text in (*self._late(), *self._half_duplex()):
@@ -297,7 +305,10 @@ class _Teller:
         return [
             (
                 node,
-                f"a few bytes to or from {node} take {significant(us)} us one way, elsewhere {significant(usual)}: `ping`, `tc qdisc show`",
+                (
+                    f"a few bytes to or from {node} take {significant(us)} us one way, elsewhere {significant(usual)}: "
+                    "`ping`, `tc qdisc show`"
+                ),
             )
             for node, us in least.items()
             if us > max(LATE_TIMES * usual, usual + LATE_US)
@@ -322,7 +333,10 @@ class _Teller:
         ]
 
 
-NOBODY = "compare with what the links promise: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; then the switches and other traffic"
+NOBODY = (
+    "compare with what the links promise: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; then the switches "
+    "and other traffic"
+)
 
 
 def gbps(gbytes: float) -> str:

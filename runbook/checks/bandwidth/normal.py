@@ -115,7 +115,10 @@ class BandwidthComparison:
     def says(self) -> str:
         """A few words for a verdict."""
         if self.slow and self.early:
-            return f"messages of {bytes_text(self.size)} should reach {bandwidth_text(self.expected.gate(self.size))} at least"
+            return (
+                f"messages of {bytes_text(self.size)} should reach {bandwidth_text(self.expected.gate(self.size))} "
+                "at least"
+            )
         if self.early:
             plateau = bytes_text(2 ** math.ceil(math.log2(self.expected.plateau_bytes)))
             return f"{bytes_text(self.size)} is too small to tell, the whole bandwidth shows from {plateau} on"
@@ -239,8 +242,8 @@ def _half(setting: BandwidthSetting, key: str) -> float:
 
 
 def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
-    """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None where
-    nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
+    """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None
+    where nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
     part = float(table()["gate"]["of_low"])
     if setting.one_machine or setting.nodes < 2:
         return None

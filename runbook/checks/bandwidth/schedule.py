@@ -23,8 +23,8 @@ PROBES = 2
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two nodes that are measured with each other in one round. `asked`: somebody wants to know of them; without it they
-    only keep the network as busy as it was. `long`: a transfer that takes three times as long."""
+    """Two nodes that are measured with each other in one round. `asked`: somebody wants to know of them; without it
+    they only keep the network as busy as it was. `long`: a transfer that takes three times as long."""
 
     one: str
     other: str
@@ -127,8 +127,8 @@ class Schedule:
                 found += 1
 
     def _company(self, booked: _Round, met: set[frozenset[str]], *, cross: bool) -> Iterator[tuple[str, str]]:
-        """Pairs of those who are idle: with `cross`, half of them as in the first round; the others inside their groups,
-        without those that met before; what is left, anyhow."""
+        """Pairs of those who are idle: with `cross`, half of them as in the first round; the others inside their
+        groups, without those that met before; what is left, anyhow."""
         for one, other in self._first[0][::2] if cross else ():
             if booked.free(one) and booked.free(other):
                 yield one, other
@@ -173,7 +173,7 @@ class _Round:
 
 
 def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
-    """The nodes by their leaf; those of unknown ones in blocks of √n, since neighbours in a list are often neighbours."""
+    """The nodes by leaf; those of unknown leaf in blocks of √n, since neighbours in a list are often neighbours."""
     known: dict[str, list[str]] = {}
     unknown = []
     for node in nodes:
@@ -198,8 +198,8 @@ def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as far as
-    a group's nodes last. The others meet somebody of another group where that is possible."""
+    """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as
+    far as a group's nodes last. The others meet somebody of another group where that is possible."""
     largest = max(map(len, grouped), default=0)
     pairs = []
     for start in range(0, len(grouped), max(1, largest)):

@@ -29,9 +29,9 @@ Pair = tuple[int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class PairMeasured:
-    """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was kept
-    from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP segments that
-    the source's node sent again."""
+    """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was
+    kept from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
+    segments that the source's node sent again."""
 
     gbytes: float
     seconds: float
@@ -145,8 +145,8 @@ EXPLAINED = 0.5
 
 
 LOSSY, LOSSY_TIMES = 0.01, 5.0
-"""A link loses packets where this share of its TCP segments is sent again, and so many times the median of all links: what
-a busy network loses everywhere is nobody's fault."""
+"""A link loses packets where this share of its TCP segments is sent again, and so many times the median of all links:
+what a busy network loses everywhere is nobody's fault."""
 
 LOSSY_PART = 0.4
 """A transfer that lost packets counts as if it had carried this part of its bytes: TCP hides on a short way what costs
@@ -155,8 +155,9 @@ most of the rate on a fast or a long one. So who is lossy is told apart as who i
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side as an
-    AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be measured."""
+    """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side
+    as an AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be
+    measured."""
 
     link: Link
     round: int
@@ -168,7 +169,7 @@ class MeasuredLink:
 
 @dataclass
 class Search:
-    """What was measured, and `stopped`: why not all that should have been. `enough`: GB/s that are as good as any more."""
+    """What was measured. `stopped`: why it ended early. `enough`: GB/s above which more makes no difference."""
 
     nodes: tuple[str, ...]
     leaf_of: Mapping[str, str]
@@ -304,7 +305,7 @@ def _found(
 
 
 def counted(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
-    """The new ones, each with whether it counts: slow, and an end that had no CPU meanwhile, proves nothing of the link."""
+    """The new measurements, each with `counts`: a slow one proves nothing if an end had no CPU meanwhile."""
     usual = normal(each.moved.gbytes for each in (*before, *new))
     return [
         MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))

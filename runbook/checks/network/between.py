@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from runbook.checks.context import Context, Facts
+from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.mesh import Mesh, Want
@@ -23,6 +23,7 @@ from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
+from runbook.transport.answers import FLOWS, Flows
 
 MOST_NODES_READ_AHEAD = 16
 """Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
@@ -48,7 +49,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class RankConnection:
-    """One established connection of two ranks: the client dialled the server. `resent` is the worse of both ends'."""
+    """One established connection of two ranks: the client dialled the server."""
 
     client: str
     server: str
@@ -122,16 +123,16 @@ def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
 
 
-def flows(at: Context) -> dict[str, Facts]:
+def flows(at: Context) -> dict[str, Flows]:
     """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
 
-    def one(node: Node) -> Facts:
-        return at.session(node).call("flows", {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+    def one(node: Node) -> Flows:
+        return at.session(node).call(FLOWS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
 
-    return {name: answer for name, answer in at.each(one).items() if isinstance(answer, dict)}
+    return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
 
-def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[RankConnection]:
+def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
     """Both ends' views of each connection as one."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
     owner.update({number(at, node.name): node.name for node in at.nodes})
@@ -154,7 +155,15 @@ def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[RankConnection]:
                 way = f"{name} → {one['remote']}:{one['remote_port']} from port {one['local_port']}"
                 waiting = f"{bytes_text(one['unacked'])} not acknowledged, sent again {one['resent']} times"
                 said += (f"{way} (process {one['pid']}): {waiting}",)
-            found[key] = RankConnection(client[0], server[0], client[1], server[1], client[2], server[2], said)
+            found[key] = RankConnection(
+                client=client[0],
+                server=server[0],
+                client_address=client[1],
+                server_address=server[1],
+                client_port=client[2],
+                server_port=server[2],
+                said=said,
+            )
     return sorted(found.values(), key=lambda stream: not stream.still)
 
 

@@ -29,10 +29,10 @@ OPENED_AT_ONCE = {
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost, unsent,
-    unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous, range,
-    ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it got: a name may mean
-    something else here, or nothing."""
+    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost,
+    unsent, unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous,
+    range, ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it got: a name
+    may mean something else here, or nothing."""
 
     source: str
     destination: str
@@ -125,8 +125,8 @@ def why_so_many(dials: Iterable[Dial], remedy: str) -> tuple[str, ...]:
 
 
 def number(at: Context, name: str) -> str:
-    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine what
-    it means: of several addresses it is one of the node's own."""
+    """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine
+    what it means: of several addresses it is one of the node's own."""
     written = at.data_address(at.inventory.node(name))
     found, own = numeric(written), at.own_addresses(name)
     if found == written or found in own or not own:

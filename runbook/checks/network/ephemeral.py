@@ -1,5 +1,5 @@
-"""What it means when a node has no port left to dial from or to listen on, or hardly one: how many its kernel hands out, and
-who holds them."""
+"""What it means when a node has no port left to dial from or to listen on, or hardly one: how many its kernel hands
+out, and who holds them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NO_PORT = "ephemeral-ports-exhausted"
 WIDER = Remedy.run(f"sudo sysctl -w net.ipv4.ip_local_port_range='{EPHEMERAL[0]} {EPHEMERAL[1]}'")
 
 PORTS_A_RANK = 4
-"""What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many again,
-since one that was closed stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes get up with two ports each, and
-not if an earlier try has left one of them in TIME_WAIT."""
+"""What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many
+again, since one that was closed stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes get up with two ports
+each, and not if an earlier try has left one of them in TIME_WAIT."""
 
 FEW_PORTS = 1024
 """Of fewer the next job may find none."""
@@ -57,7 +57,10 @@ def few_ports_warning(facts: Facts) -> list[str]:
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []
-    few = f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who dial or listen"
+    few = (
+        f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who "
+        "dial or listen"
+    )
     return [f"{few}: a large job needs more; `{WIDER}` is usual"]
 
 
@@ -112,7 +115,10 @@ def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], pee
             f"the kernel of {node} has hardly a port to hand out{which}: {usable} for all that dials or listens there"
         )
     else:
-        says = f"every port that the kernel of {node} may hand out{which} is taken: ranks there can neither dial nor listen"
+        says = (
+            f"every port that the kernel of {node} may hand out{which} is taken: ranks there can neither dial nor "
+            "listen"
+        )
     if reserved:
         says += f"; {reserved} of that range are reserved"
     lines = [

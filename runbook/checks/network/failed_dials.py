@@ -44,7 +44,7 @@ class Accusation:
     itself: bool = False
 
     def same(self, other: Accusation) -> bool:
-        """One rule that stops several things, one command that opens several, or the same trouble at home: one finding."""
+        """Whether both are one finding: the same rule, the same command, or the same trouble of a node with itself."""
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
@@ -94,8 +94,8 @@ class WantedPorts(TypedDict):
 
 @dataclass(frozen=True)
 class Trouble:
-    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence` are the
-    rules of the nodes involved."""
+    """Everything that is known when failed dials are explained. `unmeasured` are those that tell nothing, `evidence`
+    are the rules of the nodes involved."""
 
     at: Context
     bad: list[Dial]
@@ -134,11 +134,10 @@ class Trouble:
         return list(found.values())
 
     def unexplained(self) -> list[Dial]:
-        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those that
-        were not measured.
+        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those
+        that were not measured.
 
-        Where others between the same two nodes opened, all of them at the first try, it was not loss.
-        """
+        Where others between the same two nodes opened, all of them at the first try, it was not loss."""
         found: list[Dial] = list(self.unmeasured)
         for dials in self.groups:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
@@ -259,89 +258,87 @@ class Trouble:
 
     def _judge(self, dials: list[Dial]) -> Accusation:
         """Which node is guilty of these failed dials of one direction, and the finding."""
-        first = dials[0]
+        if misled := self._misled(dials):
+            return misled
+        blocked = self.blocked(dials) if dials[0].outcome in SEEN else None
+        return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
+
+    def _misled(self, dials: list[Dial]) -> Accusation | None:
+        """Where the dials did not lead to the other node: a name, a NAT rule, or an address that was lost."""
+        first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
-        seen = tuple(seen_of(dials))
-        others = tuple(n for n in dict.fromkeys(n for d in dials for n in (d.source, d.destination)))
         if first.outcome == "unresolvable":
-            return Accusation(
-                source,
-                finding_for(
-                    "name-unresolvable",
-                    f"{source} cannot resolve {first.address}",
-                    seen,
-                    (destination,),
-                    way="node",
-                    source=source,
-                ),
+            finding = finding_for(
+                "name-unresolvable",
+                f"{source} cannot resolve {first.address}",
+                seen,
+                (destination,),
+                way="node",
+                source=source,
             )
+            return Accusation(source, finding)
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
-            peers = tuple(name for name in others if name != led.node)
-            finding = Finding(led.cause, led.says, led.remedy, (*seen[:4], *led.evidence)[:MOST_LINES], peers)
+            finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
             return Accusation(led.node, finding, led.rule, led.remedies, source == destination)
         if first.outcome == "stranger":
-            return Accusation(
-                destination,
-                finding_for(
-                    "name-wrong-address",
-                    f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
-                    seen,
-                    (source,),
-                    way="live",
-                    destination=destination,
-                    source=source,
-                ),
+            finding = finding_for(
+                "name-wrong-address",
+                f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+                seen,
+                (source,),
+                way="live",
+                destination=destination,
+                source=source,
             )
+            return Accusation(destination, finding)
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
             node, finding = missing
-            peers = tuple(name for name in others if name != node)
-            finding = replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers)
-            return Accusation(node, finding)
-        blocked = self.blocked(dials) if first.outcome in SEEN else None
-        by_chance = blocked is not None and blocked.by_chance
+            return Accusation(node, shown(finding, node, dials))
+        return None
+
+    def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
+        """What explains the dials where no rule surely does. `blocked`: what the rules make of them."""
+        first, seen = dials[0], tuple(seen_of(dials))
+        source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):
             node, finding, _ = refused
-            peers = tuple(name for name in others if name != node)
-            return Accusation(node, replace(finding, evidence=(*seen[:4], *finding.evidence)[:MOST_LINES], peers=peers))
+            return Accusation(node, shown(finding, node, dials))
         if first.outcome == "dropped" and not sure(blocked) and (policy := by_policy(self.at, dials, seen)):
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
-            return Accusation(
-                source,
-                finding_for(
-                    "no-route",
-                    f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                    seen,
-                    (destination,),
-                    way="node",
-                    source=source,
-                    address=word(first.address),
-                ),
+            finding = finding_for(
+                "no-route",
+                f"{source} has no way to {destination} ({first.address}): {first.errno}",
+                seen,
+                (destination,),
+                way="node",
+                source=source,
+                address=word(first.address),
             )
-        if (
-            first.outcome in ("dropped", "silent", "lost")
-            and not sure(blocked)
-            and not by_chance
-            and (lossy := self._lossy(dials))
-        ):
+            return Accusation(source, finding)
+        by_chance = blocked is not None and blocked.by_chance
+        quiet = first.outcome in ("dropped", "silent", "lost")
+        if quiet and not sure(blocked) and not by_chance and (lossy := self._lossy(dials)):
             return Accusation(destination, lossy_link(source, destination, lossy, seen))
-        if first.outcome in OPENED and not (
-            blocked and ((blocked.decided and not blocked.between) or blocked.remedies)
-        ):
+        if first.outcome in OPENED and not (blocked and (sure(blocked) or blocked.remedies)):
             return Accusation(destination, self._broken(dials, seen))
+        return None
+
+    def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
+        """The rule that stops them, or that nothing is known of any."""
+        first, seen = dials[0], seen_of(dials)
+        source, destination = first.source, first.destination
         if blocked is None:
-            return Accusation(
-                destination,
-                finding_for(
-                    "master-not-listening",
-                    f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                    seen,
-                    (source,),
-                    way="live",
-                    destination=destination,
-                ),
+            finding = finding_for(
+                "master-not-listening",
+                f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
+                tuple(seen),
+                (source,),
+                way="live",
+                destination=destination,
             )
+            return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), *self._ends(first)):
             cause = "mtu-blackhole"
@@ -349,21 +346,12 @@ class Trouble:
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports
             cause = "data-ports-blocked"
             says = (
-                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks exchange "
-                f"data do not: {says}"
+                f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks "
+                f"exchange data do not: {says}"
             )
-        finding = Finding(
-            cause,
-            says,
-            blocked.remedy,
-            (
-                *seen[:4],
-                *([] if sure(blocked) else unseen(self.at, dials)),
-                *why_so_many(dials, blocked.remedy),
-                *blocked.evidence,
-            )[:MOST_LINES],
-            tuple(name for name in others if name != blocked.node),
-        )
+        more = () if sure(blocked) else unseen(self.at, dials)
+        evidence = (*more, *why_so_many(dials, blocked.remedy), *blocked.evidence)
+        finding = shown(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
@@ -417,8 +405,8 @@ class Trouble:
         return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
 
     def _lossy(self, dials: list[Dial]) -> str | None:
-        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss, not of
-        a filter. One repetition is a busy moment."""
+        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss,
+        not of a filter. One repetition is a busy moment."""
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
@@ -439,8 +427,8 @@ class Trouble:
         }[first.outcome]
         return Finding(
             {"reset": "tcp-connection-lost-midrun", "silent": "packet-loss", "lost": "mtu-blackhole"}[first.outcome],
-            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that could "
-            "be read accounts for it",
+            f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that "
+            "could be read accounts for it",
             "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
             f"`sudo tcpdump -ni any {word(f'tcp port {first.port} and host {self.destination_of(first)}')}` on both",
             seen,
@@ -453,16 +441,23 @@ def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...])
     if source == destination:
         says = f"packets that {source} sends to itself are lost: {lossy}"
         fix = (
-            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` show what "
-            "drops some of them"
+            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` "
+            "show what drops some of them"
         )
     else:
         says = f"packets between {source} and {destination} are lost: {lossy}"
         fix = (
-            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then at cable, "
-            "transceiver and switch port"
+            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then "
+            "at cable, transceiver and switch port"
         )
     return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
+
+
+def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
+    """The finding with what was seen of these dials before its own evidence, and with their other ends."""
+    ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
+    evidence = (*seen_of(dials)[:4], *finding.evidence)[:MOST_LINES]
+    return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
 
 
 def sure(blocked: Blocked | None) -> bool:

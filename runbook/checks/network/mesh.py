@@ -17,8 +17,8 @@ from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
 
 OPEN_S = 0.5
-"""How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the node
-sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
+"""How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the
+node sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
 
 PATIENT_S = 2.2
 """How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
@@ -50,7 +50,7 @@ class Want:
 
     @property
     def everywhere(self) -> bool:
-        """Whether on all addresses of the machine, as torch opens its store: the rendezvous address may be any of them."""
+        """Whether it listens on all addresses, as torch does for its store: any may be the rendezvous address."""
         return self.kind == "rendezvous"
 
 
@@ -152,8 +152,8 @@ class Mesh:
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
 
     def again(self, failed: Sequence[Dial]) -> None:
-        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`. What
-        cannot be measured then is dialled again, up to TURNS times in all."""
+        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`.
+        What cannot be measured then is dialled again, up to TURNS times in all."""
         for _ in range(TURNS):
             if not failed:
                 return
@@ -173,8 +173,8 @@ class Mesh:
         return found
 
     def _dialled(self, orders: Mapping[str, Sequence[DialTarget]], open_s: float, at_once: int) -> list[Dial]:
-        """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence proves
-        nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
+        """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence
+        proves nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
         found = self._sent(orders, open_s, at_once)
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
@@ -221,7 +221,7 @@ class Mesh:
         return found
 
     def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
-        """How long a node may take to so many dials, of which it makes a few at a time; with room for one that is busy."""
+        """Seconds that a node may take for this many dials, a few at a time, with room for a busy node."""
         return 10.0 + math.ceil(2 * dials / at_once) * (open_s + 4 * self._reply_s)
 
     def _address(self, peer: Node, kind: str) -> str:
@@ -269,7 +269,8 @@ def too_busy(node: str, awake: Facts | None, what: str) -> Finding:
         lines.append(f"{node}: {seen['late_s']:.1f} of {seen['seconds']:.1f} s it should have run and did not")
     if seen.get("pressure") is not None:
         lines.append(
-            f"{node}: for {seen['pressure']:.0f} % of the last 10 s somebody there waited for a CPU (/proc/pressure/cpu)"
+            f"{node}: for {seen['pressure']:.0f} % of the last 10 s somebody there waited for a CPU "
+            "(/proc/pressure/cpu)"
         )
     if seen.get("shut_out"):
         lines.append(f"{node}: {seen['shut_out']} connections found no free descriptor there (`ulimit -n`)")

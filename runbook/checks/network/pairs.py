@@ -1,10 +1,9 @@
 """Which pairs of nodes are tried, and which node the bad ones have in common.
 
-All pairs of a few nodes are tried; of many so many that each is met by others of every kind. With N nodes all pairs
-are N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each node tries those
-at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and racks are
-crossed, since what stands between them stops no one inside. Both directions of a pair are tried.
-"""
+All pairs of a few nodes are tried; of many so many that each is met by others of every kind. With N nodes all pairs are
+N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each node tries those at
+distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and racks are
+crossed, since what stands between them stops no one inside. Both directions of a pair are tried."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ MOST_AROUND = 2000
 
 @dataclass(frozen=True)
 class Pairs:
-    """By node, its peers in the order in which they are tried. At any moment all are at the same distance around the ring, so
-    that a peer has few guests at a time."""
+    """By node, its peers in the order in which they are tried. At any moment all are at the same distance around the
+    ring, so that a peer has few guests at a time."""
 
     peers: Mapping[str, tuple[str, ...]]
 
@@ -107,8 +106,8 @@ def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]
 
 
 def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that nobody is
-    everybody's partner. Of groups that hold hardly more than one node each nothing is to be learned."""
+    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that
+    nobody is everybody's partner. Of groups that hold hardly more than one node each nothing is to be learned."""
     count = len(groups)
     if count < 2 or 2 * count > sum(map(len, groups)):
         return []
@@ -129,8 +128,8 @@ def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def around(tried: Pairs, failed: Iterable[tuple[str, str]], groupings: Sequence[Mapping[str, str]] = ()) -> Pairs:
-    """More pairs, which tell whether it is a node, a link or the way between two groups: each end of what failed with others,
-    of the far end's group first."""
+    """More pairs, which tell whether it is a node, a link or the way between two groups: each end of what failed with
+    others, of the far end's group first."""
     names = list(tried.peers)
     known = {name: set(peers) for name, peers in tried.peers.items()}
     more: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""What forbids a connection by rule: the packet filters of nodes, read where it failed, and a cluster's NetworkPolicies."""
+"""Rules that forbid a connection: packet filters of the nodes where it failed, and NetworkPolicies of a cluster."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
 
 
 OF_PODS = (
-    "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of the machines "
-    "below the pods are not to be seen from here"
+    "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of "
+    "the machines below the pods are not to be seen from here"
 )
 
 
 def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
-    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None where that is not known."""
+    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None: not known."""
     first = dials[0]
     source, destination = at.run.site.pods.entered(first.source), at.run.site.pods.entered(first.destination)
     if source is None or destination is None or source.host_network or destination.host_network:
@@ -73,8 +73,9 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
     rule = f"{'to' if forbids.egress else 'from'}: [{{podSelector: {{matchLabels: {{{label or 'LABEL: VALUE'}}}}}}}]"
     return guilty, finding_for(
         "kubernetes-network-policy",
-        f"the pod {pod.name} may not {way} {other} on {ports_text(list(dials))}: the NetworkPolic{'ies' if several else 'y'} "
-        f"{', '.join(forbids.names)} select{'' if several else 's'} it, and allow{'' if several else 's'} no such connection",
+        f"the pod {pod.name} may not {way} {other} on {ports_text(list(dials))}: the "
+        f"NetworkPolic{'ies' if several else 'y'} {', '.join(forbids.names)} select{'' if several else 's'} it, and "
+        f"allow{'' if several else 's'} no such connection",
         (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
         (other,),
         way="live",

@@ -1,4 +1,4 @@
-"""Do packets get lost? Echoes tell how many, TCP whether the job would feel it and which way, and rules whether one draws lots for them."""
+"""Do packets get lost? Echoes tell how many, TCP which way and whether a job feels it, rules whether by chance."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LOSS_TOLERATED = 0.025
 """Of 300 echoes, 7: at 5 % loss as many or fewer are lost once in fifty times, at 1 % more than that once in eighty."""
 
 SLOW_S = 0.15
-"""A segment that has to be sent again after a timeout waits for at least the kernel's 200 ms: so long may transfers take
-that lost nothing, where the kernel does not count what it sent again."""
+"""A segment that has to be sent again after a timeout waits for at least the kernel's 200 ms: so long may transfers
+take that lost nothing, where the kernel does not count what it sent again."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Loss:
 
 
 def losses(seen: Observations, pairs: Iterable[Pair]) -> list[Loss]:
-    """Those pairs of which some echoes came back and others did not, in both rounds together. A single one that is missing
-    says nothing: a busy host answers late."""
+    """Those pairs of which some echoes came back and others did not, in both rounds together. A single one that is
+    missing says nothing: a busy host answers late."""
     found = []
     for pair in pairs:
         if not pair.echoes_lost:
@@ -77,8 +77,8 @@ def warning(loss: Loss) -> str:
     share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
     if loss.flows:
         return (
-            f"harmless: {pair.peer} or its network answers only so many pings a second, {share} were left out; TCP, which the "
-            "job uses, lost nothing"
+            f"harmless: {pair.peer} or its network answers only so many pings a second, {share} were left out; TCP, "
+            "which the job uses, lost nothing"
         )
     return f"{share} between {pair.source} and {pair.peer} are lost: too few to fail the run"
 

@@ -46,8 +46,8 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
         yield f"looking up {name} takes {seconds:.1f} s: {_servers(seen, node)} in /etc/resolv.conf answers late or not"
     elif seen.answers[node.name]["reverse_late"]:
         yield (
-            f"{_servers(seen, node)} in /etc/resolv.conf does not answer: torch asks for the name of every machine that it "
-            "connects to, and its ranks start 5 s later or more"
+            f"{_servers(seen, node)} in /etc/resolv.conf does not answer: torch asks for the name of every machine "
+            "that it connects to, and its ranks start 5 s later or more"
         )
 
 
@@ -74,7 +74,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
     if not truth or addresses[0] in truth:
         return None
     if right in addresses:
-        return _wrong_one_first(node, name, target, addresses, right, fix, looked_up, peers)
+        return _wrong_one_first(node, name, target, addresses, right=right, fix=fix, looked_up=looked_up, peers=peers)
     if set(addresses) & set(truth):
         return None
     others = [owner for owner in _owners(seen, addresses) if owner != target]
@@ -98,6 +98,7 @@ def _wrong_one_first(
     name: str,
     target: str,
     addresses: list[str],
+    *,
     right: str,
     fix: str,
     looked_up: tuple[str, ...],
@@ -107,7 +108,10 @@ def _wrong_one_first(
     first = addresses[0]
     if version(first) != version(right):
         return None  # of the family that this machine does not speak, nothing is dialled
-    says = f"on {node.name} the name {name} means {listed(addresses)}, and {first}, which is dialled first, is not {target}'s"
+    says = (
+        f"on {node.name} the name {name} means {listed(addresses)}, and {first}, which is dialled first, is not "
+        f"{target}'s"
+    )
     cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
     return Finding(cause, says, fix, looked_up, peers)
 
@@ -138,7 +142,10 @@ def _unresolvable(
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
     else:
         evidence += (
-            f"{name} is not in /etc/hosts of {node.name}; a name in DNS, or the IP address in the inventory, mends it as well",
+            (
+                f"{name} is not in /etc/hosts of {node.name}; a name in DNS, or the IP address in the inventory, mends "
+                "it as well"
+            ),
         )
     return Finding("name-unresolvable", says, fix, evidence, peers)
 
@@ -169,7 +176,10 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
         elif own:
             cause, what = (
                 "name-wrong-address",
-                f"takes its own host name {hostname} for {means}, none of its addresses, and gloo then tells its peers to",
+                (
+                    f"takes its own host name {hostname} for {means}, none of its addresses, and gloo then tells its "
+                    "peers to"
+                ),
             )
         right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
         return Finding(
@@ -206,14 +216,14 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
 
 def gloo_announces(seen: Observations, node: Node) -> str:
-    """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes loopback."""
+    """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
     told = seen.answers[node.name]["own"] or {}
     truth = seen.at.own_addresses(node.name)
     return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
 def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
-    """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new one."""
+    """The command that makes a name mean an address: it removes other lines of /etc/hosts and adds one."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
         return Remedy.run(append)

@@ -1,4 +1,4 @@
-"""A peer that answers nothing, neither ICMP nor TCP: a wrong address, a filter, a way back that is missing, or nobody."""
+"""A peer that answers neither ICMP nor TCP: a wrong address, a filter, a missing way back, or no machine there."""
 
 from __future__ import annotations
 
@@ -68,11 +68,15 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
         lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
         return name, finding_for(
             "neighbour-table-full",
-            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does not know yet",
+            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does "
+            "not know yet",
             (
                 *lines,
                 *way.echo_says(),
-                f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and containers",
+                (
+                    f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and "
+                    "containers"
+                ),
                 "the setting lasts until the next boot: keep it in /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
@@ -88,7 +92,8 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(
         "master-addr-wrong-host",
-        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there answers",
+        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there "
+        "answers",
         (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
         (pair.source,),
         way="not-its-own",
@@ -139,7 +144,8 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
     fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
     return guilty, finding_for(
         "duplicate-address",
-        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the other",
+        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the "
+        "other",
         (
             *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
             *(str(dial) for dial in pair.dials[:2]),
@@ -153,7 +159,7 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
 
 
 def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp` family."""
+    """One end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family drops it."""
     if pair.route.get("via") or ":" in pair.numeric:
         return None
     perhaps: tuple[str, Finding] | None = None
@@ -166,7 +172,8 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
             return name, finding_for(
                 "host-unreachable",
-                f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it the others",
+                f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it "
+                "the others",
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
                 way="no-arp",
@@ -223,7 +230,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
 
 
 def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """Somebody on the way says why not; what he says of himself, when the address is ours, is that nobody answers ARP."""
+    """A router on the way says why not; where the address is our own, it says that nobody answers ARP."""
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in (pair.route.get("src"), pair.numeric):
             continue
@@ -235,7 +242,8 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
         if cause == "firewall-reject":
             return pair.source, finding_for(
                 "firewall-reject",
-                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the inventory",
+                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the "
+                "inventory",
                 lines,
                 (pair.peer,),
                 way="router",
@@ -281,7 +289,8 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     fix = Remedy.run(f"sudo ip route del {' '.join(map(word, route.split()))}")
     if not mine:
         fix = Remedy.note(
-            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo ip route replace "
+            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by "
+            "another: `sudo ip route replace "
             f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
         )
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
@@ -296,7 +305,10 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     target = name if len(peers) > 1 else first.peer
     neighbour = (first.target.get("neighbour") or {}).get("state") or []
     unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
-    says = f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to ICMP nor to TCP"
+    says = (
+        f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "
+        "ICMP nor to TCP"
+    )
     if unheard:
         says += "; nobody on that segment even answers ARP for it"
     interface = seen.data_interface(target) or "IFACE"
@@ -310,8 +322,9 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
         for node in (name, *peers[:3])
     ]
     fix = (
-        f"look whether {address} is up and on the same network: `ip -s link show {word(interface)}` on {target} (is it the cable, "
-        f"switch port or VLAN?), `sudo tcpdump -ni {word(interface)} arp or icmp` there while `ping {word(address)}` runs on {callers[0]}"
+        f"look whether {address} is up and on the same network: `ip -s link show {word(interface)}` on {target} (is it "
+        f"the cable, switch port or VLAN?), `sudo tcpdump -ni {word(interface)} arp or icmp` there while `ping "
+        f"{word(address)}` runs on {callers[0]}"
     )
     dials = [str(dial) for pair in pairs[:2] for dial in pair.dials[:2]]
     return Finding("host-unreachable", says, fix, (*first.echo_says(), *dials, *ways, *held)[:10], tuple(peers))

@@ -71,7 +71,7 @@ class Ping(Check):
         return judge.outcomes(silent)
 
     def _asked(self, at: Context, pairs: Pairs) -> dict[str, Facts | Outcome]:
-        """What the nodes say. One that had no CPU while it looked, and missed answers, is asked again, when others are quiet."""
+        """What the nodes say. A node that had no CPU and missed answers is asked again when the others are quiet."""
         names = names_used(at.nodes, at.inventory.rendezvous.address)
 
         def arguments(node: Node) -> Facts:
@@ -221,8 +221,8 @@ class Judge:
             )
 
     def _full_size_vanished(self, pair: Pair, limited: bool) -> bool:
-        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`: that not
-        all pings are answered was told already."""
+        """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`:
+        that not all pings are answered was told already."""
         if not pair.small.get("received") or pair.full.get("received"):
             return False
         if cannot_probe(pair):

@@ -1,4 +1,4 @@
-"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every peer?"""
+"""Is every node's address its own, on an interface that peers reach, and has the kernel a route to every peer?"""
 
 from __future__ import annotations
 
@@ -296,8 +296,8 @@ def _missing(seen: Observations, pair: Pair) -> str:
     if gateways:
         return Remedy.run(f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}")
     return (
-        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY is the router "
-        f"of its network; `ip route` on a node that reaches {pair.peer} shows it"
+        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY "
+        f"is the router of its network; `ip route` on a node that reaches {pair.peer} shows it"
     )
 
 

@@ -23,7 +23,8 @@ UNABLE = ("nvalid option", "unrecognized")
 @dataclass(frozen=True)
 class Way:
     """One direction in which full-size packets vanish; `told` are the proofs. An echo needs both directions, so what it
-    proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of the MTU."""
+    proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of the
+    MTU."""
 
     source: str
     destination: str
@@ -39,8 +40,9 @@ class Way:
 
 @dataclass(frozen=True)
 class SizeReason:
-    """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it. `any_size`:
-    it is a rule that does not ask for the size, and struck the large ones because there are more bytes in them, or later."""
+    """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it.
+    `any_size`: it is a rule that does not ask for the size, and struck the large ones because there are more bytes in
+    them, or later."""
 
     node: str
     why: str
@@ -71,8 +73,8 @@ def only_icmp_limited(seen: Observations, pair: Pair) -> bool:
 
 
 def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[Way]:
-    """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs, such as
-    those that lose small packets as well, nothing follows from a transfer that broke off."""
+    """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs,
+    such as those that lose small packets as well, nothing follows from a transfer that broke off."""
     transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
     # Where not even a greeting comes through, it is no question of size.
     mute = {pair.ends for pair in seen.pairs if any(dial.outcome == "silent" for dial in pair.full_dials)}
@@ -161,8 +163,8 @@ def _directions(node: str, those: list[Way]) -> str:
 
 
 def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> SizeReason | None:
-    """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes of
-    that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
+    """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes
+    of that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
     if way.by_icmp:
         icmp = "ipv6-icmp" if version(seen.numeric(way.source)) == 6 else "icmp"
@@ -206,8 +208,8 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
 
 
 def _different(seen: Observations, way: Way) -> SizeReason | None:
-    """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as the
-    other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
+    """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as
+    the other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
     values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:
@@ -222,7 +224,8 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
     shown = [f"interface MTU of {name}: {mtu}" for name, mtu in values.items()][:8]
     if not decided and len(sound) > 1:
         shown.append(
-            f"all have to be equal: {usual} passes wherever {max(sound)} does, the other way round the switch has to carry it"
+            f"all have to be equal: {usual} passes wherever {max(sound)} does, the other way round the switch has to "
+            "carry it"
         )
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
@@ -242,9 +245,9 @@ def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
         node,
         those,
         "something between them carries only smaller packets and does not say so",
-        f"find the hop: `tracepath -n {word(seen.numeric(way.destination))}` on {way.source}; raise its MTU to {mtu} (switch port, "
-        f"tunnel, VLAN), or lower the interfaces' on every node to what passes, for example "
-        f"`sudo ip link set dev {word(interface)} mtu {1500 if lower == 8000 else lower}`",
+        f"find the hop: `tracepath -n {word(seen.numeric(way.destination))}` on {way.source}; raise its MTU to {mtu} "
+        "(switch port, tunnel, VLAN), or lower the interfaces' on every node to what passes, for example `sudo ip "
+        f"link set dev {word(interface)} mtu {1500 if lower == 8000 else lower}`",
         [*shown, "no rule of either end drops by length"],
     )
 

@@ -1,4 +1,4 @@
-"""Which ranks made another call than their program or than the others, and who never came: from torch's flight records."""
+"""Which ranks made another call than their program or the others, and which made none: from torch's flight records."""
 
 from __future__ import annotations
 
@@ -254,8 +254,8 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     elif seen and seen.kind == "behind" and (skipped := skipping(pool, seen.ranks)):
         guilty = skipped
         evidence = [
-            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has recorded "
-            f"{enqueued(pool.members[rank])}"
+            f"{pool.members[rank].label} asked torch for {asked(pool.members[rank])} collectives, and torch has "
+            f"recorded {enqueued(pool.members[rank])}"
             for rank in skipped
         ]
     elif aborted:
@@ -329,9 +329,10 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
         found.setdefault(member.rank.node, []).append(
             Finding(
                 "rank-behind" if "joined" in member.steps else "ranks-missing",
-                f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while {_people(waiting)} "
-                "for it",
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid {word(_pid(member))}` shows it live",
+                f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while "
+                f"{_people(waiting)} for it",
+                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid "
+                f"{word(_pid(member))}` shows it live",
                 stack_lines([member, *waiting[:1]]),
                 tuple(sorted({m.rank.node for m in waiting} - {member.rank.node})),
             )

@@ -77,8 +77,8 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     if code == 0 and node.activate and "started" not in member.steps:
         return finding_for(
             "activation-failed",
-            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts after it: "
-            f"{node.activate}",
+            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts "
+            f"after it: {node.activate}",
             evidence,
             way="replaced",
             activate=node.activate,
@@ -126,7 +126,8 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     if cause == "terminated-from-outside":
         return Finding(
             cause,
-            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to stop",
+            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
+            "stop",
             f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
             "`sudo journalctl --since '-5 min'` and `last -5`",
             evidence,
@@ -135,7 +136,8 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         return Finding(
             cause,
             f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
-            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since '-5 min'`",
+            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since "
+            "'-5 min'`",
             evidence,
         )
     crashed = cause == "rank-crashed"
@@ -163,7 +165,10 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     count = after - before
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
-    told = f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it started"
+    told = (
+        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it "
+        "started"
+    )
     return (told, *lines[-1:])
 
 

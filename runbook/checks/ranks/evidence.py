@@ -1,7 +1,7 @@
 """What can be seen of ranks that do not get on, from all nodes at once, and how findings speak of it.
 
-The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the members.
-"""
+The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the
+members."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def main_stack(text: str) -> tuple[str, ...]:
 
 PASSES_ON = bounded(
     r"/torch/(?:\S*/)?(?:c10d_logger|_ops|_contextlib|_tensor|_compile|eval_frame|external_utils)\.py\""
-    r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__|__call__|_call_impl|_wrapped_call_impl)$"
+    r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
+    r"|__call__|_call_impl|_wrapped_call_impl)$"
 )
 """A frame in which torch only logs, decorates or dispatches somebody's call."""
 

@@ -1,4 +1,4 @@
-"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only followed."""
+"""From ranks that stopped or hold the others up to outcomes: who is at fault, and what only followed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
     """One outcome a node. The guilty fail; the others are unknown, because nothing was proven about them.
 
-    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as promised.
-    """
+    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as
+    promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
         unknown[name] = no_answer(name, "launch", error)
@@ -61,7 +61,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up now."""
+    """A rank without a port knows no more than that: this looks up how many its node has, and who holds them."""
     words = {
         node: [finding.says for finding in told if finding.cause == NO_PORT]
         for node, told in guilty.items()
@@ -80,7 +80,8 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     said = [str(member.failure.get("text")) for member in members if member.failure]
     return finding_for(
         "peer-died",
-        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}",
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} "
+        f"{whose}{' failed' if kind == 'died' else ''}",
         tuple(said[:2]),
         others,
         way="halted",
@@ -100,7 +101,10 @@ HELD_LEAST_S = {"own": 0.3, "paused": 1.0, "queued": 1.0}
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
-    "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, a frozen virtual machine)",
+    "paused": (
+        "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, "
+        "a frozen virtual machine)"
+    ),
     "queued": "was ready to run and got no CPU: other processes are on them",
 }
 

@@ -98,11 +98,11 @@ class RankMember:
 
 @dataclass(frozen=True)
 class Halt:
-    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent: some
-    rank sends no beats. The last two prove nothing yet: a program may be busy in a place where Python's threads wait.
+    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent:
+    some rank sends no beats. The last two prove nothing yet: a program may be busy in a place where Python's threads
+    wait.
 
-    `promised`: bytes a second that the ranks together should send meanwhile, where something promises that.
-    """
+    `promised`: bytes a second that the ranks together should send meanwhile, where something promises that."""
 
     kind: str
     seconds: float
@@ -187,8 +187,8 @@ class RankPool:
     # Orders and waiting.
 
     def order(self, message: Mapping[str, Any], own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}) -> None:
-        """An order to every rank that lives, with what is its `own` in it. A rank whose node is lost is found by whoever
-        waits."""
+        """An order to every rank that lives, with what is its `own` in it. A rank whose node is lost is found by
+        whoever waits."""
         self.extra = {}
         self._suspected = False
         now = time.monotonic()
@@ -216,9 +216,9 @@ class RankPool:
         """Wait until every rank has made `step`; None when they all did.
 
         Ends early when a rank died or reported a failure (after letting the dust settle), when no rank moved for
-        `stall_s()` seconds, or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as dead.
-        With `suspicions` also, once an order, after half of that time: whoever can tell already need not wait longer.
-        """
+        `stall_s()` seconds, or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as
+        dead. With `suspicions` also, once an order, after half of that time: whoever can tell already need not wait
+        longer."""
         self._on_message = on_message or (lambda member, message: None)
         begun = time.monotonic()
         bad_since: float | None = None
@@ -262,9 +262,8 @@ class RankPool:
     def gather(self, step: str, *, timeout_s: float, look: Callable[..., None] | None = None) -> None:
         """Wait until every rank that was started has made `step`, failed or ended: one failure hides no other.
 
-        `look` is called where one falls silent, and fills in its processes: one that is stopped is not waited for, one that
-        is at work is.
-        """
+        `look` is called where one falls silent, and fills in its processes: one that is stopped is not waited for, one
+        that is at work is."""
         begun = looked = time.monotonic()
         waiting = [member for member in self.members if member.remote]
         while waiting and time.monotonic() - begun < timeout_s:
@@ -275,8 +274,8 @@ class RankPool:
             if look and silent and now - looked > SILENT_S:
                 look(watch_s=0.05)
                 looked = time.monotonic()
-            # Beats come from the first moment on, also while torch is imported. Without them it may still be at work: in
-            # the activate line, or in a place where Python's threads wait.
+            # Beats come from the first moment on, also while torch is imported. Without them it may still be at work:
+            # in the activate line, or in a place where Python's threads wait.
             late = [m for m in waiting if now - m.heard > START_S]
             if waiting and len(late) == len(waiting):
                 if look:

@@ -1,4 +1,4 @@
-"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound, whole and free."""
+"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound and free."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runbook.parsers.nvidia import (
 )
 
 SMI_DEADLINE_S = 12
-"""How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second each."""
+"""Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
@@ -237,7 +237,8 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
     numbers = [gpu.index for gpu in broken]
     return finding_for(
         "tool-output-unknown",
-        f"GPU {listed(numbers)} of {node.name} is listed, and the driver cannot read it: {', '.join(sorted(broken[0].broken))}",
+        f"GPU {listed(numbers)} of {node.name} is listed, and the driver cannot read it: "
+        f"{', '.join(sorted(broken[0].broken))}",
         tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
         way="gpu-silent",
         reset=reset(numbers),
@@ -301,7 +302,7 @@ def who(app: App, process: Facts, *, brief: bool = False) -> str:
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
-    """A GPU with fewer active NVLinks than its like on the same node. Links that no card of this kind has are not missed."""
+    """A GPU with fewer active NVLinks than its like on the same node; links that no such card has are not missed."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
     best: Counter[str] = Counter()
     for gpu in gpus:
@@ -337,4 +338,7 @@ def order_of_devices(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator
     """A warning where CUDA's numbers are not nvidia-smi's: it puts the fastest model first."""
     models = sorted({gpu.name for gpu in gpus})
     if len(models) > 1 and order != "PCI_BUS_ID" and len(node.gpus) < len(gpus):
-        yield f"its GPUs are of {len(models)} models ({', '.join(models)}), and CUDA numbers the fastest first: set CUDA_DEVICE_ORDER: PCI_BUS_ID in `env:`"
+        yield (
+            f"its GPUs are of {len(models)} models ({', '.join(models)}), and CUDA numbers the fastest first: set "
+            "CUDA_DEVICE_ORDER: PCI_BUS_ID in `env:`"
+        )

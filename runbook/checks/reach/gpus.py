@@ -1,4 +1,4 @@
-"""From everything a node told of its GPUs to one list of findings, the root first; then beside other nodes and torch."""
+"""From what a node told of its GPUs to one list of findings, the root first; compared with other nodes and torch."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     if listing.garbled:
         return finding_for(
             "tool-output-unknown",
-            f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} cannot be "
-            "looked at",
+            f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} "
+            "cannot be looked at",
             listing.garbled[:6],
             way="gpus",
             node=node.name,
@@ -190,7 +190,8 @@ def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tup
         elif event.number in APPLICATION and event.recent:
             what = APPLICATION[event.number]
             warnings[f"{event.number} {event.bus}"] = (
-                f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own fault"
+                f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own "
+                "fault"
             )
     found = []
     for cause, those in causes.items():
@@ -290,7 +291,8 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
     counts = Counter(drivers.values())
     most = max(counts, key=lambda driver: (counts[driver], version(driver)))
     return {
-        name: f"its NVIDIA driver is {driver}, that of {', '.join(n for n, d in drivers.items() if d == most)} is {most}"
+        name: f"its NVIDIA driver is {driver}, that of {', '.join(n for n, d in drivers.items() if d == most)} is "
+        f"{most}"
         for name, driver in drivers.items()
         if driver != most
     }
@@ -305,7 +307,8 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
         return None
     return finding_for(
         "driver-too-old",
-        f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for CUDA {torch_cuda}",
+        f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for "
+        f"CUDA {torch_cuda}",
         (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
         way="live",
         have=have[0],
@@ -329,8 +332,8 @@ def shared_gpus(at: Context, node: Node) -> list[Finding]:
             found.append(
                 finding_for(
                     "duplicate-gpu",
-                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL wants a "
-                    "GPU for each rank",
+                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
+                    "wants a GPU for each rank",
                     (f"both report machine {at.machine(node.name)}",),
                     (other.name,),
                     way="live",

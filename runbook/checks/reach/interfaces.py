@@ -17,8 +17,8 @@ from runbook.transport.kubernetes_pods import Pod
 INSIDE = re.compile(
     r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
 )
-"""What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the guests of
-one machine: their addresses are the same on every machine, and lead nowhere outside."""
+"""What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the
+guests of one machine: their addresses are the same on every machine, and lead nowhere outside."""
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
@@ -42,7 +42,10 @@ def of_pod(pod: Pod) -> str:
     """Which machine a pod is on, and what of that is not looked at."""
     if pod.host_network:
         return f"pod on {pod.machine}, with its network; its kernel's log not looked at"
-    return f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not looked at"
+    return (
+        f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not "
+        "looked at"
+    )
 
 
 def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | None = None) -> list[Finding]:
@@ -66,8 +69,8 @@ def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | No
     return [
         finding_for(
             "container-bridge-network",
-            f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other nodes dial, is "
-            "the host's, and leads to nothing in it",
+            f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other "
+            "nodes dial, is the host's, and leads to nothing in it",
             (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
             way="container",
             fix=fix,
@@ -84,16 +87,16 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
     if node.address == pod.host_address:
         return finding_for(
             "container-bridge-network",
-            f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, is its machine's, "
-            "and leads to nothing in it",
+            f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, "
+            "is its machine's, and leads to nothing in it",
             evidence,
             way="pod",
             correct=correct,
         )
     return Finding(
         "interface-wrong",
-        f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a pod that is "
-        "started anew gets another one",
+        f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a "
+        "pod that is started anew gets another one",
         correct,
         evidence,
     )
@@ -125,7 +128,10 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
         return Finding("interface-missing", says, fix, evidence)
     several = len(inventory.nodes) > 1 and not inventory.one_machine
     if several and all(INSIDE.match(name) and name != owner for name in chosen):
-        says = f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other node can reach it"
+        says = (
+            f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other "
+            "node can reach it"
+        )
         return Finding("interface-wrong", says, fix, evidence)
     usable = [
         name
@@ -159,8 +165,9 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
     return Finding(
         "interface-missing",
         f"interface {name} of {node.name} has no address that others can reach",
-        f"give it one: `sudo ip address add {word(address)}/24 dev {word(name)}` (24: the length of your network's mask); or name another "
-        f"interface in the inventory" + (f", such as {owner}, which carries {node.address}" if owner else ""),
+        f"give it one: `sudo ip address add {word(address)}/24 dev {word(name)}` (24: the length of your network's "
+        "mask); or name another interface in the inventory"
+        + (f", such as {owner}, which carries {node.address}" if owner else ""),
         evidence,
     )
 

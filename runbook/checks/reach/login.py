@@ -1,4 +1,4 @@
-"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide enough."""
+"""What a login gives the job: a writable folder, a Python that is new enough, limits that are wide enough."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         Remedy.run(f"sudo install -d -o {word(user)} -m 700 {word(workdir)}", node=node.name)
         if there != workdir
         else Remedy.note(
-            f"`sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: {workdir}/{user}` in the inventory",
+            f"`sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: "
+            f"{workdir}/{user}` in the inventory",
             node=node.name,
         ),
         seen,
@@ -260,7 +261,8 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
         return None
     return Finding(
         "shm-too-small",
-        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} GPUs "
+        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
+        f"{len(node.gpus)} GPUs "
         "(in Docker: `--shm-size=8g` or `--ipc=host`)",
         Remedy.run("sudo mount -o remount,size=8G /dev/shm", node=node.name)
         if size < need

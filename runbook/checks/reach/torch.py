@@ -77,9 +77,13 @@ def never_began(node: Node, member: RankMember) -> Finding:
     process = member.processes[0]
     return finding_for(
         "ranks-missing",
-        f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first line",
+        f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first "
+        "line",
         (
-            f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, {process['cpu'] * 100:.0f} % CPU",
+            (
+                f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, "
+                f"{process['cpu'] * 100:.0f} % CPU"
+            ),
         ),
         way="python",
         node=node.name,

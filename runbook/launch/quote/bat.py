@@ -20,7 +20,9 @@ MAX_LINE = 8191
 ROOM_FOR_A_FOLDER = 260
 """What is kept free in a line for each folder or program that is only known on the machine (MAX_PATH)."""
 
-OWN_NAMES = frozenset("CD CMDCMDLINE CMDEXTVERSION DATE ERRORLEVEL HIGHESTNUMANODENUMBER RANDOM TIME".split())  # noqa: SIM905  as people write lists of names
+OWN_NAMES = frozenset(
+    ("CD", "CMDCMDLINE", "CMDEXTVERSION", "DATE", "ERRORLEVEL", "HIGHESTNUMANODENUMBER", "RANDOM", "TIME")
+)
 """Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
 
 _STARTS_WITH_CMD = re.compile(r"@|\(|(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
@@ -45,7 +47,10 @@ def plain(value: object) -> str:
     if not (text.isascii() and text.isprintable()):
         for character in text:
             if not character.isascii():
-                reason = f"contains {character!a}, and a .bat carries only ASCII, since cmd reads it in the console's code page"
+                reason = (
+                    f"contains {character!a}, and a .bat carries only ASCII, since cmd reads it in the console's code "
+                    "page"
+                )
                 raise CannotQuote(f"{reason}: use `shell: ps1`", text)
             if not character.isprintable() and character != "\t":
                 raise CannotQuote(f"contains the control character {character!a}, which a .bat cannot carry", text)
@@ -90,7 +95,8 @@ def beside(value: object) -> Bat:
 
 
 def programs(value: object) -> Bat:
-    """The files that the command's program can be: a real program before a batch file, as far as the word leaves it open."""
+    """The files that the command's program can be: a real program before a batch file, as far as the word leaves it
+    open."""
     text = one_line(value)
     return _files(text, ("",) if text.lower().endswith((".exe", ".com", *_BATCH)) else (".exe", ".com", *_BATCH))
 
