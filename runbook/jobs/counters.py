@@ -83,8 +83,7 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
     if then["tcp"] and now["tcp"]:
         fix = (
             f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
-            "on the way "
-            "(`tc qdisc show`)"
+            "on the way (`tc qdisc show`)"
         )
         yield from _risen(node, (OF_TCP,), then["tcp"], now["tcp"], seconds, fix)
     for name, counts in now["ports"].items():

@@ -385,9 +385,8 @@ class RunningAttempt:
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = finding_for(
             "insufficient-evidence",
-            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes "
-            "lived, and "
-            "were ended",
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
+            "and were ended",
             (f"logs: {self._kept.logs.folder}",),
             way="job-late",
         )
