@@ -119,7 +119,7 @@ class Launch(Check):
 
 
 def _find_again(at: Context) -> None:
-    """Connect once more to nodes that were lost."""
+    """Connect again to nodes that were lost."""
     for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
         if isinstance(error, Unreachable):
             at.run.site.failures[name] = error
