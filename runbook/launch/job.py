@@ -14,7 +14,7 @@ from runbook.model.inventory import EnvValue
 from runbook.model.playbook import Place, Stage
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
-"""Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows have none that works."""
+"""Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
 
 
 @dataclass(frozen=True, slots=True)
