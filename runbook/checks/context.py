@@ -272,8 +272,7 @@ def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
 
 
 def _about_the_folder(error: Mapping[str, str]) -> bool:
-    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs
-    reads."""
+    """Whether the run's folder refused us, and not a system file that one of our programs reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
         return False

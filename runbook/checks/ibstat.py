@@ -93,8 +93,7 @@ def judge(
     *,
     spare: Collection[str] = (),
 ) -> Outcome:
-    """From what the node's ibstat (or sysfs) printed to an outcome. Pure. `spare`: ports that are down on every
-    node."""
+    """Pure. From what ibstat or sysfs printed on the node to an outcome. `spare`: ports that are down on every node."""
     tool = answer["ibstat"]
     ports, source = ports_of(answer)
     if not ports:
@@ -348,8 +347,7 @@ Gids = Mapping[str, Mapping[str, str]]
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the table could be read: an index that is set must be a RoCE v2 GID, and some routable one must be
-    there."""
+    """Where the GID table is readable: a set index must be a RoCE v2 GID, and some routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
         if not port.ethernet or table is None:

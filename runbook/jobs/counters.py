@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from runbook.checks.bandwidth.wires import interfaces_of
-from runbook.checks.context import Facts, no_answer
+from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
+from runbook.transport import answers
 
 Counts = Mapping[str, int | None]
 
@@ -73,7 +74,7 @@ LASTS_S = 25.0
 CABLE = "look at the cable and the port at both ends, and at the switch's counters"
 
 
-def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
@@ -85,7 +86,7 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
             f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
             "on the way (`tc qdisc show`)"
         )
-        yield from _risen(node, (OF_TCP,), then["tcp"], now["tcp"], seconds, fix)
+        yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
         fix = (
@@ -94,6 +95,10 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
         )
         yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
     yield from _of_gpus(node, then, now)
+
+
+def _counts(tcp: answers.Segments) -> Counts:
+    return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
 def _risen(
@@ -121,7 +126,7 @@ def rise(then: int | None, now: int | None) -> int | None:
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
     fix = f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine"
@@ -150,8 +155,8 @@ def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]
         yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
 
 
-def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
-    said = facts.get("gpus") or {}
+def gpus_of(facts: answers.Counters) -> tuple[Gpu, ...]:
+    said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
 
@@ -167,7 +172,7 @@ def clocks(gpu: Gpu) -> str:
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
 
 
-def not_read(facts: Facts, *, gpus: bool) -> list[str]:
+def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
     """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
     found = [
         f"{name}: {', '.join(missing)}"
@@ -214,9 +219,9 @@ class Readings:
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        self.first: dict[str, Facts] = {}
-        self.before: dict[str, Facts] = {}
-        self.last: dict[str, Facts] = {}
+        self.first: dict[str, answers.Counters] = {}
+        self.before: dict[str, answers.Counters] = {}
+        self.last: dict[str, answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}
         """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
@@ -260,7 +265,7 @@ class Readings:
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
-    def _ask(self, node: Node) -> Facts:
+    def _ask(self, node: Node) -> answers.Counters:
         at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
@@ -268,9 +273,9 @@ class Readings:
             "deadline_s": GPU_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call("counters", order, timeout_s=ANSWER_S)
+        return at.session(node).call(answers.COUNTERS, order, timeout_s=ANSWER_S)
 
-    def _take(self, name: str, now: Facts) -> None:
+    def _take(self, name: str, now: answers.Counters) -> None:
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):

@@ -1,7 +1,6 @@
 """nvidia-smi and the NVIDIA driver's kernel log, for live checks and pasted outputs: facts, and what both judge alike.
 
-What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590);
-`diagnose/rules/accelerators.py` reads the same out of files.
+What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590).
 """
 
 from __future__ import annotations

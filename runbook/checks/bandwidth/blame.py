@@ -46,8 +46,7 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
-    """Who is to blame. The innermost layer that singles somebody out decides: a rank that is slow by itself is slow on
-    every lane as well."""
+    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every lane."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {

@@ -45,8 +45,7 @@ class Accusation:
     itself: bool = False
 
     def same(self, other: Accusation) -> bool:
-        """One rule that stops several things, one command that opens several, or the same trouble at home: one
-        finding."""
+        """Whether both are one finding: the same rule, the same command, or the same trouble of a node with itself."""
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
@@ -272,8 +271,7 @@ class Trouble:
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
-        """Where they never came to the other node: a name, a NAT rule or an address that leads elsewhere, or leads
-        nowhere now."""
+        """Where the dials did not lead to the other node: a name, a NAT rule, or an address that was lost."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
@@ -306,8 +304,7 @@ class Trouble:
         return None
 
     def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
-        """What accounts for them before a packet filter does that is not sure to: `blocked` is what the rules make of
-        them."""
+        """What explains the dials where no rule surely does. `blocked`: what the rules make of them."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):

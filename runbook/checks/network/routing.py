@@ -1,5 +1,4 @@
-"""What a node's own kernel does not carry: an address or a way that it has lost, a route or policy rule (`ip rule`)
-that refuses."""
+"""What a node's own kernel does not carry: a lost address or route, a route or policy rule (`ip rule`) that refuses."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ SAYS_NOTHING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """TCP that a node sends, as its policy rules see it. None: not known. `marks`: those that its packet filter may
-    set."""
+    """TCP that a node sends, as its policy rules see it; None: not known. `marks`: those its packet filter may set."""
 
     address: str
     source: str | None = None
@@ -195,8 +193,7 @@ def family(
 
 
 def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
-    """Why nothing can leave or arrive at `address` of a node, or get from it to the address `peer`, whatever the rules
-    say."""
+    """Why no packet can use `address` of a node, or get from it to the address `peer`, whatever the rules say."""
     if evidence is None:
         return None
     return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
@@ -234,8 +231,7 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
 
 
 def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
-    """The MTU of an interface that has shrunk: connections that were open before still send what does not fit any
-    more."""
+    """An interface whose MTU shrank: connections that were open before still send packets that no longer fit."""
     for name, entry in at.facts(node).get("interfaces", {}).items():
         now = evidence.interfaces.get(name) if evidence is not None else None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
@@ -266,8 +262,7 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
-    """A policy rule by which the node refuses just this to a peer that it has a route to, and whether it surely
-    does."""
+    """The policy rule that refuses just this to a peer with a route, and whether it surely does."""
     if evidence is None:
         return None
     found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))

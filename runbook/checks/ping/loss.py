@@ -1,5 +1,4 @@
-"""Do packets get lost? Echoes tell how many, TCP whether the job would feel it and which way, and rules whether one
-draws lots for them."""
+"""Do packets get lost? Echoes tell how many, TCP which way and whether a job feels it, rules whether by chance."""
 
 from __future__ import annotations
 

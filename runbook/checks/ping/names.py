@@ -215,16 +215,14 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
 
 def gloo_announces(seen: Observations, node: Node) -> str:
-    """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes
-    loopback."""
+    """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
     told = seen.answers[node.name]["own"] or {}
     truth = seen.at.own_addresses(node.name)
     return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
 def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
-    """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new
-    one."""
+    """The command that makes a name mean an address: it removes other lines of /etc/hosts and adds one."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
         return append

@@ -1,5 +1,4 @@
-"""A peer that answers nothing, neither ICMP nor TCP: a wrong address, a filter, a way back that is missing, or
-nobody."""
+"""A peer that answers neither ICMP nor TCP: a wrong address, a filter, a missing way back, or no machine there."""
 
 from __future__ import annotations
 
@@ -159,8 +158,7 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
 
 
 def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp`
-    family."""
+    """One end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family drops it."""
     if pair.route.get("via") or ":" in pair.numeric:
         return None
     perhaps: tuple[str, Finding] | None = None
@@ -231,8 +229,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
 
 
 def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """Somebody on the way says why not; what he says of himself, when the address is ours, is that nobody answers
-    ARP."""
+    """A router on the way says why not; where the address is our own, it says that nobody answers ARP."""
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in (pair.route.get("src"), pair.numeric):
             continue

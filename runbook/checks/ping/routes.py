@@ -1,5 +1,4 @@
-"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every
-peer?"""
+"""Is every node's address its own, on an interface that peers reach, and has the kernel a route to every peer?"""
 
 from __future__ import annotations
 

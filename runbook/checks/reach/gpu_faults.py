@@ -1,5 +1,4 @@
-"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound, whole and
-free."""
+"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound and free."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ from runbook.parsers.nvidia import (
 )
 
 SMI_DEADLINE_S = 12
-"""How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second
-each."""
+"""Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
@@ -185,8 +183,7 @@ FAULTS = {
         "sudo nvidia-smi -i {gpus} -c DEFAULT",
     ),
 }
-"""Kinds of fault in the order in which they are told: cause, what is said of the GPU, remedy; where none stands, a
-reset."""
+"""Kinds of fault, in order: cause, what is said of the GPU, remedy; an empty remedy means a reset."""
 
 
 def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
@@ -305,8 +302,7 @@ def who(app: App, process: Facts, *, brief: bool = False) -> str:
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
-    """A GPU with fewer active NVLinks than its like on the same node. Links that no card of this kind has are not
-    missed."""
+    """A GPU with fewer active NVLinks than its like on the same node; links that no such card has are not missed."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
     best: Counter[str] = Counter()
     for gpu in gpus:

@@ -1,5 +1,4 @@
-"""From everything a node told of its GPUs to one list of findings, the root first; then beside other nodes and
-torch."""
+"""From what a node told of its GPUs to one list of findings, the root first; compared with other nodes and torch."""
 
 from __future__ import annotations
 

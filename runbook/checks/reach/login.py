@@ -1,5 +1,4 @@
-"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide
-enough."""
+"""What a login gives the job: a writable folder, a Python that is new enough, limits that are wide enough."""
 
 from __future__ import annotations
 
