@@ -85,8 +85,7 @@ def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[
     if then["tcp"] and now["tcp"]:
         fix = (
             f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
-            "on the way "
-            "(`tc qdisc show`)"
+            "on the way (`tc qdisc show`)"
         )
         yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
     for name, counts in now["ports"].items():

@@ -166,8 +166,7 @@ def judge(
     says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
         "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
-        "network "
-        "that all share; the stage `links`, run beside it, tells of the network"
+        "network that all share; the stage `links`, run beside it, tells of the network"
     )
     return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
 

@@ -82,8 +82,7 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             return name, finding_for(
                 "ranks-missing",
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
-                "do not see "
-                "each other's files. It is not shared",
+                "do not see each other's files. It is not shared",
                 _seen(waiting),
                 (there,),
                 way="barrier-not-shared",
