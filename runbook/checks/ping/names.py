@@ -192,6 +192,12 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
                 else "JAX's gloo knows no other way to its address: an interface in the inventory does not help",
             ),
         )
+    return _other_family(seen, node, own, interface_helps=interface_helps)
+
+
+def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:
+    """The node's own host name means an address of another family there than those of most others mean on them."""
+    hostname = seen.answers[node.name]["hostname"]
     first = {
         name: said["own"]["addresses"][0]
         for name, said in seen.answers.items()

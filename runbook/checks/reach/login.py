@@ -54,11 +54,11 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
     if not place or error.get("type") == NOT_SAFE:
         return folder_finding(node.name, error)
-    workdir, user, there = place["workdir"], place["user"], place["there"]
+    workdir, user = place["workdir"], place["user"]
     code = error.get("errno") or error.get("type")
     seen = (
         f"{error.get('path')}: {error.get('text')} ({code})",
-        f"{there} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
+        f"{place['there']} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
     )
     if code == "EDQUOT":
         return finding_for(
@@ -84,6 +84,12 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             mount=word(mount),
             another=another(node),
         )
+    return _cannot_be_written(node, place, seen)
+
+
+def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
+    """Where the file system would take it, and what stands at its place, or whose that is, does not let it be made."""
+    workdir, user, there = place["workdir"], place["user"], place["there"]
     if place.get("link"):
         return finding_for(
             "workdir-not-writable",
