@@ -123,8 +123,7 @@ class AllReduce(Check):
         return self._judge(pool, at, rows, stop, *self._compare(pool, at, rows))
 
     def _compare(self, pool: RankPool, at: Context, rows: list[dict[str, Any]]) -> tuple[Norm | None, Blame | None]:
-        """What is normal here, where that is asked for or the gate is missed; and where the time is lost, if it is
-        slow."""
+        """The normal bandwidth, where it is asked for or the gate is missed, and where a slow job loses its time."""
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
         if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
@@ -159,8 +158,7 @@ class AllReduce(Check):
         norm: Norm | None = None,
         blame: Blame | None = None,
     ) -> list[Outcome]:
-        """Pure. `stop` is the size before which the ranks stopped, and why; `blame` says where the time is lost, if it
-        is slow."""
+        """Pure. `stop`: the size before which the ranks stopped, and why. `blame`: where a slow job loses its time."""
         last = rows[-1]
         metrics: dict[str, object] = {"rows": rows, "world_size": len(pool.members)}
         metrics |= {key: last[key] for key in ("size", "algbw", "busbw", "time_us", "p50_us", "p99_us")}
@@ -244,8 +242,7 @@ def slow(
     rows: list[dict[str, Any]],
     metrics: Mapping[str, object],
 ) -> list[Outcome]:
-    """Those who are charged fail, the others pass with what speaks for them; where nobody stands out, all fail
-    alike."""
+    """Charged nodes fail and the others pass with what clears them; where no node stands out, all fail alike."""
     normal = (f"{compared.says}: {compared.normal}",) if compared else ()
     sizes = tuple(
         f"{bytes_text(row['size'])}: {row['busbw']:.3g} GB/s, p50 {row['p50_us']:.0f} us, p99 {row['p99_us']:.0f} us"
@@ -288,8 +285,7 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
-    """How long one iteration of the size at hand should take, by the sizes before or by the gate; None: nobody
-    knows."""
+    """Seconds that one iteration of the current size should take, from earlier sizes or the gate; None: not known."""
     size = max(member.place[0] for member in pool.members)
     if rows:
         return float(rows[-1]["time_us"]) * 1e-6 * max(1.0, size / float(rows[-1]["size"]))

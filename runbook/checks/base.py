@@ -30,8 +30,7 @@ class Check(ABC):
     """Whether it runs one process a rank on torch; `reach` then proves torch, and the ranks are kept between such
     checks. Every other check finds the ranks gone and the rendezvous port free."""
     judges_together: ClassVar[bool] = False
-    """Whether it compares or joins the nodes, so that what it says of them with a bad one among them is not said of the
-    others."""
+    """Whether it compares or joins nodes: with a bad node among them, its verdict on the others does not hold."""
     looks_at_rendezvous: ClassVar[bool] = False
     """Whether its verdict is about the master's address and port as well: with another master it has to look again."""
     ends_by_itself: ClassVar[bool] = False

@@ -22,6 +22,7 @@ from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.machine import this_machine
 from runbook.model.regex import bounded
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
@@ -414,7 +415,7 @@ REASONS = (
     (
         bounded(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
         "the library libibverbs is not installed there",
-        "sudo apt-get install -y libibverbs1 ibverbs-providers",
+        Remedy.run("sudo apt-get install -y libibverbs1 ibverbs-providers"),
     ),
     (
         re.compile(r"NET/IB : No device found"),

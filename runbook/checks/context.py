@@ -272,8 +272,7 @@ def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
 
 
 def _about_the_folder(error: Mapping[str, str]) -> bool:
-    """Whether it was the run's folder that refused us, and not a file of the system's that one of our programs
-    reads."""
+    """Whether the run's folder refused us, and not a system file that one of our programs reads."""
     path = error.get("path") or ""
     if not error.get("errno"):
         return False
@@ -307,13 +306,12 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """`errnos` and `words` are how a program meets it; `says` and `remedy` may use {node} and {program}."""
+    """`errnos` and `words` are how a program meets it; `says` may use {node} and {program}."""
 
     cause: str
     errnos: tuple[str, ...]
     words: re.Pattern[str]
     says: str
-    remedy: str
 
 
 _LIMITS = (
@@ -322,32 +320,24 @@ _LIMITS = (
         ("EMFILE", "ENFILE"),
         re.compile(r"Too many open files"),
         "the {program} program on {node} may have no more files open",
-        "on {node}: `ulimit -n` shows the limit of the login, `cat /proc/sys/fs/file-nr` that of the machine; `printf "
-        "'* - nofile 65536\\n' | sudo tee /etc/security/limits.d/99-files.conf`, then log in again",
     ),
     _Limit(
         "process-limit",
         ("EAGAIN",),
         re.compile(r"can't start new thread|[Cc]annot fork|fork: retry|Resource temporarily unavailable"),
         "{node} lets its login start no more processes or threads: the {program} program could not go on",
-        "on {node}: `ps -L -u $USER | wc -l` against `ulimit -u`, raised by `printf '* - nproc 65536\\n' | sudo tee "
-        "/etc/security/limits.d/99-processes.conf` and a new login; `cat /sys/fs/cgroup/pids.max` where it is a "
-        "container or a service; and `ulimit -v`, which threads need as well",
     ),
     _Limit(
         "ephemeral-ports-exhausted",
         ("EADDRNOTAVAIL",),
         re.compile(r"Cannot assign requested address"),
         "{node} has no local port left for the {program} program",
-        "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; `sudo ss -Htanp` shows who holds them",
     ),
     _Limit(
         "workdir-not-writable",
         ("EFBIG",),
         re.compile(r"File too large"),
         "logins on {node} may write no file as large as the {program} program (ulimit -f)",
-        "on {node}: `ulimit -f` shows the limit; `printf '* - fsize unlimited\\n' | sudo tee "
-        "/etc/security/limits.d/99-fsize.conf`, then log in again",
     ),
 )
 
@@ -358,11 +348,12 @@ def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None
         said = limit.words.search(words)
         if errno in limit.errnos or (said and not errno):
             shown = next((line.strip() for line in words.splitlines() if limit.words.search(line)), words.strip())
-            return Finding(
+            return finding_for(
                 limit.cause,
                 limit.says.format(node=node, program=program),
-                limit.remedy.format(node=node),
                 (f"{shown[:200]}{f' ({errno})' if errno else ''}",),
+                way="limit",
+                node=node,
             )
     return None
 

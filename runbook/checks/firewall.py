@@ -194,8 +194,7 @@ def sample(ports: list[int]) -> list[int]:
 
 
 def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
-    """Who sits on the ports that could not be bound: somebody who came after the `port` check, or was never asked
-    for."""
+    """Who holds the ports that could not be bound: a process that came after the `port` check, or was not asked for."""
     taken = {name: [e["port"] for e in errors if e["port"]] for name, errors in mesh.occupied.items()}
     nodes = [node for node in at.nodes if taken.get(node.name)]
     if not nodes:

@@ -14,6 +14,7 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.load.hints import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
@@ -93,8 +94,7 @@ def judge(
     *,
     spare: Collection[str] = (),
 ) -> Outcome:
-    """From what the node's ibstat (or sysfs) printed to an outcome. Pure. `spare`: ports that are down on every
-    node."""
+    """Pure. From what ibstat or sysfs printed on the node to an outcome. `spare`: ports that are down on every node."""
     tool = answer["ibstat"]
     ports, source = ports_of(answer)
     if not ports:
@@ -205,7 +205,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
                 "ib-no-device",
                 f"{node.name} has no InfiniBand device"
                 + (": its card is there, and no driver has taken it" if cards else ""),
-                "sudo modprobe mlx5_ib"
+                Remedy.run("sudo modprobe mlx5_ib")
                 if cards
                 else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; "
                 "without a card take the `infiniband:` block out of the inventory",
@@ -283,12 +283,15 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
 
 def how_to_raise(node: Node, port: Port) -> str:
     if port.ethernet:
-        return (
-            f"on {node.name}: `rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set "
-            "INTERFACE up`, then the cable and the switch port"
+        return Remedy.note(
+            f"`rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set "
+            "INTERFACE up`, then the cable and the switch port",
+            node=node.name,
         )
     if port.physical == "disabled":
-        return f"on {node.name}: `sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable`"
+        return Remedy.run(
+            f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable", node=node.name
+        )
     if port.physical == "linkerrorrecovery":
         return (
             f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` "
@@ -348,8 +351,7 @@ Gids = Mapping[str, Mapping[str, str]]
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the table could be read: an index that is set must be a RoCE v2 GID, and some routable one must be
-    there."""
+    """Where the GID table is readable: a set index must be a RoCE v2 GID, and some routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
         if not port.ethernet or table is None:

@@ -79,8 +79,7 @@ class Links(Check):
         return outcomes(at, done, told)
 
     def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> float | None:
-        """Gbit/s that every node should have in each direction, where somebody or the table of normal numbers says
-        so."""
+        """Gbit/s that every node should reach in each direction: from `min_gbps` or the table of normal numbers."""
         if self.min_gbps is not None:
             return self.min_gbps
         if len(wires) < len(at.nodes):

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
-from runbook.checks.network.ephemeral import few_ports_warning
+from runbook.checks.network.ephemeral import few_ports_warning, port_range
 from runbook.launch.ranks import dialled_address
 from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 MOST_PORTS = 256
@@ -81,7 +82,8 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
     if findings:
         return Outcome.failed(node.name, *findings)
     warnings = few_ports_warning(at.facts(node.name))
-    if where is not None and in_ephemeral_range(port, at.facts(node.name).get("port_range")):
+    handed_out = port_range(at.facts(node.name))
+    if where is not None and handed_out and handed_out[0] <= port <= handed_out[1]:
         warnings.append(
             f"port {port} lies in the range the kernel hands out ({at.facts(node.name)['port_range']}): another "
             "program may take it at any time"
@@ -108,11 +110,6 @@ def holders(node: Node, answer: Mapping[str, Any], port: int) -> list[Finding]:
         limit = answer.get("unprivileged")
         findings.append(taken(node, numbers, first, rendezvous=numbers[0] == port, unprivileged=limit, spare=spare))
     return findings
-
-
-def in_ephemeral_range(port: int, text: str | None) -> bool:
-    bounds = (text or "").split()
-    return len(bounds) == 2 and int(bounds[0]) <= port <= int(bounds[1])
 
 
 def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -> Finding:
@@ -190,7 +187,7 @@ def taken(
         fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"
         if holder.get("run_id") and holder.get("left_behind"):
             who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"
-            fix = f"on {node.name}: `{kill}`"
+            fix = Remedy.run(f"{kill}", node=node.name)
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
             fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"

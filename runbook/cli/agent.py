@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.exit_codes import DONE, FAILED
 from runbook.report.output import complain, stderr, stdout
 from runbook.report.text import one_line
 
 if TYPE_CHECKING:
     from runbook.agent.home import Home
-
-DONE, FAILED, WRONG = 0, 1, 2
 
 
 def agent(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from runbook.causes.findings import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.plan import Choice, make_plan
-from runbook.engine.run import EXIT_CODES, causes
+from runbook.engine.run import causes
 from runbook.engine.runfolder import ENDING, folder_of_run
 from runbook.jobs.follow import Follower, Launched
 from runbook.model.errors import FilesWrong, Problem
@@ -31,6 +31,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
@@ -38,8 +39,6 @@ from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record
 from runbook.report.run_json import Jsonl, Result, read, to_json
-
-LEFT = 130
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
@@ -74,7 +73,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
             except FilesWrong as wrong:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
-                return LEFT
+                return INTERRUPTED
             finished = _told(emit, events, started, stage, outcomes)
             write_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
@@ -177,7 +176,7 @@ def _told(
     finished = RunFinished(
         time=now,
         verdict=verdict,
-        exit_code=EXIT_CODES[verdict],
+        exit_code=OF_VERDICT[verdict],
         stopped_at=stage.name if overall(outcome.verdict for outcome in outcomes).stops else None,
         seconds=round(now - started.time, 3),
         causes=causes(seen),

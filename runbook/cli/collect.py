@@ -27,6 +27,7 @@ from runbook.load.node_sets import select
 from runbook.load.origins import Origins
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough
@@ -35,8 +36,6 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout
 from runbook.report.text import one_line
-
-INCOMPLETE = 3
 
 
 def collect(arguments: argparse.Namespace) -> int:
@@ -68,7 +67,7 @@ def collect(arguments: argparse.Namespace) -> int:
         files = archive_files(gathered, re.sub(r"\.(?:tar\.gz|tgz)\Z", "", out.name), when)
         data = packed(files, when)
         write(data, out)
-    code = INCOMPLETE if subject.trouble or any(not node.whole for node in gathered.nodes) else 0
+    code = UNKNOWN if subject.trouble or any(not node.whole for node in gathered.nodes) else DONE
     if arguments.output == "json":
         stdout.document(collect_json(gathered, out, data, files=files, run=run, subject=subject, code=code))
     else:

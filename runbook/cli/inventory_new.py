@@ -23,6 +23,7 @@ from runbook.load.inventory_draft import written
 from runbook.load.problems import render_all
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.visible import visible
 from runbook.report.output import complain, stderr, stdout
 
@@ -47,9 +48,9 @@ def import_inventory(arguments: argparse.Namespace) -> int:
     except FilesWrong as wrong:
         # Here and not in main: the lines may have come from stdin, or from the command line.
         complain(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
-        return 2
+        return WRONG
     write_product(made, arguments.out)
-    return 0
+    return DONE
 
 
 def _read(file: str) -> tuple[str, str]:
@@ -90,7 +91,6 @@ def _stdin() -> str:
         raise FilesWrong([Problem("file.not-utf8", "what came over stdin is not UTF-8 text")]) from None
 
 
-UNREACHED = 3
 HERE = {
     "ssh-host-key-unknown": "--accept-new trusts the key that it shows now",
     "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
@@ -108,7 +108,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments.out, force=arguments.force)
     if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):
         write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
-        return 0
+        return DONE
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
     hosts = parse_hosts(arguments.hosts, login)
     if stderr.isatty():
@@ -121,15 +121,15 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         stderr.line(f"warning: {name} is the same machine as {first}: left out")
     if not heard.told:
         stderr.line("no host was reached; nothing was written")
-        return UNREACHED
+        return UNKNOWN
     if heard.failures and arguments.out is None:
         some = "the host that was" if len(heard.told) == 1 else f"the {len(heard.told)} hosts that were"
         stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
-        return UNREACHED
+        return UNKNOWN
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
     write_product(written(draft_of_survey(hosts, heard, name)), arguments.out)
     _next(arguments.out, heard)
-    return UNREACHED if heard.failures else 0
+    return UNKNOWN if heard.failures else DONE
 
 
 def _why(name: str, failure: Unreachable) -> str:

@@ -26,6 +26,7 @@ from runbook.launch.ranks import narrow
 from runbook.load.node_sets import select
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
+from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
@@ -35,8 +36,6 @@ from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout
 from runbook.report.text import cells, one_line, pad
 from runbook.report.text import lines as safe_lines
-
-DONE, FAILED, WRONG, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def jobs(arguments: argparse.Namespace) -> int:

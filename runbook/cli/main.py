@@ -12,13 +12,11 @@ from typing import NoReturn
 import runbook
 from runbook.cli.arguments import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable
+from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.model.surroundings import lack_behind
 from runbook.model.visible import visible
 from runbook.report.output import complain, standard_streams, stdout
 
-COULD_NOT_TELL = 3
-CRASHED = 70
-LOST = 2
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and
 called done."""
@@ -31,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with standard_streams():
         if arguments == ["--version"]:
             stdout.line(f"runbook {runbook.__version__}")
-            return _kept(0)
+            return _kept(DONE)
         try:
             parsed = parser().parse_args(arguments)
         except SystemExit as done:  # --help, and arguments that are wrong
@@ -49,20 +47,20 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
 
         shown = RedactedProblems(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")
-        return 2
+        return WRONG
     except Unreachable as failure:
         complain(unreached(failure))
-        return COULD_NOT_TELL
+        return UNKNOWN
     except RunbookError as error:
         complain(f"error: {visible(str(error))}\n")
-        return 2
+        return WRONG
     except KeyboardInterrupt:
         complain("interrupted\n")
-        return 130
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
         if lack := lack_behind(error):
             complain(f"error: {lack.says}: {lack.remedy}\n")
-            return COULD_NOT_TELL
+            return UNKNOWN
         return crash(arguments, error)
 
 
@@ -75,7 +73,7 @@ def unreached(failure: Unreachable) -> str:
 
 def _kept(code: int) -> int:
     """The code of a command that only tells: text that a full disk did not take was not told."""
-    return code or (LOST if stdout.lost else 0)
+    return code or (WRONG if stdout.lost else DONE)
 
 
 def entry() -> NoReturn:
@@ -111,7 +109,7 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
         f"  command: runbook {shlex.join(arguments)}\n"
     )
     complain(redactor.text(report + "".join(traceback.format_exception(error))))
-    return CRASHED
+    return BUG
 
 
 def _secrets_at_hand(error: Exception) -> Iterator[object]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import runbook
-from runbook.collect.entries import UNFIT, Taken
+from runbook.collect.entries import UNFIT, UsedPaths
 from runbook.collect.gather import Gathered
 from runbook.collect.nodes import NodeAnswer
 
@@ -107,7 +107,7 @@ MODE = 0o600
 def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes]:
     """Every member by its path, in order: first what tells about the others."""
     files: dict[str, bytes] = {}
-    taken = Taken()
+    taken = UsedPaths()
     for ours in ("README.txt", "manifest.json"):
         taken.take(ours)
     described: list[dict[str, object]] = []

@@ -138,7 +138,7 @@ def refused(path: str) -> str | None:
     return None
 
 
-class Taken:
+class UsedPaths:
     """Which paths are in use, where upper and lower case may be one and a file cannot be a folder as well."""
 
     def __init__(self) -> None:

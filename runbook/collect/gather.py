@@ -88,14 +88,14 @@ def gather(wanted: CollectRequest) -> Gathered:
         if not answer.asked:
             found.append(Absent(f"nodes/{answer.node}", f"{answer.cause}: {answer.says}", "not asked", answer.node))
     scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
-    introduce(scrubber, wanted, answers)
+    learn_names(scrubber, wanted, answers)
     gathered = scrubbed(found, answers, scrubber)
     here = secrets_of(wanted.inventory) if wanted.inventory else []
     gathered.unknown = sorted({one.source for one in secrets if one not in here and not long_enough(one.reveal())})
     return gathered
 
 
-def introduce(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
+def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
     """Everybody's name whom we know, in an order that does not change from one archive to the next."""
     login, home, full = controller_person()
     scrubber.people.add(login, *_full_name(full), home=home)

@@ -7,14 +7,13 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from runbook.collect.entries import UNFIT, Absent, ArchiveFile
 from runbook.load.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site
-from runbook.transport.answers import Collected, CollectedAnswer
+from runbook.transport.answers import COLLECT, Collected, CollectedAnswer
 
 LOOK_S = 26.0
 CALL_S = 30.0
@@ -30,51 +29,13 @@ TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-
 """Of a tool's answer, which becomes the name of a file here. Two dots in a row are in none."""
 
 # Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
-VARIABLES = (
-    *(
-        "NCCL_",
-        "GLOO_",
-        "TORCH_",
-        "TORCHELASTIC_",
-        "PYTORCH_",
-        "CUDA_",
-        "NVIDIA_",
-        "UCX_",
-        "OMPI_MCA_",
-        "UCC_",
-        "RCCL_",
-        "HSA_",
-    ),
-    *(
-        "ROCM_",
-        "HIP_",
-        "ROCR_",
-        "GPU_",
-        "XLA_",
-        "JAX_",
-        "OMP_",
-        "MKL_",
-        "KMP_",
-        "FI_",
-        "RDMA",
-        "IBV_",
-        "MLX",
-        "SHARP_",
-        "SLURM_",
-    ),
-    *(
-        "MASTER_",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "PATH",
-        "PYTHON",
-    ),
-    *("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+VARIABLES = tuple(
+    re.findall(
+        r"\S+",
+        """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
+    XLA_ JAX_ OMP_ MKL_ KMP_ FI_ RDMA IBV_ MLX SHARP_ SLURM_ MASTER_ WORLD_SIZE RANK LOCAL_ NODE_RANK GROUP_RANK
+    LD_LIBRARY_PATH LD_PRELOAD PATH PYTHON CONDA_DEFAULT_ENV CONDA_PREFIX VIRTUAL_ENV LANG LC_ALL TZ TMPDIR""",
+    )
 )
 
 
@@ -134,7 +95,7 @@ def ask_nodes(
 
 
 def _ask(site: Site, node: Node, arguments: Mapping[str, object]) -> Collected:
-    return cast(Collected, site.sessions[node.name].call("collect", dict(arguments), timeout_s=CALL_S))
+    return site.sessions[node.name].call(COLLECT, dict(arguments), timeout_s=CALL_S)
 
 
 def _windows(node: Node) -> NodeAnswer:

@@ -88,7 +88,7 @@ def is_secret(name: str, value: str) -> bool:
     return kind == "password" or _HARMLESS.fullmatch(value) is None
 
 
-def looks(text: str) -> Iterator[Place]:
+def secret_places(text: str) -> Iterator[Place]:
     """Every place of something that looks like a secret."""
     for _, match in known_tokens(text):
         yield match.span()
@@ -245,7 +245,7 @@ class Scrubber:
         others: list[tuple[Place, str]] = []
         for view in views(text):
             gone += self._known.find(view)
-            gone += [view.raw(*place) for place in looks(view.text)]
+            gone += [view.raw(*place) for place in secret_places(view.text)]
             others += [(view.raw(*place), other) for place, other in self._names(view.text)]
         places = [(place, GONE) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)

@@ -154,16 +154,16 @@ def read_run(path: Path) -> RunFolder | None:
     playbook = _text(said.get("playbook")) or _text(started.get("playbook"))
     nodes = said.get("nodes")
     return RunFolder(
-        path,
-        _text(said.get("verdict")) or "unfinished",
-        _text(said.get("stopped_at")) or None,
-        _texts(said.get("causes")),
-        _texts(nodes.get("all") if isinstance(nodes, dict) else nodes) or _texts(started.get("nodes")),
-        _again(path, inventory),
-        _again(path, playbook),
-        _time(started.get("time")),
-        inventory,
-        playbook,
+        path=path,
+        verdict=_text(said.get("verdict")) or "unfinished",
+        stopped_at=_text(said.get("stopped_at")) or None,
+        causes=_texts(said.get("causes")),
+        nodes=_texts(nodes.get("all") if isinstance(nodes, dict) else nodes) or _texts(started.get("nodes")),
+        inventory=_again(path, inventory),
+        playbook=_again(path, playbook),
+        started=_time(started.get("time")),
+        named_inventory=inventory,
+        named_playbook=playbook,
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from runbook.diagnose import collectives, progress
-from runbook.diagnose.kept import LIMITS, ScanLimits
+from runbook.diagnose.budget import LIMITS, ScanLimits
 from runbook.diagnose.rules import (
     accelerators,
+    addresses,
     builds,
-    interfaces,
-    names,
     nccl,
     program,
     ranks,
@@ -22,12 +21,12 @@ from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.sign import Rule, Sign
 
 RULES: tuple[Rule, ...] = (
-    *(*reaching.RULES, *names.RULES, *sockets.RULES, *interfaces.RULES, *rendezvous.RULES, *ranks.RULES),
+    *(*reaching.RULES, *addresses.RULES, *sockets.RULES, *addresses.INTERFACE_RULES, *rendezvous.RULES, *ranks.RULES),
     *(*program.RULES, *builds.RULES, *accelerators.RULES, *reaching.CONTAINER_RULES, *rdma.RULES, *nccl.RULES),
     *(*collectives.RULES, *unexplained.RULES),
 )
 SIGNS: tuple[Sign, ...] = (
-    *(*reaching.SIGNS, *names.SIGNS, *sockets.SIGNS, *interfaces.SIGNS, *rendezvous.SIGNS, *ranks.SIGNS),
+    *(*reaching.SIGNS, *addresses.SIGNS, *sockets.SIGNS, *addresses.INTERFACE_SIGNS, *rendezvous.SIGNS, *ranks.SIGNS),
     *(*program.SIGNS, *builds.SIGNS, *accelerators.SIGNS, *reaching.CONTAINER_SIGNS, *rdma.SIGNS, *nccl.SIGNS),
     *(*collectives.SIGNS, *unexplained.SIGNS),
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),

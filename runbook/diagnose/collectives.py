@@ -172,9 +172,8 @@ RULES = (
             Sign(
                 "ras-dead",
                 "considered dead|peer_dead|considered_dead",
-                r"considered dead \(unreachable via the RAS"
-                r"|PEER_DEAD(?:: (?P<peer>Process \d+ on node \S+(?: managing GPUs? [\d,-]+)?))?"
-                r"|\"considered_dead\": true",
+                r"considered dead \(unreachable via the RAS|PEER_DEAD(?:: (?P<peer>Process \d+ on node \S+(?: "
+                r"managing GPUs? [\d,-]+)?))?|\"considered_dead\": true",
             ),
         ),
         tier=Tier.SYMPTOM,

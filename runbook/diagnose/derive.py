@@ -61,7 +61,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
         yield Hit("hangs-with-busy-gpus", stuck[0].line)
 
 
-def heeded(hits: Sequence[Hit]) -> list[Hit]:
+def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
     """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends
     nothing."""
     told: dict[str, set[Place]] = defaultdict(set)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, of_kind, origins
-from runbook.diagnose.derive import derive, heeded, with_summaries
+from runbook.diagnose.derive import derive, with_summaries, without_ignored
 from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Hit, Line, Rule, Tier
@@ -115,7 +115,7 @@ class Cause:
 def judge(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none when they are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    for hit in with_summaries(heeded(scanner.hits)):
+    for hit in with_summaries(without_ignored(scanner.hits)):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)

@@ -206,7 +206,7 @@ def read_line(
         rank = section[0]
     elif node is None:
         node = section[1]
-    return Line(source, number, text, shown[:SHOWN].strip(), rank, node, when(shown))
+    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=when(shown))
 
 
 def unprefixed(text: str) -> tuple[str, int | None, str | None]:
@@ -323,7 +323,7 @@ BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
 TAB = re.compile(rb"(?<!\\)\\t")
 
 
-class Whole:
+class BrokenLine:
     """A line that may not be over yet, and where it began."""
 
     def __init__(self, number: int, raw: bytes) -> None:
@@ -340,7 +340,7 @@ class Whole:
         if not GOES_ON.match(piece[len(prefix) :].lstrip()):
             return False
         # What puts a name before every line also does so before the rest of one.
-        if not _worn(_prefix(self._pieces[0])).startswith(_worn(prefix)):
+        if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
             return False
         self._pieces.append(piece[len(prefix) :])
         return True
@@ -395,6 +395,6 @@ def _prefix(piece: str) -> str:
     return piece[: len(piece) - len(unprefixed(piece)[0])]
 
 
-def _worn(prefix: str) -> str:
+def _constant_part(prefix: str) -> str:
     """A prefix without what changes from line to line."""
     return DIGITS.sub("", prefix).strip()

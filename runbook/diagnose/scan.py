@@ -15,14 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from runbook.diagnose.budget import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 from runbook.diagnose.index import DIGITS, Index
-from runbook.diagnose.kept import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 from runbook.diagnose.lines import (
     ABROAD,
     LONGEST,
     OPENERS,
     SHOWN,
-    Whole,
+    BrokenLine,
     in_english,
     may_go_on,
     read_line,
@@ -124,7 +124,7 @@ class Scanner:
         number = 0
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
-        open_line: Whole | None = None
+        open_line: BrokenLine | None = None
         open_kind = _Kind()
         ending: list[bytes] = []
         for lines in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
@@ -142,7 +142,7 @@ class Scanner:
                 if kind.heads:
                     section = _section(raw) or section
                 if kind.opens and not open_line:
-                    open_line, open_kind = Whole(number, raw), kind
+                    open_line, open_kind = BrokenLine(number, raw), kind
                 elif kind.signs and self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
                     self._read(here, number, raw, kind.signs, section)
                 elif kind.late:
@@ -213,7 +213,7 @@ class Scanner:
             for hit in sorted((hit for few in source.kept.values() for hit in few), key=lambda hit: hit.line.number)
         ]
 
-    def _close(self, here: SourceLines, line: Whole, kind: _Kind, section: Speaker) -> None:
+    def _close(self, here: SourceLines, line: BrokenLine, kind: _Kind, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)

@@ -23,11 +23,11 @@ from runbook.parsers import (
     network,
     nvidia_details,
     nvidia_lists,
+    nvidia_logs,
     nvidia_table,
     packet_filters,
     ping,
     rdma,
-    services,
     windows,
 )
 from runbook.parsers.reading import Fault, Reading, Support, Tool
@@ -36,7 +36,7 @@ from runbook.parsers.reading import Fault, Reading, Support, Tool
 
 TABLE: tuple[Tool, ...] = (
     *(*clock.TOOLS, rdma.PORT_INFO, ibstat.TOOL, rdma.COUNTERS, rdma.LINKS, *ping.TOOLS),
-    *(*nvidia_lists.TOOLS, nvidia_table.TOOL, nvidia_details.TOOL, *services.TOOLS),
+    *(*nvidia_lists.TOOLS, nvidia_table.TOOL, nvidia_details.TOOL, *nvidia_logs.TOOLS),
     *(*packet_filters.TOOLS, *windows.TOOLS, *host.TOOLS, *network.TOOLS),
 )
 """Every form of output that is known. Of two that begin alike the more particular one comes first."""

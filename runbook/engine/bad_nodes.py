@@ -22,7 +22,7 @@ from runbook.model.fold import fold
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
 OF_OURSELVES = frozenset({"controller-paused"})
-"""Of what is unknown for such a reason no node is to be left out."""
+"""Causes that lie with the controller: no node is left out because of them."""
 
 MOST_EXACT = 24
 """Of more bad pairs the ends that are in most of them go first, which hardly ever are more than need to."""

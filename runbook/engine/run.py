@@ -33,6 +33,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.fold import fold
 from runbook.model.folder import write_below
 from runbook.model.redact import Redactor
@@ -47,9 +48,6 @@ ENDING_S = 3600.0
 """A bound for what has its own: the grace of a job, and fetching its logs."""
 
 HURRIED_S = 15.0
-
-EXIT_CODES = {Verdict.PASS: 0, Verdict.SKIP: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
         interrupted, course.stopped_at = True, course.stage.name
     cleaned = _clean(run, interrupted, [*course.begun, course.stage])
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
-    code = INTERRUPTED if interrupted else EXIT_CODES[verdict]
+    code = INTERRUPTED if interrupted else OF_VERDICT[verdict]
     seconds = round(time.monotonic() - begun, 3)
     names = [node.name for node in plan.inventory.nodes]
     emit(

@@ -16,6 +16,7 @@ from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import Explanation, explain, merge
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding
 
 READERS = (
@@ -430,9 +431,9 @@ def _fits(seen: Seen, explanation: Explanation) -> bool:
     return (seen in SILENT) == (explanation.action == "drop")
 
 
-def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> str:
+def command_line(remedies: tuple[tuple[str, str], ...], node: str) -> Remedy:
     """One command line when it is for `node` alone; else each with its node."""
     if all(name == node for name, _ in remedies):
-        return " && ".join(command for _, command in remedies)
+        return Remedy.run(" && ".join(command for _, command in remedies)) if remedies else Remedy()
     there = {name: [command for where, command in remedies if where == name] for name, _ in remedies}
-    return "; ".join(f"on {name}: {' && '.join(commands)}" for name, commands in there.items())
+    return Remedy(*(RemedyStep(name, (" && ".join(commands),)) for name, commands in there.items()))

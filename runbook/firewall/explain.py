@@ -34,6 +34,7 @@ from runbook.firewall.evidence import Evidence
 from runbook.firewall.front_ends import blocking_line
 from runbook.firewall.remedies import FirewallOpening, Ports, firewalld_owns, remedy, ufw_decides
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
+from runbook.model.remedy import Remedy
 
 ARRIVING = ("ingress", "prerouting", "input")
 LEAVING = ("output", "postrouting", "egress")
@@ -112,7 +113,7 @@ class ArpStop:
     """`says`: the rule and where it is; `certain`: whether it surely matches."""
 
     says: str
-    remedy: str
+    remedy: Remedy
     certain: bool
 
 
@@ -151,7 +152,7 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
         else:
             says = f"nft rule {place} handle {rule.handle} `{rule.text}`"
             where = nft_words("insert", "rule", "arp", base.table, chain, "position", rule.handle)
-        remedy = f"sudo nft {where} {match}" if where else NFT_BY_HAND
+        remedy = Remedy.run(f"sudo nft {where} {match}" if where else NFT_BY_HAND)
         found.append(ArpStop(says, remedy, result.blocks is True))
     return max(found, key=lambda stop: stop.certain, default=None)
 
@@ -372,9 +373,7 @@ def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> Firew
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     version = flow.version
     others = [other for other in peers if ipaddress.ip_address(other).version == version]
-    return FirewallOpening(
-        leg, tuple(dict.fromkeys([peer, *others])), merge(((flow.port, flow.port), *ports)), flow.protocol
-    )
+    return FirewallOpening(leg, tuple(sorted({peer, *others})), merge(((flow.port, flow.port), *ports)), flow.protocol)
 
 
 def merge(ports: Iterable[tuple[int, int]]) -> Ports:

@@ -14,6 +14,7 @@ from runbook.load.node_sets import expand
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ProgramNotStarted, Site
+from runbook.transport.answers import ROUTE
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _USER = re.compile(r"[^-\s]\S*")
@@ -212,7 +213,7 @@ def _ask_routes(site: Site, told: Mapping[str, HostAnswers]) -> None:
             for address in candidates(told[peer])
             if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
         ]
-        return site.sessions[node.name].call("route", {"targets": targets}, timeout_s=ROUTES_S)
+        return site.sessions[node.name].call(ROUTE, {"targets": targets}, timeout_s=ROUTES_S)
 
     if len(told) > 1:
         _keep(told, "routes", site.each([each.host.node for each in told.values()], look, timeout_s=ROUTES_S + 5.0))

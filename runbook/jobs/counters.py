@@ -21,13 +21,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from runbook.checks.bandwidth.wires import interfaces_of
-from runbook.checks.context import Facts, no_answer
+from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
+from runbook.transport import answers
 
 Counts = Mapping[str, int | None]
 
@@ -73,7 +75,7 @@ LASTS_S = 25.0
 CABLE = "look at the cable and the port at both ends, and at the switch's counters"
 
 
-def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
@@ -83,10 +85,9 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
     if then["tcp"] and now["tcp"]:
         fix = (
             f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
-            "on the way "
-            "(`tc qdisc show`)"
+            "on the way (`tc qdisc show`)"
         )
-        yield from _risen(node, (OF_TCP,), then["tcp"], now["tcp"], seconds, fix)
+        yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
         fix = (
@@ -95,6 +96,10 @@ def rises(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
         )
         yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
     yield from _of_gpus(node, then, now)
+
+
+def _counts(tcp: answers.Segments) -> Counts:
+    return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
 def _risen(
@@ -122,10 +127,12 @@ def rise(then: int | None, now: int | None) -> int | None:
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]]:
+def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
-    fix = f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine"
+    fix = Remedy.note(
+        "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine", node=node
+    )
     for gpu in gpus_of(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
@@ -147,12 +154,12 @@ def _of_gpus(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, Finding]
     known = set(then["xids"])
     for event in events([line for line in now["xids"] if line not in known], 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
-        fix = f"on {node}: `sudo dmesg -T | grep -i xid`; `runbook diagnose` tells what its number means"
+        fix = Remedy.note("`sudo dmesg -T | grep -i xid`; `runbook diagnose` tells what its number means", node=node)
         yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
 
 
-def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
-    said = facts.get("gpus") or {}
+def gpus_of(facts: answers.Counters) -> tuple[Gpu, ...]:
+    said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
 
@@ -168,7 +175,7 @@ def clocks(gpu: Gpu) -> str:
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
 
 
-def not_read(facts: Facts, *, gpus: bool) -> list[str]:
+def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
     """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
     found = [
         f"{name}: {', '.join(missing)}"
@@ -215,9 +222,9 @@ class Readings:
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        self.first: dict[str, Facts] = {}
-        self.before: dict[str, Facts] = {}
-        self.last: dict[str, Facts] = {}
+        self.first: dict[str, answers.Counters] = {}
+        self.before: dict[str, answers.Counters] = {}
+        self.last: dict[str, answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}
         """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
@@ -261,7 +268,7 @@ class Readings:
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
-    def _ask(self, node: Node) -> Facts:
+    def _ask(self, node: Node) -> answers.Counters:
         at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
@@ -269,9 +276,9 @@ class Readings:
             "deadline_s": GPU_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call("counters", order, timeout_s=ANSWER_S)
+        return at.session(node).call(answers.COUNTERS, order, timeout_s=ANSWER_S)
 
-    def _take(self, name: str, now: Facts) -> None:
+    def _take(self, name: str, now: answers.Counters) -> None:
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):

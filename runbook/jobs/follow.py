@@ -355,7 +355,6 @@ def _untold(node: str, silent_s: float) -> Outcome:
     says = f"{node} is not heard, for {seconds_text(silent_s)}, and how its ranks ended nobody knows; they may run on"
     fix = (
         f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, "
-        "`runbook logs` "
-        "has the rest of what was written"
+        "`runbook logs` has the rest of what was written"
     )
     return Outcome(node, Verdict.UNKNOWN, findings=(Finding("insufficient-evidence", says, fix),))

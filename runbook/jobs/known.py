@@ -183,7 +183,7 @@ class Cluster:
 
 
 _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
-"""What makes one node unknown, while the others go on."""
+"""Errors that concern one node: its state is unknown, and the other nodes are still asked."""
 
 
 def why_not(node: str, error: BaseException) -> Unreachable:

@@ -119,7 +119,7 @@ class Launch(Check):
 
 
 def _find_again(at: Context) -> None:
-    """Connect once more to nodes that were lost."""
+    """Connect again to nodes that were lost."""
     for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
         if isinstance(error, Unreachable):
             at.run.site.failures[name] = error
@@ -385,9 +385,8 @@ class RunningAttempt:
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         finding = finding_for(
             "insufficient-evidence",
-            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes "
-            "lived, and "
-            "were ended",
+            f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
+            "and were ended",
             (f"logs: {self._kept.logs.folder}",),
             way="job-late",
         )

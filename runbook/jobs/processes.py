@@ -92,7 +92,7 @@ class KeptProcesses:
         self.folders: dict[str, str] = {}  # of the attempt, by node
         self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
         self.steps: Callable[[str, Mapping[str, str]], None] = lambda node, steps: None
-        """Hears of a node what its processes have written of their steps, by the names of their files."""
+        """Called with a node and the steps that its processes have written, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
@@ -116,7 +116,7 @@ class KeptProcesses:
         return sum(self.logs.at(f"{voice.name}.{end}") for voice in voices for end in ("out", "err"))
 
     def drain(self, timeout_s: float) -> bool:
-        """Learn what has arrived; whether that was anything."""
+        """Take in the messages of keepers that have arrived; False where none came in time."""
         try:
             item = self.news.get(timeout=timeout_s)
         except queue.Empty:
@@ -134,7 +134,7 @@ class KeptProcesses:
             item = self.news.get()
 
     def learn(self, member: KeptProcess, journal: Message) -> None:
-        """News of a journal. An older one than is known says nothing: it came by the slower way."""
+        """Take in a journal. One that is older than the known one is passed over: it came by the slower way."""
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
         member.journal = {name: value for name, value in journal.items() if name != "event"}

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.checks.context import Facts
 from runbook.jobs.counters import Readings, clocks, gpus_of, held_back, rise
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import Paces, Slower
 from runbook.jobs.stalled import TOGETHER, frames_of
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
+from runbook.transport import answers
 
 LOOKS = 24
 EVERY_S = 0.4
@@ -96,7 +97,9 @@ def late(seen: Sequence[Waits]) -> Late | None:
     )
 
 
-def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Facts]) -> Why:
+def reasons(
+    node: str, then: answers.Counters | None, now: answers.Counters | None, busy: Sequence[answers.BusyProcess]
+) -> Why:
     """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
@@ -111,7 +114,7 @@ def reasons(node: str, then: Facts | None, now: Facts | None, busy: Sequence[Fac
     return found
 
 
-def _of_machine(node: str, then: Facts, now: Facts) -> Iterator[tuple[str, str]]:
+def _of_machine(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, str]]:
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
@@ -163,8 +166,7 @@ def judge(
     says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
         "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
-        "network "
-        "that all share; the stage `links`, run beside it, tells of the network"
+        "network that all share; the stage `links`, run beside it, tells of the network"
     )
     return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
 
@@ -178,17 +180,19 @@ def pace_text(slower: Slower) -> str:
 def _remedy(node: str, known: Why) -> str:
     first = next(iter(known), "")
     if first == "quota":
-        return f"on {node}: raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there"
+        return Remedy.note(
+            "raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there", node=node
+        )
     if first.startswith("gpu "):
-        return (
-            f"on {node}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it "
-            "stays so"
+        return Remedy.note(
+            "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so",
+            node=node,
         )
     if first == "memory":
-        return f"on {node}: `free -m`, `vmstat 1`; less work a rank, or more memory"
+        return Remedy.note("`free -m`, `vmstat 1`; less work a rank, or more memory", node=node)
     return (
-        f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it out if it "
-        "stays so"
+        f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it "
+        "out if it stays so"
     )
 
 
@@ -218,7 +222,7 @@ class Slowness:
         self._say = say
         self._early = False
         self._told = False
-        self._busy: dict[str, list[Facts]] = {}
+        self._busy: dict[str, list[answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
 
     def look(self) -> None:
@@ -259,7 +263,7 @@ class Slowness:
             return None
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> Facts:
+        def ask(node: Node) -> answers.StandingAnswer:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -267,14 +271,14 @@ class Slowness:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack else None,
             }
-            return kept.at.session(node).call("standing", order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(answers.STANDING, order, timeout_s=ANSWER_S)
 
         self._seen = seen = []
         for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
-            told = answer["ranks"] if isinstance(answer, dict) else {}
-            self._busy[name] = answer["busy"] if isinstance(answer, dict) else []
+            told = {} if isinstance(answer, BaseException) else answer["ranks"]
+            self._busy[name] = [] if isinstance(answer, BaseException) else answer["busy"]
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks):
-                one = told.get(str(rank), {"states": "", "stacks": []})
-                label = f"rank {rank} on {name}"
-                seen.append(waits(name, label, one["states"], one["stacks"], by_stack=by_stack))
+                one = told.get(str(rank))
+                states, stacks = (one["states"], one["stacks"]) if one else ("", [])
+                seen.append(waits(name, f"rank {rank} on {name}", states, stacks, by_stack=by_stack))
         return late(seen) if len(nodes) == len(kept.nodes) else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.ranks.ended import STOPPED
+from runbook.checks.ranks.ended import STOPPED, script_stopped
 from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.jax import never_met
@@ -20,6 +20,7 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
 from runbook.model.process_end import ProcessEnd
+from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 
@@ -81,8 +82,7 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             return name, finding_for(
                 "ranks-missing",
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
-                "do not see "
-                "each other's files. It is not shared",
+                "do not see each other's files. It is not shared",
                 _seen(waiting),
                 (there,),
                 way="barrier-not-shared",
@@ -236,8 +236,11 @@ def _by_signal(
     return Finding(
         cause,
         says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
-        f"on {node}: `sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
-        f"{word(_log(kept, place))}`",
+        Remedy.note(
+            "`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
+            f"{word(_log(kept, place))}`",
+            node=node,
+        ),
         tail,
     )
 
@@ -262,13 +265,11 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
             tail,
             way="not-found",
         )
-    cause, says, remedy = STOPPED.get(event, ("program-error", f"the launch script stopped: {event}", "read its log"))
-    return Finding(
-        cause,
-        f"{member.label} did not start: {says.format(activate=node.activate)}",
-        remedy.format(activate=node.activate, node=node.name, python=node.interpreter),
-        tail,
-    )
+    if event not in STOPPED:
+        return finding_for(
+            "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"
+        )
+    return script_stopped(event, f"{member.label} did not start", node, tail)
 
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:

@@ -23,7 +23,7 @@ LAUNCHERS_SETTLE_S = 3.0
 
 POLL_S = 0.1
 NEXT_S = 0.005
-"""The same to a node that has more to tell: one that says so for ever is not to keep a whole CPU busy."""
+"""The pause before a node that has more to tell is asked again. Without one, such a node could keep a CPU busy."""
 
 ANSWER_S = 10.0
 LEAVE_S = 3.0

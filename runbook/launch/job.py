@@ -14,7 +14,7 @@ from runbook.model.inventory import EnvValue
 from runbook.model.playbook import Place, Stage
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
-"""Launchers of which one process a node starts the ranks. Torch's official wheels for Windows cannot run them."""
+"""Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,7 @@ class Job:
     barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
     barrier_folder: str | None = None
     watch: Watch | None = None
-    spares: tuple[
-        str, ...
-    ] = ()  # nodes without ranks, each of which may take the place of one that was lost or is broken
+    spares: tuple[str, ...] = ()  # nodes without ranks: each may take the place of one that is lost or broken
 
     @property
     def starts_each(self) -> bool:

@@ -1,4 +1,4 @@
-"""Files in, findings out: each file read once, every rule asked, silences and settings heard last."""
+"""Files in, findings out: each file is read once, every rule runs, silences and settings are applied last."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def lint(paths: Sequence[str]) -> Report:
                 (), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), RedactedReport({}, ()).lines
             )
         if not ours:
-            raise FilesWrong([_nothing(len(reads), chosen)])
-        findings = [finding for read in ours for finding in _by_rules(read, settings_of(read.document.path))]
-        findings += _of_all(ours, reading)
-        left = _heard(findings, ours, settings_of)
+            raise FilesWrong([_nothing_to_lint(len(reads), chosen)])
+        findings = [finding for read in ours for finding in _of_one_file(read, settings_of(read.document.path))]
+        findings += _of_all_files(ours, reading)
+        left = _without_silenced(findings, ours, settings_of)
         left += [finding_of(problem, read.document.path) for read in ours for problem in _of_loading(read)]
         for settings in chosen.settings:
             left += [finding_of(problem, settings.source) for problem in settings.problems]
@@ -63,11 +63,11 @@ def lint(paths: Sequence[str]) -> Report:
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
         redacted = RedactedReport(texts, secret)
-        shown, more = _few(in_order(left))
+        shown, more = _limited(in_order(left))
         return Report(tuple(map(redacted.finding, shown)), tuple(texts), (*notes, *more), redacted.lines)
 
 
-def _few(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
+def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[str]]:
     """The first findings of each rule in each file, and how many more there are."""
     counts: Counter[tuple[str, str]] = Counter()
     shown = []
@@ -96,7 +96,7 @@ def _chosen(found: Sequence[LintFile], settings_of: SettingsOf) -> _Chosen:
     )
 
 
-def _nothing(foreign: int, chosen: _Chosen) -> Problem:
+def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
     looked = [f"{foreign} are neither inventories nor playbooks"] * bool(foreign)
     if chosen.excluded:
         looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
@@ -109,36 +109,36 @@ def _nothing(foreign: int, chosen: _Chosen) -> Problem:
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
-def _by_rules(read: Read, settings: LintSettings) -> list[LintFinding]:
-    """What the rules find in one file by itself."""
+def _of_one_file(read: Read, settings: LintSettings) -> list[LintFinding]:
+    """The findings of rules that look at one file."""
     file = read.document.path
     ignored = settings.ignored(file)
     problems: list[Problem] = []
     if read.kind is not None:
-        problems += _asked(
+        problems += _run_rules(
             DOCUMENT_RULES if read.document.data is not None else [known_formats], file, read.document, ignored=ignored
         )
     if isinstance(read.subject, InventoryFile):
-        problems += _asked(INVENTORY_RULES, file, read.subject, ignored=ignored)
+        problems += _run_rules(INVENTORY_RULES, file, read.subject, ignored=ignored)
         if read.launch is not None:
-            problems += _asked(PLAYBOOK_RULES, file, read.launch, ignored=ignored)
+            problems += _run_rules(PLAYBOOK_RULES, file, read.launch, ignored=ignored)
     elif isinstance(read.subject, PlaybookFile):
-        problems += _asked(PLAYBOOK_RULES, file, read.subject, ignored=ignored)
+        problems += _run_rules(PLAYBOOK_RULES, file, read.subject, ignored=ignored)
     return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
 
 
-def _of_all(reads: Sequence[Read], reading: ReadFiles) -> list[LintFinding]:
-    """What files say of each other."""
+def _of_all_files(reads: Sequence[Read], reading: ReadFiles) -> list[LintFinding]:
+    """The findings of rules that look at several files."""
     inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
     playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
     playbooks += [read.launch for read in reads if read.launch is not None]
     file = reads[0].document.path
-    problems = list(_asked(TOGETHER_RULES, file, inventories, playbooks))
-    problems += _asked([named_inventory], file, [read for read in reads if read.kind == "playbook"], reads, reading)
+    problems = list(_run_rules(TOGETHER_RULES, file, inventories, playbooks))
+    problems += _run_rules([named_inventory], file, [read for read in reads if read.kind == "playbook"], reads, reading)
     return [finding_of(problem, file) for problem in problems]
 
 
-def _asked(
+def _run_rules(
     rules: Iterable[Callable[..., Iterable[Problem]]], file: str, *about: object, ignored: Collection[str] = ()
 ) -> Iterator[Problem]:
     for rule in rules:
@@ -175,8 +175,10 @@ def _no_kind(document: Document) -> Problem:
     return Problem("file.kind", message, document.span(), help)
 
 
-def _heard(findings: Iterable[LintFinding], reads: Sequence[Read], settings_of: SettingsOf) -> list[LintFinding]:
-    """What silences and settings leave, and what is wrong with the silences."""
+def _without_silenced(
+    findings: Iterable[LintFinding], reads: Sequence[Read], settings_of: SettingsOf
+) -> list[LintFinding]:
+    """The findings that no silence and no setting takes away, and what is wrong with the silences."""
     by_file: dict[str, list[LintFinding]] = {read.document.path: [] for read in reads}
     for finding in findings:
         by_file.setdefault(finding.span.file, []).append(finding)

@@ -44,7 +44,7 @@ def rules() -> Mapping[str, LintRule]:
 
 
 def rule_pages() -> dict[str, str]:
-    """Their texts by name: in `pages/` what loading, settings and silences complain of, in `rules/` a page a module."""
+    """Their texts by name: `pages/` has those of loading, settings and silences, `rules/` one a module."""
     room = resources.files("runbook.lint")
     pages = [page for folder in ("pages", "rules") for page in room.joinpath(folder).iterdir()]
     texts = {page.name: page for page in pages if page.name.endswith(".md")}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.collect.scrub import looks
+from runbook.collect.scrub import secret_places
 from runbook.lint.files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
@@ -73,7 +73,7 @@ class RedactedProblems:
                 for number in told:
                     if 1 <= number <= len(lines):
                         known = [_columns(span) for span in places if span.line == number]
-                        lines[number - 1] = _starred(lines[number - 1], [*known, *looks(lines[number - 1])])
+                        lines[number - 1] = _starred(lines[number - 1], [*known, *secret_places(lines[number - 1])])
             except Exception:  # noqa: BLE001  a line that cannot be looked through is not shown; the problem itself is
                 continue
             self._lines[file] = lines

@@ -105,7 +105,7 @@ def scalars(document: Document) -> Iterator[tuple[Keys, object]]:
             yield keys, value
 
 
-# What of an inventory was read as its author wrote it, and where: for rules that judge by it.
+# Which values of an inventory its author wrote, and where: for rules that judge by them.
 
 Fault = TypeVar("Fault")
 
@@ -118,7 +118,7 @@ def wrote(file: InventoryFile, *keys: str) -> bool:
 def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
     """The nodes of which nothing was found wrong that these keys (`gpus`, `ssh`) depend on.
 
-    A key that nobody knows may be any key misspelt. What is left out has been complained about already.
+    A key that nobody knows may be any key misspelt. What is left out is a problem of its own already.
     """
     if not file.wrong:
         return file.inventory.nodes

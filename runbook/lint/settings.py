@@ -1,4 +1,6 @@
-"""What a team does not want to hear: `.runbook-lint.yml`, or `[tool.runbook.lint]` in pyproject.toml.
+"""Settings: rules that a project ignores, and files that it leaves out.
+
+They stand in `.runbook-lint.yml`, or under `[tool.runbook.lint]` in pyproject.toml.
 
 The nearest of them counts, from a file's own folder upwards. Globs are relative to the folder of the settings, and
 their `*` also crosses folders.

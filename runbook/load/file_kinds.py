@@ -1,4 +1,4 @@
-"""What a file is when it is not what a command wants: our other kind, or Ansible's, MPI's or Slurm's."""
+"""What kind of file a text is: an inventory, a playbook, or an inventory or playbook of Ansible, MPI or Slurm."""
 
 from __future__ import annotations
 

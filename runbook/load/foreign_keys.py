@@ -1,4 +1,4 @@
-"""Keys that people know from Ansible, ssh, torchrun or an earlier line, and what to write for them here."""
+"""Keys of Ansible, ssh and torchrun, and keys at the wrong level: what to write in their place."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -56,16 +55,6 @@ class Remedy(str):
         """A sentence."""
         return cls(RemedyStep(node, (), text))
 
-    @classmethod
-    def of(cls, text: str) -> Remedy:
-        """Adapter for call sites that still give a text: it guesses. To be deleted with the last of them."""
-        if isinstance(text, Remedy):
-            return text
-        first, *parts = _PLACE.split(text)
-        if parts and not first:
-            return cls(*(_guessed(where, what) for where, what in zip(parts[::2], parts[1::2], strict=True)), text=text)
-        return cls.run(text) if _is_command(text) else cls.note(text)
-
     @property
     def is_command(self) -> bool:
         """Whether it is nothing but commands: nothing in it is changed for being told of several nodes."""
@@ -87,18 +76,3 @@ class Remedy(str):
         return Remedy(
             *(replace(step, node=step.node and change(step.node), note=change(step.note)) for step in self.steps)
         )
-
-
-_PLACE = re.compile(r"(?:^|; )on ([\w.\[\],-]+): ")
-_QUOTED = re.compile(r"`[^`]*`")
-_COMMAND = re.compile(r"(?:^|[|;&] *)sudo ")
-
-
-def _is_command(text: str) -> bool:
-    return _COMMAND.search(_QUOTED.sub("", text)) is not None
-
-
-def _guessed(where: str, what: str) -> RemedyStep:
-    if _QUOTED.fullmatch(what):
-        return RemedyStep(where, (what[1:-1],))
-    return RemedyStep(where, (what,)) if _is_command(what) else RemedyStep(where, (), what)

@@ -41,7 +41,8 @@ class Finding:
 
     @property
     def mended(self) -> Remedy:
-        return Remedy.of(self.remedy)
+        """The remedy; a text alone is a sentence."""
+        return self.remedy if isinstance(self.remedy, Remedy) else Remedy.note(self.remedy)
 
 
 @dataclass(frozen=True, slots=True)

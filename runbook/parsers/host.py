@@ -13,8 +13,7 @@ from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
 
 ROW = re.compile(
     r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?"
-    r"|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+"
-    r"(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
+    r"|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
 )
 READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
 WORKED_IN = re.compile(r"/(?:tmp|home|var|root|scratch|data|work|workspace|opt|mnt|fsx|shared)?(?:/|\Z)")
@@ -137,8 +136,7 @@ _ROOM = (
     Tool(
         "df",
         r"df\b",
-        r"Filesystem\s+(?:Type\s+)?(?:Size|1K-blocks|1M-blocks|1024-blocks|512-blocks"
-        r"|Inodes)\b",
+        r"Filesystem\s+(?:Type\s+)?(?:Size|1K-blocks|1M-blocks|1024-blocks|512-blocks|Inodes)\b",
         r"Filesystem|\S.*\s\S+%?\s+/|\s*$|df: ",
         ("Filesystem",),
         disks,
@@ -339,8 +337,7 @@ _PCI = (
     Tool(
         "lsmod",
         r"(?:lsmod|cat /proc/modules)\b",
-        r"Module\s+Size\s+Used by|(?:nvidia\w*|nv_peer_mem|ib_core"
-        r"|mlx5_\w+)\s+\d+\s+\d+(?:\s|\Z)",
+        r"Module\s+Size\s+Used by|(?:nvidia\w*|nv_peer_mem|ib_core|mlx5_\w+)\s+\d+\s+\d+(?:\s|\Z)",
         r"Module |[\w-]+\s+\d+\s+-?\d+",
         ("nvidia_", "ib_core", "mlx5_core", "mlx5_ib", "Used by", "nv_peer_mem"),
         lsmod,

@@ -312,11 +312,9 @@ def _raise(block: PortBlock) -> str:
 
 
 LINE = (
-    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
-    r"|Port \d+:|State:"
-    r"|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
-    r"|Infiniband device '|default gid:"
-    r"|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
+    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:"
+    r"|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '"
+    r"|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )
 TOOL = Tool(
     "ibstat",

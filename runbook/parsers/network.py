@@ -209,8 +209,7 @@ _ADDRESSES = (
     Tool(
         "interfaces",
         r"(?:ip (?:-\S+ )*(?:a|addr|address|l|link)\b|ifconfig)",
-        r"\d+: [^\s:]+: <[A-Z]|\S+\s+(?:UP|UNKNOWN)\s+(?:\d+\.\d+\.\d+\.\d+"
-        r"|[0-9a-f:]*::[0-9a-f:]*)/\d+"
+        r"\d+: [^\s:]+: <[A-Z]|\S+\s+(?:UP|UNKNOWN)\s+(?:\d+\.\d+\.\d+\.\d+|[0-9a-f:]*::[0-9a-f:]*)/\d+"
         r"|\S+: flags=\d+<|\S+\s+Link encap:",
         r"\d+: |\s+|\S+\s+(?:UP|DOWN|UNKNOWN)\b|\S+: flags=",
         (" qdisc ", "UNKNOWN  ", " UP  ", "Link encap", ": flags="),
@@ -220,9 +219,7 @@ _ADDRESSES = (
         "ip route",
         r"ip (?:-\S+ )*(?:r|ro|route)\b",
         r"default via \S+ dev \S+|[\d.]+/\d+ dev \S+ proto",
-        r"(?:default|[\da-f.:]+(?:/\d+)?|local|broadcast|unreachable|blackhole|prohibit"
-        r"|multicast"
-        r"|anycast) |\s+",
+        r"(?:default|[\da-f.:]+(?:/\d+)?|local|broadcast|unreachable|blackhole|prohibit|multicast|anycast) |\s+",
         ("default via", " proto kernel", " scope link"),
         routes,
     ),

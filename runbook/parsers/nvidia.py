@@ -1,7 +1,6 @@
 """nvidia-smi and the NVIDIA driver's kernel log, for live checks and pasted outputs: facts, and what both judge alike.
 
-What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590);
-`diagnose/rules/accelerators.py` reads the same out of files.
+What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590).
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from runbook.model.remedy import Remedy
 
 NOT_TOLD = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
@@ -215,21 +216,21 @@ REFUSALS: tuple[Refusal, ...] = (
         "driver-library-mismatch",
         "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
         "sudo reboot",
-        "sudo reboot",
+        Remedy.run("sudo reboot"),
     ),
     Refusal(
         "couldn't communicate with the nvidia driver",
         "no-gpu-visible",
         "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
         "sudo modprobe nvidia   # `sudo dmesg -T | grep -i nvrm` says why it is not",
-        "sudo modprobe nvidia",
+        Remedy.run("sudo modprobe nvidia"),
     ),
     Refusal(
         "driver not loaded",
         "no-gpu-visible",
         "the NVIDIA kernel module is not loaded",
         "sudo modprobe nvidia",
-        "sudo modprobe nvidia",
+        Remedy.run("sudo modprobe nvidia"),
     ),
     Refusal(
         "couldn't find libnvidia-ml",
@@ -265,7 +266,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then "
         "log in again",
     ),
-    Refusal("gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", None, "sudo reboot"),
+    Refusal(
+        "gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", None, Remedy.run("sudo reboot")
+    ),
 )
 
 NO_SPARE_ROWS = "has no spare memory rows left to repair itself with"

@@ -246,8 +246,7 @@ TOOLS = (
     Tool(
         "nvidia-smi --query-gpu",
         r"nvidia-smi .*--query-gpu",
-        r"[^,]*, 0x[0-9a-f]{16}\s*\Z"
-        r"|(?:index|name|uuid|gpu_name|timestamp|pci\.bus_id), [a-z_.]+",
+        r"[^,]*, 0x[0-9a-f]{16}\s*\Z|(?:index|name|uuid|gpu_name|timestamp|pci\.bus_id), [a-z_.]+",
         r"[^,]+, ",
         (", 0x0000", "index, ", "name, ", "uuid, "),
         query,

@@ -178,8 +178,7 @@ TOOL = Tool(
     "nvidia-smi",
     r"(?:sudo )?nvidia-smi(?:\.exe)?(?: -i \S+)?\s*\Z",
     r"\|\s*NVIDIA-SMI \d|\+-{40,}|Unable to determine the device handle|NVIDIA-SMI has failed"
-    r"|Failed to initialize NVML|No devices (?:were )?found|NVIDIA-SMI couldn't"
-    r"|\w{3} \w{3} +\d+ [\d:]+ \d{4}\s*\Z",
+    r"|Failed to initialize NVML|No devices (?:were )?found|NVIDIA-SMI couldn't|\w{3} \w{3} +\d+ [\d:]+ \d{4}\s*\Z",
     r"\||\+[-=]|\w{3} \w{3} +\d+ [\d:]+ \d{4}|\s*$|Unable to determine"
     r"|\s?(?:the system|Make sure|NVML library)|NVIDIA-SMI|Failed to|No devices",
     ("NVIDIA-SMI", "the device handle", "initialize NVML", "No devices"),

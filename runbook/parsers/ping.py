@@ -23,19 +23,16 @@ SUMMARY = re.compile(
 )
 ROUND_TRIP = re.compile(r"^(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/(?P<avg>[\d.]+)/", re.MULTILINE)
 REASON = re.compile(
-    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable"
-    r"|Time to live exceeded|Packet filtered"
-    r"|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter"
+    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded"
+    r"|Packet filtered|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter"
     r"|Frag(?:mentation)? needed.*)",
     re.MULTILINE | re.IGNORECASE,
 )
 REFUSED = re.compile(
-    r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable"
-    r"|No route to host|Operation not permitted"
-    r"|[Mm]essage too long.*|Message too long.*)"
-    r"|^ping6?: (?:cannot resolve )?(?P<name>\S+): (?P<no_name>Name or service not known"
-    r"|Temporary failure in name resolution|No address associated with hostname|Unknown host|bad address.*)"
-    r"|^ping6?: bad address '(?P<bad>.*)'",
+    r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable|No route to host"
+    r"|Operation not permitted|[Mm]essage too long.*|Message too long.*)|^ping6?: (?:cannot resolve )?(?P<name>\S+): "
+    r"(?P<no_name>Name or service not known|Temporary failure in name resolution|No address associated with hostname"
+    r"|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'",
     re.MULTILINE,
 )
 NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")

@@ -88,8 +88,7 @@ PORT_INFO = Tool(
 
 
 LINK = re.compile(
-    r"(?:link "
-    r"|\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state "
+    r"(?:link |\d+/\d+: )(?P<hca>[\w.-]+)/(?P<port>\d+):? (?P<rest>.*?)state (?P<state>\w+) physical_state "
     r"(?P<physical>\w+)(?P<more>.*)"
 )
 STATES = {"ACTIVE", "DOWN", "INIT", "ARMED", "NOP", "ACTIVE_DEFER"}

@@ -252,8 +252,7 @@ TOOLS = (
     Tool(
         "Test-NetConnection",
         r"(?:.*>\s*)?(?:Test-NetConnection|tnc)\b",
-        r"ComputerName\s+: |PingReplyDetails \(RTT\) : "
-        r"|WARNING: (?:TCP connect to|Ping to)",
+        r"ComputerName\s+: |PingReplyDetails \(RTT\) : |WARNING: (?:TCP connect to|Ping to)",
         r"\w[\w ()]*\s*: |\s|WARNING: |PS ",
         ("ComputerName",),
         test_connection,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from runbook.model.fold import fold
 from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
+from runbook.report.record import fastest_links
 from runbook.report.text import cells, one_line, pad
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
@@ -101,7 +102,7 @@ def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
     measured."""
-    best = _links(outcomes)
+    best = {pair: one.gbps for pair, one in fastest_links(outcomes).items()}
     named = {name for pair in best for name in pair}
     names = [outcome.node for outcome in outcomes if outcome.node in named]
     if len(names) < 2 or len(best) < 2:
@@ -124,18 +125,6 @@ def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
             for column in range(len(groups))
         )
         yield f"{pad(_short(label, wide), wide)}  {shades.rstrip()}"
-
-
-def _links(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
-    """Of each direction the fastest that was measured, in Gbit/s."""
-    best: dict[tuple[str, str], float] = {}
-    for outcome in outcomes:
-        listed = outcome.metrics.get("links")
-        for one in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
-            if isinstance(one, Mapping) and isinstance(gbps := one.get("gbps"), int | float) and _drawable(gbps):
-                pair = str(one.get("from")), str(one.get("to"))
-                best[pair] = max(best.get(pair, 0.0), float(gbps))
-    return best
 
 
 def _legend(median: float) -> str:

@@ -15,6 +15,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.fold import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
@@ -53,8 +54,6 @@ ENDS: Mapping[Verdict, tuple[str, Style]] = {
     Verdict.UNKNOWN: ("UNKNOWN", "unknown"),
     Verdict.SKIP: ("SKIPPED", "skip"),
 }
-INTERRUPTED = 130
-BUG = 70
 WORD_WIDTH = 8  # the widest of WORDS and a space
 TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
 STAGE_WIDTH = (12, 28)  # at least, at most

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -147,3 +148,44 @@ def record(events: Iterable[Event]) -> Record:
 def assert_never(value: NoReturn) -> NoReturn:
     """Stand in the last `case _:`, so that a new Event fails mypy in every reader."""
     raise AssertionError(f"a report met something it does not know: {value!r}")
+
+
+Pair = tuple[str, str]
+"""From and to, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """Gbit/s one way and both ways at once, and microseconds there and back; None where it was not told."""
+
+    gbps: float
+    us: float | None
+    both_gbps: float | None
+
+
+def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
+    """What `check: links` measured: of each direction the fastest."""
+    best: dict[Pair, LinkSpeed] = {}
+    for outcome in outcomes:
+        listed = outcome.metrics.get("links")
+        for one in listed if isinstance(listed, list | tuple) else ():
+            if not isinstance(one, Mapping):
+                continue
+            source, target, gbps = one.get("from"), one.get("to"), number(one.get("gbps"))
+            if not isinstance(source, str) or not isinstance(target, str) or gbps is None or not 0 < gbps < 1e9:
+                continue
+            known = best.get((source, target))
+            if known is None or gbps > known.gbps:
+                best[source, target] = LinkSpeed(gbps, number(one.get("us")), number(one.get("both_gbps")))
+    return best
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None: JSON from a stranger may hold NaN, 10**400 or a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None

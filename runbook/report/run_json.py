@@ -26,6 +26,7 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
+from runbook.model.exit_codes import BUG
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import Record, StageRecord
@@ -153,9 +154,6 @@ def _plain(value: object) -> object:
             return [_plain(item) for item in value]
         case _:
             return plain(value)
-
-
-BUG = 70  # the exit code of a run that ended without saying how
 
 
 class Result:

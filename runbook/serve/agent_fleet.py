@@ -331,7 +331,7 @@ class Fleet:
             return state_told(name, member.state, self._silent(member), member.version)
 
     async def open(self, request: StreamRequest) -> Channel:
-        """A stream to a supervisor on a node. Raises Refusal."""
+        """A stream to a supervisor on a node. Raises NoStreamError."""
         with self._lock:
             told, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):

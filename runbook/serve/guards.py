@@ -188,7 +188,8 @@ class Guarded:
             return refusal(request, refused, self.page)
 
     async def _let_through(self, request: Request) -> None:
-        """Raises Refused where the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
+        """Raises RequestRefused where the request may not reach the handler; sets `state.person`, `.csrf` and
+        `.form`."""
         scope, page = request.scope, self.page
         refuse_foreign_context(scope, page)
         changing = request.method not in READS
@@ -280,7 +281,7 @@ def refuse_foreign_context(scope: Scope, page: Page) -> None:
 
 
 async def bounded_body(request: Request, most: int) -> bytes:
-    """The whole body. Raises Refused where it is longer than `most` bytes, at once where its header says so."""
+    """The whole body. Raises RequestRefused where it is longer than `most` bytes, at once where its header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length[:20]) > most:
@@ -297,7 +298,8 @@ async def bounded_body(request: Request, most: int) -> bytes:
 
 
 def form_of(request: Request, page: Page, body: bytes) -> FormData:
-    """The fields of a form that a page of ours sent; of JSON none. Raises Refused for any other type of content."""
+    """The fields of a form that a page of ours sent; of JSON none. Raises RequestRefused for any other type of
+    content."""
     kind = (header(request.scope, "content-type") or "").partition(";")[0].strip().lower()
     if not body:
         return FormData()
@@ -315,7 +317,7 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
 
 
 async def json_body(request: Request) -> dict[str, Any]:
-    """The object in it, an empty one where there is no body. Raises Refused."""
+    """The object in it, an empty one where there is no body. Raises RequestRefused."""
     try:
         body = await request.json() if await request.body() else {}
     except (ValueError, RecursionError):

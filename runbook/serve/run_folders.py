@@ -17,6 +17,7 @@ from typing import Any
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
 from runbook.model.folder import open_below
+from runbook.report.record import number
 from runbook.report.run_json import Result, from_json, read
 from runbook.serve.store import Store
 
@@ -167,12 +168,12 @@ class Runs:
         first = first_event(path)
         told = read_json(path / "result.json")
         by = started(path)
-        began = first.time if first else _number(by.get("at")) or path.lstat().st_mtime
+        began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
         nodes = first.nodes if first else ()
         return (
             id,
             began,
-            _number(told.get("seconds")),
+            number(told.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
             ""
@@ -317,7 +318,3 @@ def _words(value: object) -> tuple[str, ...]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -21,6 +21,7 @@ import msgspec
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import command
 
 SOCKET = "agents.sock"
@@ -163,7 +164,7 @@ class AgentStream:
         except Unreachable as error:
             return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
         if told is None and not self._heard:
-            fix = f"on {self._node.name}: `runbook agent status`, and what the agent printed"
+            fix = Remedy.note("`runbook agent status`, and what the agent printed", node=self._node.name)
             return Unreachable("agent-lost", f"{says}, though its agent is online", fix, tuple(self._lines()))
         return told
 

@@ -10,7 +10,7 @@ import ipaddress
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -32,6 +32,8 @@ if sys.version_info >= (3, 11):
     from typing import NotRequired, TypedDict
 else:
     from typing_extensions import NotRequired, TypedDict
+
+Told = TypeVar("Told")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -606,22 +608,35 @@ class CleanAnswer(TypedDict):
     alive: list[Line]
 
 
+class Asked(str, Generic[Told]):
+    """The name of a program, and what it answers: whoever calls by it knows the fields of what comes back."""
+
+    answer: type[Told]
+
+    def __new__(cls, name: str, answer: type[Told]) -> Asked[Told]:
+        asked = super().__new__(cls, name)
+        asked.answer = answer
+        return asked
+
+
+COLLECT = Asked("collect", Collected)
+COUNTERS = Asked("counters", Counters)
+EPHEMERAL = Asked("ephemeral", Ephemeral)
+FLOWS = Asked("flows", Flows)
+HALT = Asked("halt", HaltAnswer)
+ROUTE = Asked("route", Routes)
+STANDING = Asked("standing", StandingAnswer)
+
 ANSWERS: Mapping[str, Any] = {
+    **{asked: asked.answer for asked in (COLLECT, COUNTERS, EPHEMERAL, FLOWS, HALT, ROUTE, STANDING)},
     "reach": ReachAnswer,
     "ping": PingAnswer,
     "port": PortAnswer,
-    "ephemeral": Ephemeral,
     "gpus": GpusAnswer,
     "ibstat": IbstatAnswer,
     "link": LinkAnswer,
-    "counters": Counters,
     "survey": SurveyAnswer,
     "pythons": Pythons,
-    "route": Routes,
-    "flows": Flows,
-    "halt": HaltAnswer,
-    "standing": StandingAnswer,
-    "collect": Collected,
     "job prepare": Prepared,
     "job watch": Watched,
     "job stop": KeptAnswer,

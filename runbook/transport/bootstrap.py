@@ -19,6 +19,7 @@ import zlib
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
+from runbook.model.remedy import Remedy
 from runbook.transport import programs
 
 MARK = b"\x1erunbook-agent "
@@ -209,8 +210,12 @@ def nothing_started(
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
-            f"on {node}: `time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer (`df "
-            f"$(command -v {quoted})`), may hold it; or name another `python:` for {node} in the inventory",
+            Remedy.note(
+                f"`time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer "
+                f"(`df $(command -v {quoted})`), may hold it; or name another `python:` for {node} in the "
+                "inventory",
+                node=node,
+            ),
             last_lines(noise, complaint),
         )
     return reason or unreachable_for(

@@ -24,6 +24,7 @@ from runbook.load.scalars import flow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import command
 from runbook.transport.frames import Failure, Frame
 
@@ -137,7 +138,9 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
     if node.container is not None:
         start = STARTS[node.container.runtime].format(name=word(node.container.name))
         logs = f"`{node.container.runtime} logs --tail 20 {word(node.container.name)}` tells why it ended; "
-        remedy = f"on {node.name}: {logs if node.container.runtime in ('docker', 'podman') else ''}start it: `{start}`"
+        remedy = Remedy.note(
+            f"{logs if node.container.runtime in ('docker', 'podman') else ''}start it: `{start}`", node=node.name
+        )
     return Unreachable("container-not-running", f"{node.place} {how}", remedy, evidence)
 
 
@@ -151,12 +154,13 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
             node=node.name,
         )
     runtime, name = node.container.runtime, node.container.name
-    remedy = f"on {node.name}: `{LISTS[runtime]}` lists them; start it, or correct `name:`"
+    more = ""
     if runtime == "podman":
-        remedy += (
+        more = (
             "; each user has containers of their own: one of root's is entered by "
             f"`inside: [sudo, -n, podman, exec, -i, {name}]`"
         )
+    remedy = Remedy.note(f"`{LISTS[runtime]}` lists them; start it, or correct `name:`{more}", node=node.name)
     return Unreachable(
         "container-unknown", f"{runtime} on {node.name} knows no container {name}, as this user", remedy, evidence
     )
@@ -171,9 +175,9 @@ def _with_rights(node: Node, text: str) -> str:
     words = ["-i" if one == "--interactive" else one for one in node.entry]
     remedy = f"go through sudo: `inside: {flow(['sudo', '-n', *words])}`"
     if node.entry[0] == "docker":
-        remedy = (
-            f"on {node.name}: `sudo usermod -aG docker $USER` and a new login (which is as good as root there); "
-            f"or {remedy}"
+        remedy = Remedy.note(
+            f"`sudo usermod -aG docker $USER` and a new login (which is as good as root there); or {remedy}",
+            node=node.name,
         )
     return remedy
 

@@ -17,7 +17,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
@@ -234,7 +234,15 @@ class Session:
         """Write to the stdin of a program. Raises Unreachable."""
         self.order({"do": "feed", "program": program, "end": end}, data)
 
-    def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message:
+    @overload
+    def call(  # type: ignore[overload-overlap]  # the first that fits is meant
+        self, name: answers.Asked[answers.Told], arguments: Message, *, timeout_s: float
+    ) -> answers.Told: ...
+
+    @overload
+    def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message: ...
+
+    def call(self, name: str, arguments: Message, *, timeout_s: float) -> Any:
         """What `look(arguments)` of a node program gives, run inside the supervisor itself, or in that on the host, or
         in both, as `container` says.
 

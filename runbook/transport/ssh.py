@@ -22,6 +22,7 @@ from typing import ClassVar
 import fabric
 import paramiko
 
+from runbook.causes.catalogue import family_texts
 from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
@@ -55,6 +56,9 @@ fills the server's queue (MaxStartups), are through it in a second or two."""
 # What paramiko has to say arrives as exceptions; its log would come as tracebacks on the user's terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
+
+# What a login that may open no file is told with comes from files: they are read while some can be opened.
+family_texts()
 
 
 class Logins:

@@ -24,6 +24,7 @@ import paramiko
 from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
+from runbook.model.remedy import Remedy
 from runbook.transport.ssh_config import LoginTarget
 
 KEPT = 8192
@@ -394,9 +395,11 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             "ssh-refused" if refused else "ssh-unreachable",
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
-            f"on {jump}: `nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl enable "
-            "--now "
-            "ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
+            Remedy.note(
+                f"`nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl "
+                "enable --now ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
+                node=jump,
+            ),
             seen,
         ) from error
     return Wire(channel)

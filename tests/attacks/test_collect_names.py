@@ -24,7 +24,7 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import archive_files, packed
-from runbook.collect.entries import Absent, ArchiveFile, Taken, refused
+from runbook.collect.entries import Absent, ArchiveFile, UsedPaths, refused
 from runbook.collect.gather import scrubbed
 from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.people import GENERIC
@@ -166,7 +166,7 @@ def test_names_from_anywhere_pass_one_place(paths: list[str]) -> None:
     )
 )
 def test_no_file_is_written_over_another(paths: list[str]) -> None:
-    taken = Taken()
+    taken = UsedPaths()
     assert_harmless([taken.take(path) for path in paths])
 
 

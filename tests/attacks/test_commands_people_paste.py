@@ -220,7 +220,7 @@ def test_zones_of_firewalld(zone: str) -> None:
 def test_no_name_makes_a_command_for_another_node(name: str) -> None:
     command = f"sudo ip link set dev {word(name)} mtu 1500"
     assert [where for where, _ in Remedy.run(command).typed("node-a")] == ["node-a"]
-    assert [where for where, _ in Remedy.of(f"on node-a: `{command}`").typed("node-b")] == ["node-a"]
+    assert [where for where, _ in Remedy.run(command, node="node-a").typed("node-b")] == ["node-a"]
 
 
 @pytest.mark.parametrize("name", PIECES)

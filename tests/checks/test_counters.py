@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import pytest
 
 from runbook.jobs.counters import OF_INTERFACE, OF_PORT, not_read, rises
+from runbook.transport.answers import Counters, Ran
 
 QUERY = ["index", "uuid", "name", "clocks.sm", "clocks.max.sm", "temperature.gpu", "clocks_event_reasons.active"]
 ECC = "ecc.errors.uncorrected.volatile.total"
@@ -20,11 +21,11 @@ def reading(
     port: dict[str, int | None] | None = None,
     gpu: tuple[str, str] | None = None,
     xids: list[str] | None = None,
-) -> dict[str, Any]:
+) -> Counters:
     """`tcp`: segments sent, and sent again; `gpu`: its throttle reasons and uncorrectable errors."""
     interface = {"rx_packets": 0, "tx_packets": 0, **{limit.counter: 0 for limit in OF_INTERFACE}, **(net or {})}
     row = f"0, GPU-1, H100, 1200, 1980, 88, {gpu[0]}, {gpu[1]}\n" if gpu else ""
-    return {
+    told = {
         "clock": clock,
         "interfaces": {"eth0": interface},
         "tcp": tcp and {"OutSegs": tcp[0], "RetransSegs": tcp[1]},
@@ -33,9 +34,10 @@ def reading(
         "gpus": {"code": 0, "out": row, "fields": [*QUERY, ECC]} if gpu else None,
         "xids": xids,
     }
+    return cast(Counters, told)
 
 
-def told(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def told(then: Counters, now: Counters) -> list[str]:
     return [finding.says for _, finding in rises("node-b", then, now)]
 
 
@@ -55,7 +57,7 @@ def told(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         (reading(xids=["[ 1.0] NVRM: Xid (PCI:0000:1b:00): 31, x"]), reading(30.0, xids=[])),
     ],
 )
-def test_what_healthy_nodes_count_is_not_told(then: dict[str, Any], now: dict[str, Any]) -> None:
+def test_what_healthy_nodes_count_is_not_told(then: Counters, now: Counters) -> None:
     assert told(then, now) == []
 
 
@@ -90,7 +92,7 @@ def test_what_healthy_nodes_count_is_not_told(then: dict[str, Any], now: dict[st
         ),
     ],
 )
-def test_what_rises_is_told_once_with_its_numbers(then: dict[str, Any], now: dict[str, Any], words: str) -> None:
+def test_what_rises_is_told_once_with_its_numbers(then: Counters, now: Counters, words: str) -> None:
     (says,) = told(then, now)
     assert words in says
 
@@ -125,8 +127,9 @@ def test_what_could_not_be_read_is_neither_healthy_nor_rising() -> None:
         ({"code": 0, "out": "No devices were found\n", "fields": QUERY}, "tells nothing"),
     ],
 )
-def test_a_driver_that_does_not_answer_is_told_as_not_read(said: dict[str, Any], words: str) -> None:
-    facts = {**reading(xids=[]), "gpus": said}
+def test_a_driver_that_does_not_answer_is_told_as_not_read(said: Ran, words: str) -> None:
+    facts = reading(xids=[])
+    facts["gpus"] = said
     (line,) = not_read(facts, gpus=True)
     assert words in line
     assert told(facts, facts) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.port import MOST_PORTS, in_ephemeral_range, judge, promised_ports
+from runbook.checks.port import MOST_PORTS, judge, promised_ports
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
 
@@ -143,11 +143,14 @@ def test_a_port_that_the_kernel_may_hand_out_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "inside"),
+    ("text", "warns"),
     [("20000 60999", True), ("29500\t29500", True), ("32768\t60999", False), ("", False), (None, False)],
 )
-def test_the_kernels_range(text: str | None, inside: bool) -> None:
-    assert in_ephemeral_range(29500, text) is inside
+def test_the_kernels_range(text: str | None, warns: bool) -> None:
+    facts = facts_of(cluster())
+    facts["node-a"]["port_range"] = text
+    warnings = judged({"29500": FREE}, LOCAL, facts=facts).warnings
+    assert any("lies in the range" in line for line in warnings) is warns
 
 
 def test_promised_ports_are_all_tried_until_there_are_too_many() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from runbook.jobs.progress import Paces, Slower
 from runbook.jobs.slowdown import LOOKS, Late, Waits, Why, judge, late, reasons, waits
+from runbook.transport.answers import Counters
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]
@@ -192,8 +194,8 @@ CPU = {"cpu": "processes wait for a CPU 60% of the time"}
 LATE = Late("node-b", "the others wait for node-b: rank 1 on node-b waits for others 0% of the time")
 
 
-def facts(clock: float, **machine: int) -> dict[str, object]:
-    return {"clock": clock, "machine": machine, "gpus": None}
+def facts(clock: float, **machine: int) -> Counters:
+    return cast(Counters, {"clock": clock, "machine": machine, "gpus": None})
 
 
 def test_the_late_node_is_named_with_its_reason() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.diagnose.budget import LIMITS
 from runbook.diagnose.catalogue import SIGNS, scanner
 from runbook.diagnose.index import Index
-from runbook.diagnose.kept import LIMITS
 from runbook.diagnose.lines import read_line, section_of, section_of_path, when
 
 from . import read

@@ -126,7 +126,7 @@ def firewall() -> list[Event]:
     drop = Finding(
         "firewall-drop",
         "node-a drops TCP 29500 from node-b (10.0.0.2): nft rule inet filter input handle 7",
-        "sudo nft insert rule inet filter input position 7 ip saddr 10.0.0.2 tcp dport 29500 accept",
+        Remedy.run("sudo nft insert rule inet filter input position 7 ip saddr 10.0.0.2 tcp dport 29500 accept"),
         ("node-b → 10.0.0.1:29500: no answer in 2.0 s (3 SYN)", "tcp dport 29500 drop"),
         ("node-b",),
     )
@@ -158,7 +158,7 @@ def many_nodes() -> list[Event]:
             Finding(
                 "tool-missing",
                 "ibstat is not installed",
-                "sudo apt-get install -y \\\n    infiniband-diags\nsudo modprobe ib_umad",
+                Remedy.run("sudo apt-get install -y \\\n    infiniband-diags\nsudo modprobe ib_umad"),
                 (f"sh: 1: ibstat: not found ({node})",),
             ),
         )
@@ -173,7 +173,7 @@ def unreachable() -> list[Event]:
     refused = Finding(
         "ssh-refused",
         "10.0.0.2 answers, but nothing listens on port 22",
-        "sudo systemctl start ssh   # on node-b",
+        Remedy.run("sudo systemctl start ssh   # on node-b"),
         ("connect to 10.0.0.2:22: Connection refused",),
     )
     story.step("reach", 0.09, *passed(["node-a"], "Python 3.11.2"), Outcome.unknown("node-b", refused))
@@ -216,10 +216,12 @@ def continued() -> list[Event]:
     """A stage with `on_failure: continue`: the run goes on, and the root cause is named first at the end."""
     story = Story(PAIR, "reach", "ping", "connection")
     story.step("reach", 0.9, *passed(PAIR, "Python 3.11.2"))
-    small = Finding("mtu-blackhole", "packets above 1400 bytes vanish", "sudo ip link set eth0 mtu 1400")
+    small = Finding("mtu-blackhole", "packets above 1400 bytes vanish", Remedy.run("sudo ip link set eth0 mtu 1400"))
     story.step("ping", 1.0, *(Outcome.failed(node, small) for node in PAIR))
     late = Finding("ranks-missing", "rank 1 never came", "look at node-b's log", ("waited 30 s",), ("node-b",))
-    also = Finding("mtu-blackhole", "packets above 1400 bytes vanish", "sudo ip link set eth0 mtu 1400", ("1401 lost",))
+    also = Finding(
+        "mtu-blackhole", "packets above 1400 bytes vanish", Remedy.run("sudo ip link set eth0 mtu 1400"), ("1401 lost",)
+    )
     unsaid = passed(["node-b"], "joined")
     story.step("connection", 30.0, Outcome.failed("node-a", late, also), *unsaid)
     return story.end(Verdict.FAIL, 1, "connection", ("mtu-blackhole", "ranks-missing"))
@@ -233,7 +235,9 @@ def dropped() -> list[Event]:
     others = [node for node in nodes if node != "gn5"]
     story.step("reach", 5.0, *passed(others, "Python 3.11.2"), Outcome.unknown("gn5", away))
     story.drop({"gn5": "ssh-unreachable"}, ("gn5",)).step("reach", 0.5, *passed(others, "Python 3.11.2"))
-    rule = Finding("firewall-drop", "gn1 drops TCP 29500 from gn2", "sudo nft delete rule inet odd c handle 2")
+    rule = Finding(
+        "firewall-drop", "gn1 drops TCP 29500 from gn2", Remedy.run("sudo nft delete rule inet odd c handle 2")
+    )
     story.step("firewall", 2.0, Outcome.failed("gn1", rule), *passed(others[1:], "13 ports open from 7 peers"))
     story.drop({"gn1": "firewall-drop"}).step("firewall", 1.0, *passed(others[1:], "13 ports open from 5 peers"))
     slow = "gn3 → gn6 carries 2 Gbit/s (40%), only on the way between these two"
@@ -252,7 +256,7 @@ def dropped() -> list[Event]:
 def not_dropped() -> list[Event]:
     """Fewer nodes than `min_nodes` would be left."""
     story = Story(PAIR, "reach", "ping")
-    loss = Finding("packet-loss", "node-b loses 31 % of what peers send", "sudo tc qdisc del dev eth0 root")
+    loss = Finding("packet-loss", "node-b loses 31 % of what peers send", Remedy.run("sudo tc qdisc del dev eth0 root"))
     story.step("reach", 1.0, Outcome.failed("node-b", loss), *passed(["node-a"], "Python 3.11.2"))
     why = "without node-b only 1 of 2 nodes would be left, and `min_nodes` is 2"
     return story.end(Verdict.FAIL, 1, "reach", ("packet-loss",), bad=("node-b",), not_dropped=why)
@@ -261,7 +265,9 @@ def not_dropped() -> list[Event]:
 def one_root() -> list[Event]:
     """Two symptoms of one fault on a node, and a survivor elsewhere: one block, and what follows from it under it."""
     story = Story(PAIR, "reach", "ping")
-    root = Finding("driver-library-mismatch", "node-b: module and library differ", "sudo reboot", ("NVML: mismatch",))
+    root = Finding(
+        "driver-library-mismatch", "node-b: module and library differ", Remedy.run("sudo reboot"), ("NVML: mismatch",)
+    )
     symptom = Finding("no-gpu-visible", "rank 1 on node-b: torch sees no GPU", "nvidia-smi", ("0 devices",))
     survivor = Finding("peer-died", "not judged: waited for node-b", "mend node-b first", (), ("node-b",))
     story.step("reach", 1.0, Outcome.failed("node-b", symptom, root), Outcome.unknown("node-a", survivor))
@@ -283,7 +289,7 @@ def fleet(broken: int, verdict: Verdict, finding: Callable[[str], Finding], exit
 
 def one_broken() -> list[Event]:
     loss = ("13 of 40 packets from node-001 lost", "12 of 40 packets from node-002 lost", "and from 61 more peers")
-    remedy = "sudo tc qdisc del dev eth0 root"
+    remedy = Remedy.run("sudo tc qdisc del dev eth0 root")
     return fleet(
         1, Verdict.FAIL, lambda n: Finding("packet-loss", f"{n} loses 31 % of what peers send", remedy, loss), 1
     )
@@ -295,7 +301,7 @@ def ten_alike() -> list[Event]:
         return Finding(
             "firewall-drop",
             f"{node} drops TCP 29500 from 63 peers: nft rule inet filter input handle {number}",
-            f"sudo nft delete rule inet filter input handle {number}",
+            Remedy.run(f"sudo nft delete rule inet filter input handle {number}"),
             (f"node-001 → 10.0.0.{number}:29500: no answer in 2.{number} s (3 SYN)", "tcp dport 29500 drop"),
             FLEET[:3],
         )

@@ -42,7 +42,10 @@ def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[Find
 
 def test_what_differs_in_the_nodes_own_name_is_said_once() -> None:
     (block,), shown = told(
-        *(Finding("memlock-limit", f"logins on {n} lock little", f"on {n}: `ulimit -l`", ("64 KiB",)) for n in BOTH)
+        *(
+            Finding("memlock-limit", f"logins on {n} lock little", Remedy.run("ulimit -l", node=n), ("64 KiB",))
+            for n in BOTH
+        )
     )
     assert [entry.says for entry in block.entries] == ["logins on node-[a-b] lock little"]
     assert "   fix on node-[a-b]  ulimit -l\n" in shown
@@ -51,7 +54,7 @@ def test_what_differs_in_the_nodes_own_name_is_said_once() -> None:
 
 
 def test_a_command_never_gets_a_folded_name() -> None:
-    _, shown = told(*(Finding("name-unresolvable", f"{n} is lost", f"sudo host {n}") for n in BOTH))
+    _, shown = told(*(Finding("name-unresolvable", f"{n} is lost", Remedy.run(f"sudo host {n}")) for n in BOTH))
     assert "fix on node-a  sudo host node-a\n" in shown
     assert "fix on node-b  sudo host node-b\n" in shown
     _, shown = told(
@@ -63,7 +66,7 @@ def test_a_command_never_gets_a_folded_name() -> None:
 
 def test_of_a_common_cause_the_evidence_is_told_once_and_every_fix() -> None:
     findings = [
-        Finding("ssh-auth-failed", f"{n}: 10.0.0.{i} says no", f"sudo x {i}", (f"seen {i}",))
+        Finding("ssh-auth-failed", f"{n}: 10.0.0.{i} says no", Remedy.run(f"sudo x {i}"), (f"seen {i}",))
         for i, n in enumerate(BOTH)
     ]
     _, shown = told(*findings)

@@ -12,6 +12,7 @@ from runbook.launch.ranks import described
 from runbook.load.document import parse_document
 from runbook.load.inventory import load_inventory_with_origins
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.run_json import Result, to_json
 
@@ -60,7 +61,7 @@ def failing(stage: str) -> list[Event]:
     finding = Finding(
         "mtu-blackhole",
         f"{stage} fails on node-b: packets of `1500` bytes vanish",
-        "sudo ip link set eth0 mtu 1450",
+        Remedy.run("sudo ip link set eth0 mtu 1450"),
         ("ping -M do -s 1472: no answer", "  from 10.0.0.2"),
         ("node-a",),
     )
@@ -87,7 +88,9 @@ def links_of(nodes: Sequence[str], slow: str, *, partners: int) -> list[Outcome]
         ]
         metrics: dict[str, object] = {"links": links}
         if node == slow:
-            finding = Finding("node-slow", f"{node} sends at 60 Gbit/s, whoever receives", f"sudo ethtool {node}0")
+            finding = Finding(
+                "node-slow", f"{node} sends at 60 Gbit/s, whoever receives", Remedy.run(f"sudo ethtool {node}0")
+            )
             outcomes.append(Outcome.failed(node, finding, metrics=metrics))
         else:
             outcomes.append(Outcome.passed(node, "as fast as others", metrics=metrics))
@@ -178,7 +181,7 @@ def hostile_markup(folder: Path) -> Path:
     """Markup and what acts on a terminal, wherever a name or a text may stand."""
     bad = f"\x1b[31m{MARKUP}\u202e\x00"
     story = Story(("node-a", bad), bad, "ping", name=bad)
-    finding = Finding(bad, f"`{bad}` {bad}", f"sudo {bad}", (bad, f"  {bad}"), (bad,))
+    finding = Finding(bad, f"`{bad}` {bad}", Remedy.run(f"sudo {bad}"), (bad, f"  {bad}"), (bad,))
     links = [{"from": bad, "to": "node-a", "gbps": 1e308, "us": float("nan")}, {"from": bad, "to": 3, "gbps": "x"}]
     rows = [{"size": bad}, {"size": 10**400, "busbw": 1}, {"size": 1024, "busbw": -1, "p50_us": 1e300}]
     metrics: dict[str, object] = {"links": links, "rows": rows, "torch": bad, "expected_busbw_gbytes": [bad, None]}

@@ -11,6 +11,7 @@ from runbook.checks.bandwidth.normal import span_text
 from runbook.checks.bandwidth.wires import SlowReason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.units import bandwidth_text
 
 STARVED = 1 / 3
@@ -46,8 +47,7 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
-    """Who is to blame. The innermost layer that singles somebody out decides: a rank that is slow by itself is slow on
-    every lane as well."""
+    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every lane."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {
@@ -97,11 +97,17 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
             f"{bandwidth_text(rate)}, others at {bandwidth_text(best)}{why}"
         )
         remedy = (
-            f"on {node}: `top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs of "
-            "its own (`taskset -cp`, the cgroup's `cpu.max`)"
+            Remedy.note(
+                "`top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs "
+                "of its own (`taskset -cp`, the cgroup's `cpu.max`)",
+                node=node,
+            )
             if cpu
-            else f"on {node}: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
-            "`nvidia-smi` what else runs on it"
+            else Remedy.note(
+                "`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
+                "`nvidia-smi` what else runs on it",
+                node=node,
+            )
         )
         charges.setdefault(node, Charge(says, remedy, found.busy.get(node, ()) if cpu else (), cause="rank-behind"))
     return charges
@@ -118,9 +124,10 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires
             f"the ranks of {node} are slow among themselves, before anything leaves the node: {lane} "
             f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
-        remedy = (
-            f"on {node}: `nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link "
-            "that is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks"
+        remedy = Remedy.note(
+            "`nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that "
+            "is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks",
+            node=node,
         )
         own = inner_reasons(wires[node]) if node in wires else []
         charges.setdefault(node, charge_of(node, says, own, remedy))
@@ -171,7 +178,7 @@ def charge_of(node: str, says: str, own: Sequence[SlowReason], remedy: str, evid
         return Charge(says, remedy, evidence)
     reason = own[0]
     proof = (*evidence, *(each.evidence for each in own))
-    return Charge(f"{says}: {reason.says}", f"on {node}: `{reason.command}`", proof)
+    return Charge(f"{says}: {reason.says}", Remedy.run(f"{reason.command}", node=node), proof)
 
 
 def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
@@ -193,7 +200,7 @@ def _limited(node: str, reason: SlowReason, layer: LaneLayer) -> Charge:
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
         says += f" (measured between nodes: {layer.span})"
-    return Charge(says, f"on {node}: `{reason.command}`", (reason.evidence,))
+    return Charge(says, Remedy.run(f"{reason.command}", node=node), (reason.evidence,))
 
 
 def rails_of(layer: LaneLayer, lanes: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:

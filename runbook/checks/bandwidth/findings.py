@@ -82,8 +82,7 @@ class _Teller:
         return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost and sent again"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
-        """`link-lossy` where packets are lost and nothing holds the rate back: a limit that is too low loses some as
-        well."""
+        """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""
         limit = self.verdict.normal.suspect * self.median
         held_back = slow == "node-slow" and all(self.rates[link] < limit for link in links)
         return slow if held_back or self.done.lost(links) is None else "link-lossy"

@@ -237,8 +237,7 @@ def between(done: Search) -> LaneLayer:
 def _look_inside(
     ranks: MeasuringRanks, layer: LaneLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
 ) -> None:
-    """Every pair of a ring once, then those that were slow and their ends a second time; what is known when time is up
-    stays."""
+    """Measures every pair of a ring once, then slow pairs and their ends again; keeps what is known when time is up."""
 
     def measure(group: Sequence[Link]) -> dict[Link, float]:
         pairs = {link: (numbers[link.source], numbers[link.destination]) for link in group}

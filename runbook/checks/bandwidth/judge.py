@@ -36,8 +36,7 @@ COMMON = 0.4
 """More than this part of the nodes slow is no matter of single ones."""
 
 OWN_REFERENCE = 12
-"""So many links on which nobody had asked make a reference of their own for their round; else all rounds do
-together."""
+"""This many links that nobody asked about are a reference for their own round; with fewer, all rounds share one."""
 
 MAD_TO_SIGMA = 1.4826
 ENOUGH_FOR_MAD = 24
@@ -145,8 +144,7 @@ class RelativeRate:
 
 
 def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
-    """Every rate beside those of its kind: inside a leaf or between leaves, and of the same round where it has
-    enough."""
+    """Compares each rate with its kind: inside a leaf or between leaves, in the same round where it has enough."""
     kinds: dict[bool, list[float]] = defaultdict(list)
     company: dict[tuple[bool, int], list[float]] = defaultdict(list)
     for each in measured:
@@ -202,8 +200,7 @@ class Judgement:
 
     @cached_property
     def _slow_ends(self) -> dict[Endpoint, list[RelativeRate]]:
-        """Ends that were never fast and somebody asked about, with their rates to different partners that are
-        proven."""
+        """Ends that were asked about and were never fast, with their rates to different proven partners."""
         found: dict[Endpoint, list[RelativeRate]] = {}
         for end, links in self._links.items():
             if end in self._proven or not any(rate.asked for link in links for rate in self.rates[link]):
@@ -231,8 +228,7 @@ class Judgement:
 
     @cached_property
     def accused(self) -> list[Endpoint]:
-        """Nodes that are slow in a role, whoever the partner, and in the longer transfer as well; those of a slow leaf
-        are told as that."""
+        """Nodes slow in a role with every partner, also in the longer transfer; a slow leaf stands for its nodes."""
         return [
             end for end in self._slow_ends if self._enough(end) and self._tried_long(end) and not self._explained(end)
         ]

@@ -173,8 +173,7 @@ class _Round:
 
 
 def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
-    """The nodes by their leaf; those of unknown ones in blocks of √n, since neighbours in a list are often
-    neighbours."""
+    """The nodes by leaf; those of unknown leaf in blocks of √n, since neighbours in a list are often neighbours."""
     known: dict[str, list[str]] = {}
     unknown = []
     for node in nodes:

@@ -169,8 +169,7 @@ class MeasuredLink:
 
 @dataclass
 class Search:
-    """What was measured, and `stopped`: why not all that should have been. `enough`: GB/s that are as good as any
-    more."""
+    """What was measured. `stopped`: why it ended early. `enough`: GB/s above which more makes no difference."""
 
     nodes: tuple[str, ...]
     leaf_of: Mapping[str, str]
@@ -306,8 +305,7 @@ def _found(
 
 
 def counted(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
-    """The new ones, each with whether it counts: slow, and an end that had no CPU meanwhile, proves nothing of the
-    link."""
+    """The new measurements, each with `counts`: a slow one proves nothing if an end had no CPU meanwhile."""
     usual = normal(each.moved.gbytes for each in (*before, *new))
     return [
         MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))

@@ -11,6 +11,7 @@ from runbook.checks.ibstat import ports_of, select
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
 
@@ -100,12 +101,14 @@ def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
         if "half" in facts["duplex"]:
             says = f"{metal} runs at half duplex"
             found.append(
-                SlowReason(says, f"sudo ethtool -r {word(metal)}", f"/sys/class/net/{metal}/duplex: half", None)
+                SlowReason(
+                    says, Remedy.run(f"sudo ethtool -r {word(metal)}"), f"/sys/class/net/{metal}/duplex: half", None
+                )
             )
         if mbit and usual and mbit / 1000 < usual:
             says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
             evidence = f"/sys/class/net/{metal}/speed: {mbit}"
-            found.append(SlowReason(says, f"sudo ethtool -r {word(metal)}", evidence, mbit / 8000))
+            found.append(SlowReason(says, Remedy.run(f"sudo ethtool -r {word(metal)}"), evidence, mbit / 8000))
     return found
 
 
@@ -116,7 +119,7 @@ def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
-            f"sudo ibportstate -D 0 {port.number} reset",
+            Remedy.run(f"sudo ibportstate -D 0 {port.number} reset"),
             f"{port.name}: Rate {port.rate_gbps:g}",
             port.rate_gbps / 8,
         )
@@ -128,7 +131,7 @@ def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
 def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
-    command = f"sudo tc qdisc del dev {word(name)} root"
+    command = Remedy.run(f"sudo tc qdisc del dev {word(name)} root")
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
@@ -146,7 +149,7 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
         way = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
         evidence = next(line.strip() for line in tc["ingress"].splitlines() if "rate" in line)
         says = f"what arrives at {name} is limited to {mbit_text(rate)} by `tc`"
-        found.append(SlowReason(says, f"sudo tc qdisc del dev {word(name)} {way}", evidence, rate / 8))
+        found.append(SlowReason(says, Remedy.run(f"sudo tc qdisc del dev {word(name)} {way}"), evidence, rate / 8))
     return found
 
 

@@ -1,2 +1,1 @@
-"""Names, addresses, paths and TCP between nodes: what several checks ask of them, and whose doing it is that something
-fails."""
+"""Dials between nodes that several checks make, and what stops the failed ones: rules, routes, addresses, ports."""

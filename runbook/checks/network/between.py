@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from runbook.checks.context import Context, Facts
+from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.mesh import Mesh, Want
@@ -23,6 +23,7 @@ from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
+from runbook.transport.answers import FLOWS, Flows
 
 MOST_NODES_READ_AHEAD = 16
 """Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
@@ -122,16 +123,16 @@ def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
 
 
-def flows(at: Context) -> dict[str, Facts]:
+def flows(at: Context) -> dict[str, Flows]:
     """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
 
-    def one(node: Node) -> Facts:
-        return at.session(node).call("flows", {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+    def one(node: Node) -> Flows:
+        return at.session(node).call(FLOWS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
 
-    return {name: answer for name, answer in at.each(one).items() if isinstance(answer, dict)}
+    return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
 
-def joined_up(at: Context, seen: Mapping[str, Facts]) -> list[RankConnection]:
+def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
     """Both ends' views of each connection as one."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
     owner.update({number(at, node.name): node.name for node in at.nodes})

@@ -11,11 +11,12 @@ from runbook.checks.network.dial import Dial, seen_of
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 NO_PORT = "ephemeral-ports-exhausted"
 
-WIDER = f"sudo sysctl -w net.ipv4.ip_local_port_range='{EPHEMERAL[0]} {EPHEMERAL[1]}'"
+WIDER = Remedy.run(f"sudo sysctl -w net.ipv4.ip_local_port_range='{EPHEMERAL[0]} {EPHEMERAL[1]}'")
 
 PORTS_A_RANK = 4
 """What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many
@@ -147,11 +148,11 @@ def _who(node: str, counted: Facts) -> list[str]:
 
 def _remedy(node: str, counted: Facts | None, narrow: bool) -> str:
     if counted and counted["reserved"] > (counted["high"] - counted["low"] + 1) // 2:
-        return "sudo sysctl -w net.ipv4.ip_local_reserved_ports=''"
+        return Remedy.run("sudo sysctl -w net.ipv4.ip_local_reserved_ports=''")
     if narrow:
         return WIDER
     if counted and counted["waiting"] > WAITING_SHARE * (counted["connected"] + counted["waiting"]):
-        return "sudo sysctl -w net.ipv4.tcp_tw_reuse=1"
+        return Remedy.run("sudo sysctl -w net.ipv4.tcp_tw_reuse=1")
     first = next((one for one in counted["holders"] if one["pid"]), None) if counted else None
     if first:
         return f"see on {node} whether process {first['pid']} is to hold so many, and end it: `kill {first['pid']}`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,19 +44,17 @@ class Accusation:
     itself: bool = False
 
     def same(self, other: Accusation) -> bool:
-        """One rule that stops several things, one command that opens several, or the same trouble at home: one
-        finding."""
+        """Whether both are one finding: the same rule, the same command, or the same trouble of a node with itself."""
         if self.rule or other.rule:
             return self.rule == other.rule
         return self.finding.cause == other.finding.cause and (
-            other.itself or words(self.finding.remedy) == words(other.finding.remedy)
+            other.itself or self.finding.remedy == other.finding.remedy
         )
 
     def merged(self, other: Accusation) -> Accusation:
         mine, its = self.finding, other.finding
-        either = (*self.remedies, *other.remedies)
-        remedies = tuple({(node, *words(command)): (node, command) for node, command in either}.values())
-        differ = remedies and words(mine.remedy) != words(its.remedy)
+        remedies = tuple(dict.fromkeys((*self.remedies, *other.remedies)))
+        differ = remedies and mine.remedy != its.remedy
         finding = replace(
             mine,
             remedy=command_line(remedies, self.node) if differ else mine.remedy,
@@ -65,11 +62,6 @@ class Accusation:
             peers=tuple(dict.fromkeys((*mine.peers, *its.peers))),
         )
         return replace(self, finding=finding, remedies=remedies)
-
-
-def words(remedy: str) -> list[str]:
-    """What a remedy opens, whatever the order in which it lists the peers."""
-    return sorted(re.findall(r"[\w.:/-]+", remedy))
 
 
 SEEN: Mapping[str, Seen] = {
@@ -272,8 +264,7 @@ class Trouble:
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
-        """Where they never came to the other node: a name, a NAT rule or an address that leads elsewhere, or leads
-        nowhere now."""
+        """Where the dials did not lead to the other node: a name, a NAT rule, or an address that was lost."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
@@ -306,8 +297,7 @@ class Trouble:
         return None
 
     def _not_filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation | None:
-        """What accounts for them before a packet filter does that is not sure to: `blocked` is what the rules make of
-        them."""
+        """What explains the dials where no rule surely does. `blocked`: what the rules make of them."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if not sure(blocked) and (refused := self._turned_away(first)):

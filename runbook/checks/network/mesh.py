@@ -50,8 +50,7 @@ class Want:
 
     @property
     def everywhere(self) -> bool:
-        """Whether on all addresses of the machine, as torch opens its store: the rendezvous address may be any of
-        them."""
+        """Whether it listens on all addresses, as torch does for its store: any may be the rendezvous address."""
         return self.kind == "rendezvous"
 
 
@@ -222,8 +221,7 @@ class Mesh:
         return found
 
     def _longest_s(self, dials: int, open_s: float, at_once: int) -> float:
-        """How long a node may take to so many dials, of which it makes a few at a time; with room for one that is
-        busy."""
+        """Seconds that a node may take for this many dials, a few at a time, with room for a busy node."""
         return 10.0 + math.ceil(2 * dials / at_once) * (open_s + 4 * self._reply_s)
 
     def _address(self, peer: Node, kind: str) -> str:

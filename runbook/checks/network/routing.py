@@ -1,5 +1,4 @@
-"""What a node's own kernel does not carry: an address or a way that it has lost, a route or policy rule (`ip rule`)
-that refuses."""
+"""What a node's own kernel does not carry: a lost address or route, a route or policy rule (`ip rule`) that refuses."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
@@ -29,8 +29,7 @@ SAYS_NOTHING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """TCP that a node sends, as its policy rules see it. None: not known. `marks`: those that its packet filter may
-    set."""
+    """TCP that a node sends, as its policy rules see it; None: not known. `marks`: those its packet filter may set."""
 
     address: str
     source: str | None = None
@@ -121,7 +120,7 @@ def _leads(
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
-    remove = f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}"
+    remove = Remedy.run(f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}")
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -137,7 +136,7 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for a few packets was written for what it does to them; another's table may well serve others.
-    fix = remove if narrow else f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}"
+    fix = remove if narrow else Remedy.run(f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}")
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 
@@ -195,8 +194,7 @@ def family(
 
 
 def gone(at: Context, node: str, address: str, peer: str, evidence: Evidence | None) -> Finding | None:
-    """Why nothing can leave or arrive at `address` of a node, or get from it to the address `peer`, whatever the rules
-    say."""
+    """Why no packet can use `address` of a node, or get from it to the address `peer`, whatever the rules say."""
     if evidence is None:
         return None
     return _no_address(at, node, address, evidence) or _no_route(node, peer, evidence)
@@ -234,8 +232,7 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
 
 
 def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None:
-    """The MTU of an interface that has shrunk: connections that were open before still send what does not fit any
-    more."""
+    """An interface whose MTU shrank: connections that were open before still send packets that no longer fit."""
     for name, entry in at.facts(node).get("interfaces", {}).items():
         now = evidence.interfaces.get(name) if evidence is not None else None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
@@ -255,7 +252,9 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     if refused is None:
         return None
     found = refusal(Sent(peer), refused) or RouteRefusal(
-        "", f"on {node}: `ip route show table all`; add a route to {peer}, or correct its address", certain=False
+        "",
+        Remedy.note(f"`ip route show table all`; add a route to {peer}, or correct its address", node=node),
+        certain=False,
     )
     return Finding(
         "no-route",
@@ -266,8 +265,7 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
-    """A policy rule by which the node refuses just this to a peer that it has a route to, and whether it surely
-    does."""
+    """The policy rule that refuses just this to a peer with a route, and whether it surely does."""
     if evidence is None:
         return None
     found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))

@@ -1,5 +1,4 @@
-"""What forbids a connection by rule: the packet filters of nodes, read where it failed, and a cluster's
-NetworkPolicies."""
+"""Rules that forbid a connection: packet filters of the nodes where it failed, and NetworkPolicies of a cluster."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ OF_PODS = (
 
 
 def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
-    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None where that is not
-    known."""
+    """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None: not known."""
     first = dials[0]
     source, destination = at.run.site.pods.entered(first.source), at.run.site.pods.entered(first.destination)
     if source is None or destination is None or source.host_network or destination.host_network:

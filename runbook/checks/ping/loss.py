@@ -1,5 +1,4 @@
-"""Do packets get lost? Echoes tell how many, TCP whether the job would feel it and which way, and rules whether one
-draws lots for them."""
+"""Do packets get lost? Echoes tell how many, TCP which way and whether a job feels it, rules whether by chance."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.firewall import Explanation, Flow, explain_blocked
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 LOSS_TOLERATED = 0.025
@@ -202,7 +202,7 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
         others = sorted({other for _, other, _ in those})
         lost = [pair for pair in losing if name in pair.ends and pair.ends & set(others)]
         told = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
-        fix = " && ".join(dict.fromkeys(one.allow for _, _, one in those if one.allow))
+        fix = Remedy.run(*dict.fromkeys(one.allow for _, _, one in those if one.allow))
         finding = Finding(
             "firewall-drop",
             f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",

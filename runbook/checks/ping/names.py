@@ -12,6 +12,7 @@ from runbook.launch.ranks import socket_interface
 from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 SLOW_S = 2.0
@@ -132,10 +133,10 @@ def _unresolvable(
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
-        fix = "sudo chmod 644 /etc/hosts"
+        fix = Remedy.run("sudo chmod 644 /etc/hosts")
     elif told["in_hosts"] and sources and "files" not in sources.split():
         says += f": it stands in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
-        fix = "sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf"
+        fix = Remedy.run("sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf")
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
     elif told["in_hosts"]:
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
@@ -192,6 +193,12 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
                 else "JAX's gloo knows no other way to its address: an interface in the inventory does not help",
             ),
         )
+    return _other_family(seen, node, own, interface_helps=interface_helps)
+
+
+def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:
+    """The node's own host name means an address of another family there than those of most others mean on them."""
+    hostname = seen.answers[node.name]["hostname"]
     first = {
         name: said["own"]["addresses"][0]
         for name, said in seen.answers.items()
@@ -215,22 +222,20 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
 
 def gloo_announces(seen: Observations, node: Node) -> str:
-    """The first address of the node's own host name that gloo can bind; when there is none, it warns and takes
-    loopback."""
+    """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
     told = seen.answers[node.name]["own"] or {}
     truth = seen.at.own_addresses(node.name)
     return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
 def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
-    """The command that makes a name mean an address: out of the lines of /etc/hosts that say otherwise, into a new
-    one."""
+    """The command that makes a name mean an address: it removes other lines of /etc/hosts and adds one."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:
-        return append
+        return Remedy.run(append)
     quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
-    return f"sudo sed -i -E {word(where)} /etc/hosts && {append}"
+    return Remedy.run(f"sudo sed -i -E {word(where)} /etc/hosts && {append}")
 
 
 def _owners(seen: Observations, addresses: list[str]) -> list[str]:

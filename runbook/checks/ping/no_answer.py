@@ -1,5 +1,4 @@
-"""A peer that answers nothing, neither ICMP nor TCP: a wrong address, a filter, a way back that is missing, or
-nobody."""
+"""A peer that answers neither ICMP nor TCP: a wrong address, a filter, a missing way back, or no machine there."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from runbook.checks.ping.observed import Observations, Pair
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
 from runbook.load.address import is_ip
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
@@ -159,8 +159,7 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
 
 
 def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    """One end does not take part in ARP on this interface: switched off there, or stopped by a rule of nft's `arp`
-    family."""
+    """One end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family drops it."""
     if pair.route.get("via") or ":" in pair.numeric:
         return None
     perhaps: tuple[str, Finding] | None = None
@@ -222,7 +221,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         )
         if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
             remedy, says = (
-                f"{remedy} && {discovery.remedy}",
+                Remedy.run(f"{remedy} && {discovery.remedy}"),
                 f"{says}; ICMPv6, by which neighbours find each other, as well",
             )
     others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)
@@ -231,8 +230,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
 
 
 def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """Somebody on the way says why not; what he says of himself, when the address is ours, is that nobody answers
-    ARP."""
+    """A router on the way says why not; where the address is our own, it says that nobody answers ARP."""
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in (pair.route.get("src"), pair.numeric):
             continue
@@ -288,11 +286,12 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     routes = [route for route in told["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
-    fix = f"sudo ip route del {' '.join(map(word, route.split()))}"
+    fix = Remedy.run(f"sudo ip route del {' '.join(map(word, route.split()))}")
     if not mine:
-        fix = (
-            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by another: `sudo "
-            f"ip route replace {word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
+        fix = Remedy.note(
+            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by "
+            "another: `sudo ip route replace "
+            f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
         )
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
     return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))

@@ -71,8 +71,7 @@ class Ping(Check):
         return judge.outcomes(silent)
 
     def _asked(self, at: Context, pairs: Pairs) -> dict[str, Facts | Outcome]:
-        """What the nodes say. One that had no CPU while it looked, and missed answers, is asked again, when others are
-        quiet."""
+        """What the nodes say. A node that had no CPU and missed answers is asked again when the others are quiet."""
         names = names_used(at.nodes, at.inventory.rendezvous.address)
 
         def arguments(node: Node) -> Facts:

@@ -1,5 +1,4 @@
-"""Is every node's address its own, on an interface that peers can reach, and does the kernel have a way to every
-peer?"""
+"""Is every node's address its own, on an interface that peers reach, and has the kernel a route to every peer?"""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.load.address import is_ip
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]
@@ -66,11 +66,11 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
     places = {name: _place(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
     mine = seen.numeric(guilty) == address
-    fix = f"sudo ip address del {word(prefix)} dev {word(interface)}"
+    fix = Remedy.run(f"sudo ip address del {word(prefix)} dev {word(interface)}")
     if mine:
-        fix = (
-            f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), "
-            "and correct the inventory"
+        fix = Remedy.note(
+            f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and "
+            "correct the inventory"
         )
     return Finding(
         "duplicate-address",
@@ -271,7 +271,9 @@ def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
         if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
             why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
             source = prefix.partition("/")[0]
-            return why, f"sudo ip {family(network)}route add {network} dev {word(interface)} src {word(source)}"
+            return why, Remedy.run(
+                f"sudo ip {family(network)}route add {network} dev {word(interface)} src {word(source)}"
+            )
     return None
 
 
@@ -284,7 +286,7 @@ def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
                 network = ipaddress.ip_interface(theirs).network
                 if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
                     why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
-                    return why, f"sudo ip address add {mine.ip}/{network.prefixlen} dev {word(interface)}"
+                    return why, Remedy.run(f"sudo ip address add {mine.ip}/{network.prefixlen} dev {word(interface)}")
     return None
 
 
@@ -292,7 +294,7 @@ def _missing(seen: Observations, pair: Pair) -> str:
     """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
-        return f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}"
+        return Remedy.run(f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}")
     return (
         f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY "
         f"is the router of its network; `ip route` on a node that reaches {pair.peer} shows it"

@@ -11,6 +11,7 @@ from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.firewall import Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 LEAST = 1280
@@ -124,7 +125,7 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
 
 
 def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding:
-    fix = " && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands))
+    fix = Remedy.run(" && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands)))
     lines = [line for reason in reasons for line in reason.shown]
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)
@@ -228,7 +229,7 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
         )
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
-    fix = f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}"
+    fix = Remedy.run(f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}")
     return SizeReason(odd, says, (fix,), tuple(shown))
 
 

@@ -1,5 +1,4 @@
-"""Which ranks made another call than their program or than the others, and who never came: from torch's flight
-records."""
+"""Which ranks made another call than their program or the others, and which made none: from torch's flight records."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import of_kind
+from runbook.causes.catalogue import causes, mend, of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
@@ -16,6 +16,7 @@ from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
 from runbook.model.regex import bounded
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -24,88 +25,24 @@ if TYPE_CHECKING:
 
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
 
-REMEDIES = {
-    "duplicate-gpu": "give each rank a GPU of its own: `gpus:` of the nodes that are this machine",
-    "gpu-out-of-memory": "see who uses the GPU (`nvidia-smi`), or lower `max_bytes:`",
-    "gpu-ecc-uncorrectable": (
-        "on {node}: `nvidia-smi -q -d ECC,ROW_REMAPPER` shows which GPU; then `sudo nvidia-smi --gpu-reset -i N`, "
-        "and a GPU that does it again has to be replaced"
-    ),
-    "gpu-illegal-access": (
-        "on {node}: `sudo dmesg -T | grep -i xid` tells a broken GPU (Xid 48, 63, 74, 79, 94, 95) from a bug of the "
-        "program (13, 31); for the line with the bug run it with CUDA_LAUNCH_BLOCKING=1"
-    ),
-    "gpu-fell-off-bus": "on {node}: `sudo reboot`",
-    "gpu-reset-required": "on {node}: `sudo nvidia-smi --gpu-reset`, or `sudo reboot`",
-    "nvlink-error": "on {node}: `nvidia-smi nvlink -e` shows the link; then `sudo nvidia-smi --gpu-reset`",
-    "nccl-library-missing-or-conflict": (
-        "on {node}: `ldconfig -p | grep nccl` and `{python} -m pip list | grep -i nccl` show the copies; "
-        "take the one that is not torch's out of LD_LIBRARY_PATH and LD_PRELOAD"
-    ),
-    "python-missing": (
-        "on {node}: make `{python} -c pass` work; PYTHONHOME and PYTHONPATH, in `env:` or set by `activate:`, may lead "
-        "it astray"
-    ),
-    "driver-too-old": "on {node}: update the NVIDIA driver, or install a torch built for an older CUDA",
-    "gpu-arch-unsupported": "on {node}: install a torch built for this GPU's compute capability",
-    "fabricmanager-down": "on {node}: `sudo systemctl restart nvidia-fabricmanager`, and look at its log",
-    "torch-missing": (
-        "on {node}: install it into that Python, `{python} -m pip install torch`, or name another one with `python:` "
-        "or `activate:` in the inventory"
-    ),
-    "torch-distributed-not-built": "on {node}: install a torch built with distributed (the official wheels are)",
-    "nccl-not-built-in": "install a CUDA build of torch on {node}, or set `rendezvous: {{backend: gloo}}`",
-    "no-gpu-visible": (
-        "on {node}: check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a CPU build of torch sees none: "
-        "`{python} -c 'import torch; print(torch.version.cuda)'`"
-    ),
-    "device-ordinal-invalid": "put the number of GPUs that {node} has into the inventory (`gpus:`)",
-    "python-too-old": "name a newer Python of {node} in the inventory: `python:` or `activate:`",
-    "port-in-use": (
-        "on {node}: see who has it: `sudo ss -ltnp`; end that process, or choose another `rendezvous: {{port: …}}`"
-    ),
-    "ephemeral-ports-exhausted": (
-        "on {node}: `sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'`; who holds them: `sudo ss -Htanp`"
-    ),
-    "mismatched-collectives": (
-        "find what makes this rank call something else: a wrapper around torch.distributed, a branch"
-    ),
-    "disk-full": "on {node}: see what is full: `df -h ~ /tmp /dev/shm`; free some room, or name another `workdir:`",
-    "open-files-limit": (
-        "raise it before the ranks start: `activate: ulimit -n 65536`, or in /etc/security/limits.conf"
-    ),
-    "program-error": "make `{python} -c 'import torch'` work on {node} first",
-}
-
 STOPPED = {
-    "workdir-missing": (
-        "workdir-not-writable",
-        "the folder that the launch script works in is not there",
-        "name another `workdir:`",
-    ),
+    "workdir-missing": ("workdir-not-writable", "the folder that the launch script works in is not there"),
     "environment-missing": (
         "activation-failed",
         "the environment that `activate:` asks for is not there: {activate}",
-        "make it on {node}, or correct `activate:`",
     ),
-    "address-unresolved": (
-        "name-unresolvable",
-        "MASTER_ADDR does not resolve there",
-        "give {node} the name in DNS or /etc/hosts, or write an IP address as `rendezvous: {{address: …}}`",
-    ),
+    "address-unresolved": ("name-unresolvable", "MASTER_ADDR does not resolve there"),
     "address-loopback": (
         "master-addr-loopback",
         "MASTER_ADDR leads to the node itself by its loopback address",
-        "take the name out of /etc/hosts of {node}, or write an IP address as `rendezvous: {{address: …}}`",
     ),
-    "port-taken": ("port-in-use", "the rendezvous port is taken there", REMEDIES["port-in-use"]),
+    "port-taken": ("port-in-use", "the rendezvous port is taken there"),
     "secrets-missing": (
         "workdir-not-writable",
         "the file with the secrets beside the launch script cannot be read",
-        "see what removes or protects files in the workdir, or name another `workdir:`",
     ),
 }
-"""Why the launch script stopped (its own events): the cause, what it means, and the remedy."""
+"""Why the launch script stopped (its own events): the cause, and what it means; its page has a remedy of the event's name, or that of a rank."""
 
 NO_ROOM = bounded(
     r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"
@@ -208,9 +145,12 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         cause,
         f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
-        (f"on {node}: `df -h /dev/shm` and " if number == signal.SIGBUS else f"on {node}: ")
-        + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
-        f"its log: `less {word(log_name(pool, member))}`",
+        Remedy.note(
+            ("`df -h /dev/shm` and " if number == signal.SIGBUS else "")
+            + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
+            f"its log: `less {word(log_name(pool, member))}`",
+            node=node,
+        ),
         (*evidence, *stack_lines([member])),
     )
 
@@ -251,28 +191,34 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     if event == "program-missing":
         return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, way="live", node=node.name)
     if event in STOPPED:
-        cause, why, remedy = STOPPED[event]
-        says = f"the launch script stopped on {node.name}: {why.format(activate=node.activate)}"
-        return Finding(cause, says, remedy.format(python=node.interpreter_typed, node=node.name), tail)
+        return script_stopped(event, f"the launch script stopped on {node.name}", node, tail)
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
     told = str(said.get("cause") or "")
     means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
     cause = means.cause if means else told or "program-error"
-    remedy = remedy_for(means, node) or REMEDIES[cause].format(python=node.interpreter_typed, node=node.name)
+    remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)
     if cause == "program-error" and lines:
         remedy = f"read the traceback, and mend what its last line says: `less {word(log_name(pool, member))}`"
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
     return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
 
 
+def script_stopped(event: str, who: str, node: Node, tail: tuple[str, ...]) -> Finding:
+    """Why the launch script stopped, by its own event; `who` begins the sentence."""
+    cause, why = STOPPED[event]
+    way = event if event in causes()[cause].remedies else "rank"
+    return finding_for(cause, f"{who}: {why.format(activate=node.activate)}", tail, way=way, node=node.name)
+
+
 def remedy_for(means: Cause | None, node: Node) -> str:
     """What mends a cause that a rank's own words show; nothing where they show none."""
     if means is None:
         return ""
-    ours = REMEDIES.get(means.cause, "").format(python=node.interpreter_typed, node=node.name)
-    return ours or means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
+    if "rank" in causes()[means.cause].remedies:
+        return mend(means.cause, "rank", node=node.name, python=node.interpreter_typed)
+    return means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
 
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')

@@ -1,5 +1,4 @@
-"""From ranks that did not get there, or not at the others' pace, to outcomes: who is at fault, and what only
-followed."""
+"""From ranks that stopped or hold the others up to outcomes: who is at fault, and what only followed."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank that had no port left knows no more than that: how many its node has, and who holds them, is looked up
-    now."""
+    """A rank without a port knows no more than that: this looks up how many its node has, and who holds them."""
     words = {
         node: [finding.says for finding in told if finding.cause == NO_PORT]
         for node, told in guilty.items()

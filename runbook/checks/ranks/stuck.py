@@ -1,5 +1,4 @@
-"""Nobody died and nothing moves: a stopped process, another call, a rank that never came, or the network between
-them."""
+"""No rank died and none moves: a stopped process, another call, a rank that never came, or the network."""
 
 from __future__ import annotations
 
@@ -25,21 +24,18 @@ TRICKLE = 16 * 1024
 """Bytes a second between ranks below which nothing flows: store and keep-alives alone make less."""
 
 LONGER_S = 1.5
-"""How long is watched before ranks are said to stand still: one lost packet stops a slow link for longer than a
-glance."""
+"""Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
 
 FULL_QUEUE = 64 * 1024
 
 TOO_SLOW = 6.0
-"""So many times slower than promised is slow. Data that flows is no stall, and slow only where something promised
-more."""
+"""Data that flows this many times slower than promised is slow; without a promise it is not."""
 
 Found = dict[str, list[Finding]]
 
 
 def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
-    """Findings by guilty node, from evidence that was gathered already; what lies between the nodes is looked at
-    now."""
+    """Findings by guilty node, from evidence gathered before and from a look between the nodes now."""
     suspected = halt.kind in ("suspected", "silent")
     if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else asleep(pool, doing)):
         return told_where(pool, found)
@@ -182,8 +178,7 @@ def slow(pool: RankPool, doing: str, rate: float, promised: float | None) -> Fou
 
 
 def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, seen: Between) -> Found:
-    """Ranks report a broken connection and yet no rank had died: the network broke it, between the two that it
-    joined."""
+    """Ranks report a broken connection and no rank died: the network broke it, between the two that it joined."""
     first = min(broken, key=lambda member: member.heard)
     nodes = [first.rank.node, *ends(pool, first)]
     if len(nodes) < 2:

@@ -1,5 +1,4 @@
-"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound, whole and
-free."""
+"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound and free."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (
     BAD_ROWS,
@@ -29,8 +29,7 @@ from runbook.parsers.nvidia import (
 )
 
 SMI_DEADLINE_S = 12
-"""How long nvidia-smi may take. Without persistence mode it wakes eight GPUs one after the other, for about a second
-each."""
+"""Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
@@ -141,7 +140,7 @@ BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
 
 
 def reset(numbers: Iterable[int]) -> str:
-    return f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}"
+    return Remedy.run(f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}")
 
 
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
@@ -151,42 +150,37 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
         detail = details.gpus.get(bus_key(gpu.fields.get("pci.bus_id", "")) or "", {})
         for kind, what in filter(None, (_broken(gpu, detail), _fabric(detail), *_settings(gpu))):
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
-    for kind, (cause, says, remedy) in FAULTS.items():
+    for kind, (cause, says) in FAULTS.items():
         if kind in seen:
-            numbers = listed(seen[kind])
-            fix = remedy.format(gpus=numbers) or reset(seen[kind])
-            yield Finding(cause, f"GPU {numbers} of {node.name} {says}", fix, tuple(seen[kind].values()))
+            numbers, indices = listed(seen[kind]), ",".join(map(str, sorted(seen[kind])))
+            what = f"GPU {numbers} of {node.name} {says}"
+            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, gpus=numbers, indices=indices)
 
 
 FAULTS = {
-    "lost": ("gpu-fell-off-bus", "does not answer the driver any more", "sudo reboot"),
-    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends", "sudo reboot"),
+    "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
+    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends"),
     "replace": (
         "gpu-reset-required",
         NO_SPARE_ROWS,
-        "leave it out of `gpus:` and have it replaced: a reset does not mend it",
     ),
-    "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected", ""),
-    "reset": ("gpu-reset-required", "waits for a reset", ""),
-    "pending": ("gpu-reset-required", BAD_ROWS, ""),
+    "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected"),
+    "reset": ("gpu-reset-required", "waits for a reset"),
+    "pending": ("gpu-reset-required", BAD_ROWS),
     "fabric": (
         "fabricmanager-down",
         "is not connected to the NVSwitch fabric: the fabric manager has not set it up, and CUDA will not start",
-        "sudo systemctl restart nvidia-fabricmanager",
     ),
     "mig": (
         "gpu-count-mismatch",
         "is split by MIG: a rank would see a slice of it, or nothing",
-        "sudo nvidia-smi -i {gpus} -mig 0",
     ),
     "prohibited": (
         "gpu-busy",
         "is in compute mode Prohibited: no program may use it",
-        "sudo nvidia-smi -i {gpus} -c DEFAULT",
     ),
 }
-"""Kinds of fault in the order in which they are told: cause, what is said of the GPU, remedy; where none stands, a
-reset."""
+"""Kinds of fault in the order in which they are told: cause, and what is said of the GPU."""
 
 
 def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
@@ -288,8 +282,11 @@ def busy(
     remedy = (
         f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
         if pids
-        else f"on {node.name}: `sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; "
-        f"`{reset(numbers)}` frees memory that nobody holds any more"
+        else Remedy.note(
+            f"`sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; `{reset(numbers)}` "
+            "frees memory that nobody holds any more",
+            node=node.name,
+        )
     )
     finding = Finding("gpu-busy", f"GPU {listed(numbers)} of {node.name} is in use: {first}", remedy, tuple(taken[:10]))
     return [finding], warnings
@@ -305,8 +302,7 @@ def who(app: App, process: Facts, *, brief: bool = False) -> str:
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
-    """A GPU with fewer active NVLinks than its like on the same node. Links that no card of this kind has are not
-    missed."""
+    """A GPU with fewer active NVLinks than its like on the same node; links that no such card has are not missed."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
     best: Counter[str] = Counter()
     for gpu in gpus:

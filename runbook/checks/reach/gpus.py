@@ -1,5 +1,4 @@
-"""From everything a node told of its GPUs to one list of findings, the root first; then beside other nodes and
-torch."""
+"""From what a node told of its GPUs to one list of findings, the root first; compared with other nodes and torch."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
@@ -199,13 +199,13 @@ def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tup
         at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
         what, remedy = {
-            "gpu-fell-off-bus": ("has fallen off the bus", "sudo reboot"),
+            "gpu-fell-off-bus": ("has fallen off the bus", Remedy.run("sudo reboot")),
             "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", reset(numbers)),
-            "nvlink-error": ("had an NVLink error", "sudo nvidia-smi --gpu-reset"),
+            "nvlink-error": ("had an NVLink error", Remedy.run("sudo nvidia-smi --gpu-reset")),
             "gpu-reset-required": ("is stuck and waits for a reset", reset(numbers)),
         }[cause]
         if not numbers:
-            remedy = "sudo reboot"
+            remedy = Remedy.run("sudo reboot")
         found.append(
             Finding(
                 cause,

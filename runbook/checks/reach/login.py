@@ -1,5 +1,4 @@
-"""What a login gives the job: a folder that can be written, a Python that is new enough, limits that are wide
-enough."""
+"""What a login gives the job: a writable folder, a Python that is new enough, limits that are wide enough."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.host import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
@@ -55,11 +55,11 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
 def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
     if not place or error.get("type") == NOT_SAFE:
         return folder_finding(node.name, error)
-    workdir, user, there = place["workdir"], place["user"], place["there"]
+    workdir, user = place["workdir"], place["user"]
     code = error.get("errno") or error.get("type")
     seen = (
         f"{error.get('path')}: {error.get('text')} ({code})",
-        f"{there} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
+        f"{place['there']} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
     )
     if code == "EDQUOT":
         return finding_for(
@@ -85,6 +85,12 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             mount=word(mount),
             another=another(node),
         )
+    return _cannot_be_written(node, place, seen)
+
+
+def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
+    """Where the file system would take it, and what stands at its place, or whose that is, does not let it be made."""
+    workdir, user, there = place["workdir"], place["user"], place["there"]
     if place.get("link"):
         return finding_for(
             "workdir-not-writable",
@@ -120,10 +126,13 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         "workdir-not-writable",
         f"{user} may not write to {there} on {node.name}, where the workdir "
         + (f"{workdir} is to be made" if there != workdir else "is"),
-        f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}`"
+        Remedy.run(f"sudo install -d -o {word(user)} -m 700 {word(workdir)}", node=node.name)
         if there != workdir
-        else f"on {node.name}: `sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: "
-        f"{workdir}/{user}` in the inventory",
+        else Remedy.note(
+            f"`sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: "
+            f"{workdir}/{user}` in the inventory",
+            node=node.name,
+        ),
         seen,
     )
 
@@ -258,11 +267,14 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
         return None
     return Finding(
         "shm-too-small",
-        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for {len(node.gpus)} "
-        "GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
-        f"on {node.name}: `sudo mount -o remount,size=8G /dev/shm`"
+        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
+        f"{len(node.gpus)} GPUs "
+        "(in Docker: `--shm-size=8g` or `--ipc=host`)",
+        Remedy.run("sudo mount -o remount,size=8G /dev/shm", node=node.name)
         if size < need
-        else f"on {node.name}: `ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm "
-        "/dev/shm/nccl-*`)",
+        else Remedy.note(
+            "`ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
+            node=node.name,
+        ),
         (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
     )

@@ -83,8 +83,7 @@ class Reach(Check):
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned of all nodes. `imported`: those on which every rank has torch; `waited`: whether they had the
-    time for it."""
+    """What was learned of all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for it."""
 
     at: Context
     facts: Mapping[str, Facts | Outcome]
@@ -204,8 +203,7 @@ class Clocks:
         )
 
     def proof(self, node: str) -> str | None:
-        """What is said of a clock that is right; ours may be the wrong one, which is nobody's fault but worth a
-        word."""
+        """The words for a clock that is right; that this machine's is wrong is no node's fault, but worth saying."""
         if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
         if abs(self.right) < WARN_S:

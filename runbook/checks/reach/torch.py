@@ -13,6 +13,7 @@ from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
+from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 FRESH_S = 3.0
@@ -109,8 +110,12 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
         finding = Finding(
             "torch-version-mismatch",
             f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",
-            f"on {outcome.node}: `{python} -m pip install torch=={public}`"
-            + (f" (with the index of the {build} builds, as on {others[0]})" if build else ""),
+            Remedy.note(
+                f"`{python} -m pip install torch=={public}` (with the index of the {build} builds, as on {others[0]})",
+                node=outcome.node,
+            )
+            if build
+            else Remedy.run(f"{python} -m pip install torch=={public}", node=outcome.node),
             evidence[:8],
             tuple(others),
         )

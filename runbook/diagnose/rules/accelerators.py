@@ -7,6 +7,7 @@ are the same as NVIDIA's and have the same causes; only the words differ, and th
 from __future__ import annotations
 
 from runbook.diagnose.sign import Rule, Sign, Tier
+from runbook.parsers.nvidia import CAUSE_OF
 
 VENDOR_LOGS = (
     "run again with the vendor's own log and give it: AMD AMD_LOG_LEVEL=3 and `dmesg`; Ascend "
@@ -15,9 +16,14 @@ VENDOR_LOGS = (
 )
 
 
-def xid(numbers: str) -> str:
+def xid(*numbers: int) -> str:
     """A pattern of these Xid numbers in a kernel line."""
-    return rf"\bXid\b(?: \([^)]*\))?:? *(?P<xid>{numbers})\b"
+    return rf"\bXid\b(?: \([^)]*\))?:? *(?P<xid>{'|'.join(map(str, sorted(numbers)))})\b"
+
+
+def xids_of(cause: str) -> tuple[int, ...]:
+    """The numbers that prove a cause, for the live check as well."""
+    return tuple(number for number, proven in CAUSE_OF.items() if proven == cause)
 
 
 RULES = (
@@ -29,12 +35,11 @@ RULES = (
                 "bad-ordinal",
                 "invalid device ordinal|num_gpus|invalid device id|device ordinal|no such gpu|device index"
                 "|specified gpu|visible devices|gpus available|available gpus|machine only has|gpus (|> gpus",
-                r"device < num_gpus|machine only has: ?\[|only \d+ GPUs? (?:are |is )?available"
-                r"|\(\d+ ?> ?\d+\).*GPUs?|invalid device (?:ordinal|id\b|index)"
-                r"|device ordinal .* (?:invalid|out of range)"
-                r"|(?:nproc|processes|ranks|parallel size)\S* .*(?:more|greater|larger|exceed)\S* .*(?:GPUs?"
-                r"|devices)|device index .* out of range|CUDA error 101\b"
-                r"|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible|available)",
+                r"device < num_gpus|machine only has: ?\[|only \d+ GPUs? (?:are |is )?available|\(\d+ ?> ?\d+\).*GPUs?"
+                r"|invalid device (?:ordinal|id\b|index)|device ordinal .* (?:invalid|out of range)"
+                r"|(?:nproc|processes|ranks|parallel size)\S* .*(?:more|greater|larger|exceed)\S* .*(?:GPUs?|devices)"
+                r"|device index .* out of range|CUDA error 101\b|only \d+ (?:GPUs?|devices) (?:is|are) (?:visible"
+                r"|available)",
             ),
         ),
     ),
@@ -48,13 +53,11 @@ RULES = (
                 "|cuda.is_available|no devices|no device|found no|no visible"
                 "|communicate with the nvidia driver|could not select device driver|no supported devices"
                 "|driver not loaded|accelerator|infer device type|device_count() |unable to initialize backend",
-                r"No HIP GPUs are available|couldn't communicate with the NVIDIA driver"
-                r"|could not select device driver|no supported devices found|driver not loaded"
-                r"|accelerator (?:\w+ )?(?:is not|isn't) available|Failed to infer device type"
-                r"|device_count\(\) (?:==|is|returned|=) ?0\b|no CUDA-capable device"
-                r"|No CUDA GPUs are available|no GPUs? (?:found|available|detected|were found)"
-                r"|Found no NVIDIA driver|CUDA is not available|No CUDA (?:runtime|devices?)"
-                r"|no (?:CUDA )?devices? (?:were )?found(?!\.$)"
+                r"No HIP GPUs are available|couldn't communicate with the NVIDIA driver|could not select device driver"
+                r"|no supported devices found|driver not loaded|accelerator (?:\w+ )?(?:is not|isn't) available"
+                r"|Failed to infer device type|device_count\(\) (?:==|is|returned|=) ?0\b|no CUDA-capable device"
+                r"|No CUDA GPUs are available|no GPUs? (?:found|available|detected|were found)|Found no NVIDIA driver"
+                r"|CUDA is not available|No CUDA (?:runtime|devices?)|no (?:CUDA )?devices? (?:were )?found(?!\.$)"
                 r"|torch\.cuda\.is_available\(\) (?:is|returned|==) ?False|No visible (?:GPU|CUDA|device)"
                 r"|No devices were found|no nvidia device",
             ),
@@ -71,12 +74,11 @@ RULES = (
                 "|driver is too old|too old (found version|unsupported driver|cuda_error_system_driver"
                 "|minimum driver|insufficient driver|insufficientdriver|requires driver|forward compatibility"
                 "|installed cuda driver|newerdriver|requires a newer|update your driver|unsatisfied condition",
-                r"unsatisfied condition: (?:cuda|driver)|update your driver to a newer"
-                r"|driver version is insufficient|NVIDIA driver on your system is too old"
-                r"|PTX was compiled with an unsupported|driver.{0,20}too old|unsupported driver version"
-                r"|InsufficientDriver|requires (?:a newer |NVIDIA )?driver|cudaErrorCompatNotSupported"
-                r"|forward compatibility was attempted|not supported in the installed CUDA driver"
-                r"|RequiresNewerDriver",
+                r"unsatisfied condition: (?:cuda|driver)|update your driver to a newer|driver version is insufficient"
+                r"|NVIDIA driver on your system is too old|PTX was compiled with an unsupported|driver.{0,20}too old"
+                r"|unsupported driver version|InsufficientDriver|requires (?:a newer |NVIDIA )?driver"
+                r"|cudaErrorCompatNotSupported|forward compatibility was attempted|not supported in the installed "
+                r"CUDA driver|RequiresNewerDriver",
             ),
         ),
     ),
@@ -105,10 +107,9 @@ RULES = (
                 "system-not-ready",
                 "in progress|system not yet initialized|system_not_ready|fabric manager|fabricmanager"
                 "|systemnotready|error |nvswitch",
-                r"system not yet initialized|SYSTEM_NOT_READY|SystemNotReady"
-                r"|(?:CUDA |cuda )(?:error|failure)[ :]*802\b|error 802\b"
-                r"|fabric[ -]?manager.*(?:is not running|not running|inactive|dead|not installed"
-                r"|version mismatch|mismatch|failed to start)|^\s*State\s+: In Progress",
+                r"system not yet initialized|SYSTEM_NOT_READY|SystemNotReady|(?:CUDA |cuda )(?:error"
+                r"|failure)[ :]*802\b|error 802\b|fabric[ -]?manager.*(?:is not running|not running|inactive|dead"
+                r"|not installed|version mismatch|mismatch|failed to start)|^\s*State\s+: In Progress",
             ),
             Sign(
                 "fabric-service-failed",
@@ -129,9 +130,8 @@ RULES = (
                 "|memory_allocation|alloc_failed|failed to cuda malloc|cudamalloc|cache blocks"
                 "|free memory on device|mem-fraction|gpu memory",
                 r"^(?!.*(?:nvls\.cc|\(NVLS\)))(?:.*?)(?:ResourceExhaustedError|OOM when allocating tensor.*GPU"
-                r"|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError"
-                r"|No available memory for the cache blocks|Free memory on device .*less than"
-                r"|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory"
+                r"|CUDA out of memory|(?<!ray\.exceptions\.)OutOfMemoryError|No available memory for the cache blocks"
+                r"|Free memory on device .*less than|Not enough memory\..*mem-fraction|not enough (?:free )?GPU memory"
                 r"|(?:Cuda failure|CUDA error|cuda\w*)\b.{0,30}out of memory|Failed to CUDA (?:calloc|malloc)"
                 r"|RESOURCE_EXHAUSTED: .*(?:memory|alloc)|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"
                 r"|HIP out of memory|ALLOC_FAILED|cudaErrorMemoryAllocation|cudaMalloc failed: out of memory)",
@@ -146,7 +146,8 @@ RULES = (
                 "gpu-lost",
                 "xid|fallen off the bus|gpu is lost|determine the device handle|gpu_is_lost|gpu lost|rminit"
                 "|device_unavailable",
-                xid("79") + r"|fallen off the bus|GPU is lost|Unable to determine the device handle|GPU_IS_LOST"
+                xid(*xids_of("gpu-fell-off-bus"))
+                + r"|fallen off the bus|GPU is lost|Unable to determine the device handle|GPU_IS_LOST"
                 r"|RmInitAdapter failed|\bXid\b.*GPU has fallen",
             ),
         ),
@@ -158,7 +159,7 @@ RULES = (
             Sign(
                 "ecc",
                 "ecc|xid|uncorrectable",
-                xid("48|94|95|171|172|140")
+                xid(*xids_of("gpu-ecc-uncorrectable"))
                 + r"|\b[1-9]\d* (?:new )?uncorrectable hardware errors|uncorrectable ECC|ECC_UNCORRECTABLE"
                 r"|double[- ]bit (?:ecc )?error|ecc error.*uncorrect",
             ),
@@ -171,7 +172,7 @@ RULES = (
             Sign(
                 "nvlink",
                 "nvlink|xid|sxid",
-                xid("74|14[4-9]|150") + r"|uncorrectable NVLink|NVLINK_UNCORRECTABLE|\bSXid\b.*: 2\d{4}"
+                xid(*xids_of("nvlink-error")) + r"|uncorrectable NVLink|NVLINK_UNCORRECTABLE|\bSXid\b.*: 2\d{4}"
                 r"|NVLink.*(?:fatal|link down|inactive|training fail)",
             ),
         ),
@@ -182,15 +183,13 @@ RULES = (
         (
             Sign(
                 "needs-reset",
-                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset"
-                "|gpu requires|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset"
-                "|row remapper|amdgpu",
-                xid("6[1-4]|119|120|154|62|136|143") + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes"
+                "xid|reset required|reset gpu|pending|drain and reset|requires reset|requires a reset|gpu requires"
+                "|remap|gsp|probably locked|rpcrecvpoll|need a reset|needs to be reset|row remapper|amdgpu",
+                xid(63, *xids_of("gpu-reset-required")) + r"|GPU Reset Required|reset gpu to activate|Pending\s*:\s*Yes"
                 r"|Remapping Failure Occurred\s*:\s*Yes|GPU\b.{0,20} requires? (?:a )?reset|Timeout.*RPC.*GSP"
                 r"|GSP RPC timeout|rpcRecvPoll timedout|GSP RM heartbeat timed out|NV_ERR_RESET_REQUIRED"
-                r"|GPU is probably locked|reset_required"
-                r"|\bamdgpu\b.*(?:ring \S+ (?:timeout(?!.*recovered)|reset failed)|GPU reset begin"
-                r"|GPU reset\S* failed)|GPU (?:needs|is in need of)(?: to be| a)? reset",
+                r"|GPU is probably locked|reset_required|\bamdgpu\b.*(?:ring \S+ (?:timeout(?!.*recovered)"
+                r"|reset failed)|GPU reset begin|GPU reset\S* failed)|GPU (?:needs|is in need of)(?: to be| a)? reset",
             ),
         ),
     ),
@@ -200,24 +199,22 @@ RULES = (
         (
             Sign(
                 "illegal-access",
-                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch"
-                "|device-side assert|misaligned address|illegal_address|illegaladdress|misalignedaddress"
-                "|launch failure|launchfailure|launch_failed|errorassert|mmu fault|memory access fault"
-                "|warp exception|assertion `|page fault",
+                "illegal memory access|xid|illegal instruction|illegal address|unspecified launch|device-side assert"
+                "|misaligned address|illegal_address|illegaladdress|misalignedaddress|launch failure|launchfailure"
+                "|launch_failed|errorassert|mmu fault|memory access fault|warp exception|assertion `|page fault",
                 r"Memory access fault by GPU|\bamdgpu\b.*\bpage fault|\.cu:\d+:.*: block: \[.*Assertion|"
-                + xid("13|31|32|43|69")
+                + xid(13, 31, 32, 43, 69)
                 + r"|illegal memory access|illegal instruction was encountered|unspecified launch failure"
-                r"|CUDA error: (?:misaligned address|device-side assert)"
-                r"|\b(?:cuda|hip)Error(?:LaunchFailure|IllegalAddress|MisalignedAddress|Assert)\b"
-                r"|CUDA_ERROR_LAUNCH_FAILED|ILLEGAL_ADDRESS|an illegal address|MMU Fault"
-                r"|device-side assert triggered",
+                r"|CUDA error: (?:misaligned address|device-side assert)|\b(?:cuda|hip)Error(?:LaunchFailure"
+                r"|IllegalAddress|MisalignedAddress|Assert)\b|CUDA_ERROR_LAUNCH_FAILED|ILLEGAL_ADDRESS"
+                r"|an illegal address|MMU Fault|device-side assert triggered",
             ),
         ),
     ),
     Rule(
         "gpu-illegal-access",
         "the driver ended a process's GPU channel",
-        (Sign("xid-cleanup", "xid", xid("45|109")),),
+        (Sign("xid-cleanup", "xid", xid(45, 109)),),
         tier=Tier.ABORT,
         confidence="low",
     ),
@@ -252,16 +249,13 @@ RULES = (
         (
             Sign(
                 "accelerator-memory",
-                "out of memory|hip_error_outofmemory|alloc device memory failed"
-                "|available memory is insufficient|_error_out_of_|pt_devmem|failed to alloc device memory"
-                "|tensor_allocate|on nd |hbm",
+                "out of memory|hip_error_outofmemory|alloc device memory failed|available memory is insufficient"
+                "|_error_out_of_|pt_devmem|failed to alloc device memory|tensor_allocate|on nd |hbm",
                 r"\b(?:NPU|XPU|HPU|MUSA|MLU|GCU|DCU|MPS)\b(?: \w+)? out of memory|HIP failure\W+out of memory"
-                r"|HIP_ERROR_OutOfMemory|alloc device memory failed"
-                r"|Possible Cause: Available memory is insufficient"
-                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b"
-                r"|PT_DEVMEM\b.*Allocation failed|Failed to alloc DEVICE memory"
-                r"|Failed to allocate [\d.]+ ?[KMG]B .*\bon ND \d|nrt_tensor_allocate status=4\b"
-                r"|Ran out of memory in memory space hbm|Exceeded hbm capacity",
+                r"|HIP_ERROR_OutOfMemory|alloc device memory failed|Possible Cause: Available memory is insufficient"
+                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)\b|PT_DEVMEM\b.*Allocation "
+                r"failed|Failed to alloc DEVICE memory|Failed to allocate [\d.]+ ?[KMG]B .*\bon ND \d"
+                r"|nrt_tensor_allocate status=4\b|Ran out of memory in memory space hbm|Exceeded hbm capacity",
             ),
         ),
         remedy="a smaller batch, sharding or checkpointing of activations; see who else holds the device: `rocm-smi "
@@ -288,10 +282,9 @@ RULES = (
                 "accelerator-hangs",
                 "hw exception by gpu|gpu hang|engine reset|device coredump|unrecoverable state|vram is lost"
                 "|is hung|gpu reset|exec_unit_unrecoverable|nrt_hw_error|exec_hw_err",
-                r"HW Exception by GPU|\bGPU HANG: ecode"
-                r"|\bxe \S+ .*(?:Engine reset|GPU reset|device coredump has been created|wedged)"
-                r"|\bamdgpu\b.*(?:MES might be in unrecoverable state|\bis hung\b|: GPU reset$)|\bVRAM is lost"
-                r"|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
+                r"HW Exception by GPU|\bGPU HANG: ecode|\bxe \S+ .*(?:Engine reset|GPU reset|device coredump has been "
+                r"created|wedged)|\bamdgpu\b.*(?:MES might be in unrecoverable state|\bis hung\b|: GPU reset$)"
+                r"|\bVRAM is lost|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
             ),
         ),
         remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, "
@@ -314,10 +307,9 @@ RULES = (
                 "accelerator-fault",
                 "hsa_status_error|hip error|aicore|aivec|ai core|vector core|error code",
                 r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION|EXCEPTION)"
-                r"|HIP error: (?:an illegal|unspecified launch failure|misaligned)"
-                r"|(?:NPU|ACL|acl\w*|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035"
-                r"|507057)\b|\b(?:ai ?core|aivec|vector core)\b.{0,20}\b(?:error exception"
-                r"|execution is abnormal|exception)",
+                r"|HIP error: (?:an illegal|unspecified launch failure|misaligned)|(?:NPU|ACL|acl\w*"
+                r"|[Ss]tream)\b.{0,80}error code(?: is)?[: ]*(?:507011|507015|507035|507057)\b|\b(?:ai ?core|aivec"
+                r"|vector core)\b.{0,20}\b(?:error exception|execution is abnormal|exception)",
             ),
         ),
         remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names "
@@ -332,12 +324,10 @@ RULES = (
                 "device acquire failed|already acquired|alreadyacquired|syndeviceacquire|the hccp process"
                 "|tpu is already in use|libtpu|couldn't open iommu|/dev/vfio|/dev/accel"
                 "|neuron core(s) not available|is already in use by|_nc_busy|could not open the nd",
-                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired"
-                r"|Failed to initialize the HCCP process|TPU is already in use"
-                r"|libtpu\.so (?:is )?already in used? by"
-                r"|(?:/dev/vfio|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)"
-                r"|Neuron Core\(s\) not available|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY"
-                r"|Could not open the nd\d",
+                r"Device acquire failed|Device already acquired|synDeviceAlreadyAcquired|Failed to initialize the "
+                r"HCCP process|TPU is already in use|libtpu\.so (?:is )?already in used? by|(?:/dev/vfio"
+                r"|/dev/accel)\S*.*(?:busy|Couldn't open iommu group)|Neuron Core\(s\) not available"
+                r"|\bnd\d+ nc\d+ is already in use|NRT_EXEC_NC_BUSY|Could not open the nd\d",
             ),
         ),
         confidence="medium",
@@ -350,15 +340,12 @@ RULES = (
         (
             Sign(
                 "no-accelerator-found",
-                "hiperrornodevice|/dev/kfd|\"render\" group|'render' group|rock module|dcmi module"
-                "|no xpu device|_error_device_not_found|determine neuron driver|no neuron device|no hpu"
-                "|aclrtsetdevice",
-                r"hipErrorNoDevice|/dev/kfd\b.*(?:denied|No such file)"
-                r"|not (?:a )?member of [\"']render[\"'] group|ROCk module is NOT loaded"
-                r"|dcmi module initialize failed|No XPU devices? (?:are|is) available"
-                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_NOT_FOUND\b"
-                r"|Unable to determine Neuron Driver version|\bno neuron devices? found|No HPU devices?\b"
-                r"|aclrtSetDevice\b.*error code is 507033\b",
+                "hiperrornodevice|/dev/kfd|\"render\" group|'render' group|rock module|dcmi module|no xpu device"
+                "|_error_device_not_found|determine neuron driver|no neuron device|no hpu|aclrtsetdevice",
+                r"hipErrorNoDevice|/dev/kfd\b.*(?:denied|No such file)|not (?:a )?member of [\"']render[\"'] group"
+                r"|ROCk module is NOT loaded|dcmi module initialize failed|No XPU devices? (?:are|is) available"
+                r"|\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_NOT_FOUND\b|Unable to determine Neuron Driver version"
+                r"|\bno neuron devices? found|No HPU devices?\b|aclrtSetDevice\b.*error code is 507033\b",
             ),
         ),
         confidence="medium",

@@ -12,13 +12,12 @@ RULES = (
             Sign(
                 "no-nccl",
                 "nccl|not compiled with cuda",
-                r"doesn't have NCCL built ?in|does not have NCCL"
-                r"|NCCL (?:backend )?is not (?:available|supported|compiled|built)|without NCCL(?!_)"
-                r"|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL|has no attribute '_?ProcessGroupNCCL"
-                r"|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is )?not"
-                r"|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)"
-                r"|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl"
-                r"|Horovod has not been built with NCCL",
+                r"doesn't have NCCL built ?in|does not have NCCL|NCCL (?:backend )?is not (?:available|supported"
+                r"|compiled|built)|without NCCL(?!_)|(?:not|n't)(?: \w+){0,3} (?:built|compiled) with NCCL"
+                r"|has no attribute '_?ProcessGroupNCCL|cannot import name '_?ProcessGroupNCCL'|NCCL support (?:is "
+                r")?not|[Bb]ackend '?nccl'? (?:is )?(?:not (?:available|supported|built)|unavailable)"
+                r"|(?:unknown|invalid|unsupported) (?:c10d )?backend(?: type)?:? '?nccl|Horovod has not been built "
+                r"with NCCL",
             ),
             Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),
@@ -35,10 +34,9 @@ RULES = (
                 r"|_distributed_c10d|is_initialized|ReduceOp|ProcessGroup\b|Store\b|get_rank|get_world_size"
                 r"|is_available|barrier|all_reduce|all_gather|broadcast|new_group|group\b|GroupMember"
                 r"|is_nccl_available)|cannot import name '(?:ProcessGroup|Store|ReduceOp|init_process_group"
-                r"|Work)' from 'torch\.(?:distributed|_C\._distributed_c10d)'"
-                r"|Requires distributed package to be available|No module named '?torch\._C\._distributed_c10d"
-                r"|torch\.distributed is not available|distributed package is not available"
-                r"|without distributed support|USE_DISTRIBUTED=0",
+                r"|Work)' from 'torch\.(?:distributed|_C\._distributed_c10d)'|Requires distributed package to be "
+                r"available|No module named '?torch\._C\._distributed_c10d|torch\.distributed is not available"
+                r"|distributed package is not available|without distributed support|USE_DISTRIBUTED=0",
             ),
         ),
     ),
@@ -74,14 +72,12 @@ RULES = (
                 "shm-full",
                 "/torch_|nonexistent physical|/dev/shm|shm.h|shm.cc|shmutils|posix_fallocate"
                 "|insufficient shared memory|shared memory|shm_open|torch_shm",
-                r"posix_fallocate.*(?:failed|No space)"
-                r"|Error while (?:creating|attaching to) shared memory segment|not enough space for /dev/shm"
-                r"|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)|shared memory\(shm\) for file"
-                r"|failed to extend /dev/shm|exceeds /dev/shm size"
+                r"posix_fallocate.*(?:failed|No space)|Error while (?:creating|attaching to) shared memory segment"
+                r"|not enough space for /dev/shm|unable to \w+ (?:to |from )?file </torch_(?!.*Too many open)"
+                r"|shared memory\(shm\) for file|failed to extend /dev/shm|exceeds /dev/shm size"
                 r"|/dev/shm.*(?:No space|too small|full|exceed|Cannot allocate)|insufficient shared memory"
-                r"|out of shared memory|Bus error: nonexistent physical address"
-                r"|(?:shm\.h|shm\w*\.cc).*(?:No space|\(28\)|error 28\b)"
-                r"|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)"
+                r"|out of shared memory|Bus error: nonexistent physical address|(?:shm\.h|shm\w*\.cc).*(?:No space"
+                r"|\(28\)|error 28\b)|unable to (?:mmap|allocate|write|open|resize).*shared memory(?!.*Too many open)"
                 r"|No space left.*(?:/dev/shm|torch_\d+_)",
             ),
         ),
@@ -139,12 +135,11 @@ RULES = (
                 "cannot-lock",
                 "ibv_reg_mr|ibv_create|locked memory|memlock|create_cq|create_qp|max locked|register memory"
                 "|mlock|ibv_alloc|couldn't allocate mr|couldn't create cq",
-                r"RLIMIT_MEMLOCK is \d+|^Couldn't (?:allocate MR|create CQ)"
-                r"|ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd|exp_reg_mr"
-                r"|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)"
+                r"RLIMIT_MEMLOCK is \d+|^Couldn't (?:allocate MR|create CQ)|ibv_(?:reg_mr\w*|create_cq|create_qp"
+                r"|alloc_pd|exp_reg_mr|reg_dmabuf_mr).*(?:Cannot allocate memory|failed with error 12\b|ENOMEM)"
                 r"|max(?:imum)? (?:amount of )?locked memory.*(?:too|small|low|insufficient|\b\d+ ?KB)"
-                r"|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)"
-                r"|(?:UCX|openib|fi_mr_reg|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
+                r"|memlock limits are|memlock.*(?:too (?:low|small)|insufficient|limit)|(?:UCX|openib|fi_mr_reg"
+                r"|MR).*(?:register|registration).*(?:Cannot allocate memory|memlock)",
             ),
         ),
         unless=("creates-mkey",),
@@ -157,12 +152,10 @@ RULES = (
                 "nccl-library",
                 "undefined symbol|libnccl|unable to load nccl|nccl library|symbol lookup error|version 'nccl"
                 "|ncclgetversion|no version information|nccl_error|symbol not found",
-                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL"
-                r"|libnccl\.so\S*:? (?:cannot open|version|(?:was )?not found|file too short|wrong ELF)"
-                r"|NCCL library (?:was )?not found|(?:no|not find|without)\b.{0,20}libnccl\.so"
-                r"|(?:could not|cannot|failed to) (?:find|load|open|dlopen"
-                r"|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)"
-                r"|nccl.*(?<!named )symbol not found",
+                r"undefined symbol: (?P<symbol>p?nccl\w+)|Unable to load NCCL|libnccl\.so\S*:? (?:cannot open|version"
+                r"|(?:was )?not found|file too short|wrong ELF)|NCCL library (?:was )?not found|(?:no|not find"
+                r"|without)\b.{0,20}libnccl\.so|(?:could not|cannot|failed to) (?:find|load|open|dlopen"
+                r"|locate).{0,30}\b(?:libnccl(?!-net|-tuner|-profiler)|nccl library)|nccl.*(?<!named )symbol not found",
             ),
         ),
     ),
@@ -173,10 +166,9 @@ RULES = (
             Sign(
                 "nccl-versions",
                 "nccl",
-                r"(?:mismatch(?:ed)?|different) NCCL versions?\b"
-                r"|(?:mismatch(?:ed)?|different) versions?\b.*NCCL"
-                r"|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b"
-                r"|versions? (?:do not|don't) match)|Bootstrap.*(?:magic|version).*mismatch",
+                r"(?:mismatch(?:ed)?|different) NCCL versions?\b|(?:mismatch(?:ed)?|different) versions?\b.*NCCL"
+                r"|NCCL.{0,40}(?:version mismatch|mismatched versions|different versions?\b|versions? (?:do not"
+                r"|don't) match)|Bootstrap.*(?:magic|version).*mismatch",
             ),
             Sign("truncated", "message truncated", r"Message truncated : received \d+ bytes instead of \d+"),
         ),
@@ -218,9 +210,8 @@ RULES = (
             Sign(
                 "nccl-bug",
                 "nccl|no algorithm|segfault|coll_net",
-                r"no algorithm/protocol available"
-                r"|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade|fixed in (?:NCCL )?\d)"
-                r"|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion"
+                r"no algorithm/protocol available|NCCL.*(?:this is a (?:known )?(?:bug|issue)|please upgrade"
+                r"|fixed in (?:NCCL )?\d)|(?:upgrad|downgrad)(?:e|ed|ing) (?:to )?NCCL \d|proxy\.cc.*Assertion"
                 r"|graph/\w+\.cc.*Assertion",
             ),
         ),
@@ -245,11 +236,10 @@ RULES = (
                 "|named symbol not found|unsupported gpu|sm_|invalid device function|unsupported toolchain|ptx"
                 "|compute capability|ampere gpus or newer|tensilelibrary|hopper gpus|error ",
                 r"hipErrorNoBinaryForGpu|Cannot read \S*TensileLibrary|no kernel image is available"
-                r"|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found"
-                r"|unsupported gpu architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal"
-                r"|only supports? (?:Ampere|Hopper|Volta|Turing|Blackwell) GPUs"
-                r"|only supported on GPUs with compute capability"
-                r"|requires? (?:a )?(?:GPU with )?compute capability",
+                r"|CUDA capability (?P<arch>sm_\d+) is not compatible|named symbol not found|unsupported gpu "
+                r"architecture|PTX JIT|invalid device function|error 209\b|ptxas fatal|only supports? (?:Ampere|Hopper"
+                r"|Volta|Turing|Blackwell) GPUs|only supported on GPUs with compute capability|requires? (?:a "
+                r")?(?:GPU with )?compute capability",
             ),
         ),
     ),

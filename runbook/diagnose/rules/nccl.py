@@ -23,9 +23,8 @@ RULES = (
                 "|cumemimport|cuda failure|shm.cc",
                 r"peer access is not supported|peer mapping resources exhausted|failed to open CUDA IPC"
                 r"|(?:cuda|hip)Ipc(?:Get|Open)MemHandle.*(?:fail|invalid)|\bPeer GPU \d+ is not accessible"
-                r"|(?:Cuda failure|CUDA error)[ :']*217"
-                r"|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported|available)"
-                r"|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
+                r"|(?:Cuda failure|CUDA error)[ :']*217|peer[- ]to[- ]peer (?:access )?(?:is )?not (?:supported"
+                r"|available)|cuMem(?:ImportFromShareableHandle|Import\w*).*(?:fail|not supported|invalid)",
             ),
         ),
     ),
@@ -36,9 +35,8 @@ RULES = (
             Sign(
                 "mapping-refused",
                 "nccl warn",
-                r"transport/p2p\.cc:\d+ NCCL WARN (?:Cuda"
-                r"|HIP) failure '?(?:invalid (?:argument|resource handle|device context)"
-                r"|operation not supported)",
+                r"transport/p2p\.cc:\d+ NCCL WARN (?:Cuda|HIP) failure '?(?:invalid (?:argument|resource handle"
+                r"|device context)|operation not supported)",
             ),
         ),
         confidence="medium",
@@ -110,8 +108,7 @@ RULES = (
                 "imex|cumemcreate|fabric handle|cumem|cuda failure",
                 r"IMEX.*(?:not|fail|missing|error|unavail)|cuMemCreate.*(?:not permitted|800|NOT_PERMITTED)"
                 r"|not permitted in expression cuMemCreate|fabric handle.*(?:fail|not permitted|not supported)"
-                r"|(?:Cuda failure|CUDA error)[ :']*800\b"
-                r"|nvidia-caps-imex-channels.*(?:No such|missing|denied)",
+                r"|(?:Cuda failure|CUDA error)[ :']*800\b|nvidia-caps-imex-channels.*(?:No such|missing|denied)",
             ),
         ),
     ),
@@ -124,16 +121,13 @@ RULES = (
                 "appears not to match sizes|collective mismatch|mpi_err_truncate|message truncated|instead of"
                 "|same model across|inconsistent|mismatch|collectivefingerprint|mismatched|shape mismatch"
                 "|size mismatch|preamble|different collective|differing",
-                r"Detected mismatch between collectives"
-                r"|collective mismatch error(?:, (?P<how>local size \d+ remote size \d+))?"
-                r"|appears not to match sizes of the same param|MPI_ERR_TRUNCATE"
-                r"|message truncated ?: (?P<how2>receiving \d+ bytes instead of \d+)"
-                r"|error in P?MPI_\w+: Message truncated|expects same model across all ranks"
-                r"|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ|mismatch)"
-                r"|Mismatched collective|collective (?:shape|size|type|operation) mismatch"
+                r"Detected mismatch between collectives|collective mismatch error(?:, (?P<how>local size \d+ remote "
+                r"size \d+))?|appears not to match sizes of the same param|MPI_ERR_TRUNCATE|message truncated ?: "
+                r"(?P<how2>receiving \d+ bytes instead of \d+)|error in P?MPI_\w+: Message truncated"
+                r"|expects same model across all ranks|has inconsistent \d+ params|CollectiveFingerPrint.*(?:differ"
+                r"|mismatch)|Mismatched collective|collective (?:shape|size|type|operation) mismatch"
                 r"|Mismatched? (?:allreduce|allgather|broadcast|data types|\w* ?tensor shapes|reduce|op)"
-                r"|ranks? (?:called|are running|is running) different collectives"
-                r"|Collective sequence.*mismatch",
+                r"|ranks? (?:called|are running|is running) different collectives|Collective sequence.*mismatch",
             ),
             "watchdog-differs",
         ),

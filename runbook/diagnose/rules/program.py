@@ -6,23 +6,19 @@ from runbook.diagnose.sign import Rule, Sign, Tier
 
 ORDINARY = (
     "ImportError|ModuleNotFoundError|FileNotFoundError|NotADirectoryError|IsADirectoryError|FileExistsError"
-    "|PermissionError|KeyError|IndexError|TypeError|"
-    "ValueError|AttributeError|AssertionError|SyntaxError|IndentationError|NameError|UnboundLocalError"
-    "|ZeroDivisionError|NotImplementedError|OverflowError|"
-    "UnicodeDecodeError|JSONDecodeError|RecursionError|StopIteration|LookupError|ArithmeticError"
-    "|FloatingPointError|EOFError|UnpicklingError|YAMLError|"
-    "ParserError|ScannerError|ConfigAttributeError|ValidationError|MisconfigurationException|ConfigKeyError"
-    "|TabError|MemoryError|BrokenProcessPool"
+    "|PermissionError|KeyError|IndexError|TypeError|ValueError|AttributeError|AssertionError|SyntaxError"
+    "|IndentationError|NameError|UnboundLocalError|ZeroDivisionError|NotImplementedError|OverflowError"
+    "|UnicodeDecodeError|JSONDecodeError|RecursionError|StopIteration|LookupError|ArithmeticError|FloatingPointError"
+    "|EOFError|UnpicklingError|YAMLError|ParserError|ScannerError|ConfigAttributeError|ValidationError"
+    "|MisconfigurationException|ConfigKeyError|TabError|MemoryError|BrokenProcessPool"
 )
 WRAPPERS = (
-    r"ChildFailedError|ProcessRaisedException|ProcessExitedException|SignalException|CalledProcessError"
-    r"|SystemExit|DistBackendError|DistNetworkError|"
-    r"DistStoreError|DistError|Rendezvous\w*|ConnectionError|TimeoutError|ConnectionRefusedError"
-    r"|ConnectionResetError|BrokenPipeError|NCCLError|"
-    r"NcclError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclRemoteError"
-    r"|HorovodInternalError|RayTaskError|RayActorError|"
-    r"ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError|KeyboardInterrupt"
-    r"|OSError|socket\.\w+|gaierror|InternalError|UnavailableError|UnexpectedStatusException"
+    r"ChildFailedError|ProcessRaisedException|ProcessExitedException|SignalException|CalledProcessError|SystemExit"
+    r"|DistBackendError|DistNetworkError|DistStoreError|DistError|Rendezvous\w*|ConnectionError|TimeoutError"
+    r"|ConnectionRefusedError|ConnectionResetError|BrokenPipeError|NCCLError|NcclError|ncclSystemError"
+    r"|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclRemoteError|HorovodInternalError|RayTaskError"
+    r"|RayActorError|ActorDiedError|WorkerCrashedError|ChildProcessError|XlaRuntimeError|JaxRuntimeError"
+    r"|KeyboardInterrupt|OSError|socket\.\w+|gaierror|InternalError|UnavailableError|UnexpectedStatusException"
     r"|TrainingFailedError|AlgorithmError|ExecuteUserScriptError|CommClosedError"
 )
 COMMANDS = (
@@ -61,11 +57,10 @@ RULES = (
                 "python-cannot",
                 "python|can't open file|can't find|no such file or directory|error: |syntaxerror"
                 "|unrecognized arguments",
-                r"can't open file (?P<what>.*)|python\S*: (?:can't find |No module named "
-                r"|Error while finding module).*"
-                r"|error: (?P<what2>(?:unrecognized arguments|the following arguments are required"
-                r"|ambiguous option|argument \S+: (?:invalid|expected))(?!.*local[-_]rank).*)"
-                r"|^(?:\S*/)?(?:python\S*|bash|sh|zsh|cat|cd|ls|cp|source)\b.*: No such file or directory$",
+                r"can't open file (?P<what>.*)|python\S*: (?:can't find |No module named |Error while finding "
+                r"module).*|error: (?P<what2>(?:unrecognized arguments|the following arguments are required"
+                r"|ambiguous option|argument \S+: (?:invalid|expected))(?!.*local[-_]rank).*)|^(?:\S*/)?(?:python\S*"
+                r"|bash|sh|zsh|cat|cd|ls|cp|source)\b.*: No such file or directory$",
             ),
         ),
         tier=Tier.PROGRAM,
@@ -121,9 +116,8 @@ RULES = (
                 "local-rank-rejected",
                 "local-rank|local_rank",
                 r"(?:unrecognized (?:arguments|options?)|no such option|unknown (?:option|flag|argument)\w*"
-                r"|unexpected argument\w*|not used by the HfArgumentParser|ambiguous option"
-                r"|LexerNoViableAlt\w*|Could not override|got an unexpected \w+"
-                r"|invalid option)\W.*?(?P<given>[-–—]{0,2}local[-_]rank\S*)"
+                r"|unexpected argument\w*|not used by the HfArgumentParser|ambiguous option|LexerNoViableAlt\w*"
+                r"|Could not override|got an unexpected \w+|invalid option)\W.*?(?P<given>[-–—]{0,2}local[-_]rank\S*)"
                 r"|Unknown (?:command line )?flag 'local[-_]rank",
             ),
         ),
@@ -146,20 +140,16 @@ RULES = (
             Sign(
                 "variable-missing",
                 "arguments are required|expected, but not set|keyerror: |missing required environment"
-                "|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery"
-                "|not set|must be|not found in environment|not defined|coordinator_address|environ.get("
-                "|command line parameter",
-                r"requires integer command line parameter --local_rank"
-                r"|environment variable (?P<variable>\w+) expected, but not set"
-                r"|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE"
-                r"|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
-                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank"
-                r"|(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-                r"|coordinator_address)\b.{0,40}(?:(?:is|was|were) not set|not set in"
-                r"|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment"
-                r"|is missing|is undefined)"
-                r"|(?:coordinator_address|Number of processes|process id of the current process) (?:should"
-                r"|must) be defined|^\s*\S*rank\S* = int\(os\.(?:environ\.get"
+                "|environment variable|no module named 'mpi|no module named mpi|mpi discovery|mpi_discovery|not set"
+                "|must be|not found in environment|not defined|coordinator_address|environ.get(|command line parameter",
+                r"requires integer command line parameter --local_rank|environment variable (?P<variable>\w+) "
+                r"expected, but not set|KeyError: ['\"](?P<variable2>(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK"
+                r"|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+|OMPI_COMM_WORLD_\w+)['\"]"
+                r"|No module named '?mpi4py|arguments are required:.*--local[-_]rank|(?:RANK|WORLD_SIZE|MASTER_ADDR"
+                r"|MASTER_PORT|coordinator_address)\b.{0,40}(?:(?:is|was|were) not set|not set in"
+                r"|(?:must|should) be (?:set|defined|specified)|not defined|not found in environment|is missing"
+                r"|is undefined)|(?:coordinator_address|Number of processes|process id of the current process) "
+                r"(?:should|must) be defined|^\s*\S*rank\S* = int\(os\.(?:environ\.get"
                 r"|getenv)\(['\"](?P<variable3>(?:LOCAL_)?RANK|WORLD_SIZE)['\"]\)\)",
             ),
         ),
@@ -171,28 +161,24 @@ RULES = (
             Sign(
                 "api-misused",
                 "finished reduction|attempt has been made|re-initialize cuda|default process group"
-                "|has not been initialized|bootstrapping phase|before init|not been initialized|preamble"
-                "|process group|twice|freeze_support|should be waited|op.preamble|variable ready only once"
-                "|no backend type|more than once"
-                "|not part of group|group is not|invalid device|already been destroyed|already initialized"
-                "|initialize() must be|distributed.initialize should|be called once|tensor-likes"
-                "|tensors must be|yet initialized|output_device arguments|cannot use reduceop"
-                "|require a gradient|hvd.init|must be called before|same communicator|is not initialized",
-                r"(?P<message>initialize the default process group twice"
-                r"|Default process group (?:has(?: not| n't)? ?(?:not )?been|is not) initialized[^.]*"
-                r"|finished its bootstrapping phase|Expected to have finished reduction in the prior iteration"
-                r"|attempt has been made to start a new process"
-                r"|op\.preamble\.length <= op\.nbytes|Invalid process group specified"
-                r"|process group .*(?:destroyed|not initialized|already (?:been )?initialized)"
-                r"|distributed\.initialize should only be called once|must be called before any JAX"
-                r"|Expected to mark a variable ready only once|No backend type associated with device type"
-                r"|Tensors must be (?:CUDA and dense|contiguous)|freeze_support\(\)"
-                r"|Cannot re-initialize CUDA in forked subprocess"
-                r"|is not needed when a module doesn't have any parameters that require"
-                r"|(?:Horovod|DeepSpeed|Process group|torch\.distributed|Distributed package"
-                r"|communicator)\b.{0,20}(?:has not been|is not|not) (?:yet )?initialized"
-                r"|device_ids and output_device arguments only work|Cannot use ReduceOp"
-                r"|cannot be initialized more than once|\w+ parallel group is not initialized)",
+                "|has not been initialized|bootstrapping phase|before init|not been initialized|preamble|process group"
+                "|twice|freeze_support|should be waited|op.preamble|variable ready only once|no backend type"
+                "|more than once|not part of group|group is not|invalid device|already been destroyed"
+                "|already initialized|initialize() must be|distributed.initialize should|be called once|tensor-likes"
+                "|tensors must be|yet initialized|output_device arguments|cannot use reduceop|require a gradient"
+                "|hvd.init|must be called before|same communicator|is not initialized",
+                r"(?P<message>initialize the default process group twice|Default process group (?:has(?: not"
+                r"| n't)? ?(?:not )?been|is not) initialized[^.]*|finished its bootstrapping phase"
+                r"|Expected to have finished reduction in the prior iteration|attempt has been made to start a new "
+                r"process|op\.preamble\.length <= op\.nbytes|Invalid process group specified|process group "
+                r".*(?:destroyed|not initialized|already (?:been )?initialized)|distributed\.initialize should only "
+                r"be called once|must be called before any JAX|Expected to mark a variable ready only once"
+                r"|No backend type associated with device type|Tensors must be (?:CUDA and dense|contiguous)"
+                r"|freeze_support\(\)|Cannot re-initialize CUDA in forked subprocess|is not needed when a module "
+                r"doesn't have any parameters that require|(?:Horovod|DeepSpeed|Process group|torch\.distributed"
+                r"|Distributed package|communicator)\b.{0,20}(?:has not been|is not|not) (?:yet )?initialized"
+                r"|device_ids and output_device arguments only work|Cannot use ReduceOp|cannot be initialized more "
+                r"than once|\w+ parallel group is not initialized)",
             ),
         ),
         unless=("sizes-differ", "told-different-sizes"),
@@ -303,20 +289,15 @@ RULES = (
         (
             Sign(
                 "tool-not-found",
-                "ninja|'hostname|pdsh|orted|etcd|prted|mpirun|mpiexec|not installed|srun|mvapich|impi|openmpi"
-                "|hydra|command not found|: not found|no such file|sshpass|plm_rsh_agent|neither mpi"
-                "|no module named",
+                "ninja|'hostname|pdsh|orted|etcd|prted|mpirun|mpiexec|not installed|srun|mvapich|impi|openmpi|hydra"
+                "|command not found|: not found|no such file|sshpass|plm_rsh_agent|neither mpi|no module named",
                 rf"(?:^|[\s'\"`/:])(?P<tool>{TOOLS})['\"`’]?: (?:command )?(?:not found|{NOT_FOUND_ABROAD})"
-                rf"|command not found: (?P<tool6>{TOOLS})\b"
-                rf"|(?P<tool2>{TOOLS})\b(?![./]).{{0,40}}(?:is not installed|not installed|could not be found"
-                r"|cannot be found|not found)"
-                rf"|(?:^|/)(?P<tool7>{TOOLS}): .*No such file"
-                rf"|No such file or directory: ['\"](?P<tool5>{TOOLS}|hostname)['\"]"
-                r"|No module named ['\"]?(?P<tool3>etcd|mpi4py\.futures|pdsh)"
-                r"|launcher ['\"]?(?P<tool4>pdsh|\w*mpi\w*)['\"]? not installed"
-                r"|you must install the (?P<tool8>sshpass)|(?P<tool9>plm_rsh_agent): "
-                r"|Neither MPI nor Gloo support has been built|(?P<tool10>Ninja) is required"
-                r"|Failed to import (?P<tool11>\S*etcd)",
+                rf"|command not found: (?P<tool6>{TOOLS})\b|(?P<tool2>{TOOLS})\b(?![./]).{{0,40}}(?:is not installed"
+                rf"|not installed|could not be found|cannot be found|not found)|(?:^|/)(?P<tool7>{TOOLS}): .*No such "
+                rf"file|No such file or directory: ['\"](?P<tool5>{TOOLS}|hostname)['\"]|No module named "
+                r"['\"]?(?P<tool3>etcd|mpi4py\.futures|pdsh)|launcher ['\"]?(?P<tool4>pdsh|\w*mpi\w*)['\"]? not "
+                r"installed|you must install the (?P<tool8>sshpass)|(?P<tool9>plm_rsh_agent): |Neither MPI nor Gloo "
+                r"support has been built|(?P<tool10>Ninja) is required|Failed to import (?P<tool11>\S*etcd)",
             ),
         ),
     ),
@@ -333,15 +314,13 @@ SIGNS = (
     Sign(
         "other-error",
         "error|exception",
-        rf"^(?!.*{LESSER}.*(?:Error"
-        r"|Exception))(?:.*[\])>:|] +)?(?:(?:[a-z_]\w*\.)*)(?P<type>(?-i:OSError)(?!: (?:\[(?:Errno"
-        r"|WinError) (?:9[7-9]|10\d|11[0-5]|32|100\d\d)\b"
-        r"|.*(?:socket|connect|bind|listen|address|network|host)))"
-        rf"|(?!(?:{WRAPPERS}|UnknownHostException|{ORDINARY})\b)(?-i:_?[A-Z]\w*Error"
+        rf"^(?!.*{LESSER}.*(?:Error|Exception))(?:.*[\])>:|] +)?(?:(?:[a-z_]\w*\.)*)(?P<type>(?-i:OSError)(?!: "
+        r"(?:\[(?:Errno|WinError) (?:9[7-9]|10\d|11[0-5]|32|100\d\d)\b|.*(?:socket|connect|bind|listen|address"
+        rf"|network|host)))|(?!(?:{WRAPPERS}|UnknownHostException|{ORDINARY})\b)(?-i:_?[A-Z]\w*Error"
         r"|(?:[A-Z]\w*)?Exception)): (?P<message>(?!NCCL |CUDA error|ProcessGroup|\[(?:PG|Rank|\d)"
-        r"|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo "
-        r"|Engine process|Engine core|Worker |WorkerProc |EngineCore"
-        rf"|.*\bsee (?:the )?(?:root cause|stack ?trace|inner exception|logs?\b|above)).{{0,160}})",
+        r"|Distributed package|\[.*gloo|Socket Timeout|Timeout waiting|Timed out|Connection |Gloo |Engine process"
+        r"|Engine core|Worker |WorkerProc |EngineCore|.*\bsee (?:the )?(?:root cause|stack ?trace|inner exception"
+        rf"|logs?\b|above)).{{0,160}})",
     ),
     Sign("exception", "error|exception", r"^(?:[A-Za-z_]\w*\.)*(?-i:[A-Z]\w*Error|(?:[A-Z]\w*)?Exception)(?:: .*)?$"),
     Sign("traceback", "traceback (most recent call last)"),

@@ -16,13 +16,12 @@ RULES = (
                 r"status=9/KILL|systemd-oomd\S*: Killed|Killed \(signal 9\)|ray\S*OutOfMemoryError"
                 r"|(?:killed|terminated)\b.*(?:running )?low on memory|exitcode\s*(?:: +|(?<= ))(?:-9|137)\b"
                 r"|\bSIGKILL\b|(?:exited|terminated) (?:on|with|by) signal 9\b|signal: ?(?:9\b|Killed)"
-                r"|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)"
-                r"|Out of memory: Kill|Memory cgroup out of memory|oom[-_]kill|OOM[ -]?Killed|oom-killer"
-                r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code|status)[ =:(]+(?:-9|137)\b"
-                r"|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed|^\W{0,4}Killed\W{0,4}$"
-                r"|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit|killed due to memory"
-                r"|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for exceeding"
-                r"|beyond (?:physical|virtual) memory limits",
+                r"|killed by signal:? (?:Killed|9\b)|\bKilled \(signal 9\)|Out of memory: Kill|Memory cgroup out of "
+                r"memory|oom[-_]kill|OOM[ -]?Killed|oom-killer|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code"
+                r"|status)[ =:(]+(?:-9|137)\b|task (?P<rank>\d+): (?:Killed|Out Of Memory)|: line \d+: +\d+ Killed"
+                r"|^\W{0,4}Killed\W{0,4}$|^\d* *Killed +(?!by\b)\S|Exceeded (?:job|step) memory limit"
+                r"|killed due to memory|TERM_MEMLIMIT|exceeded limit.{0,20}\bmem\b|Container killed by YARN for "
+                r"exceeding|beyond (?:physical|virtual) memory limits",
             ),
         ),
         tier=Tier.DEATH,
@@ -36,15 +35,13 @@ RULES = (
         (
             Sign(
                 "crashed",
-                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal"
-                "|illegal instruction|floating point exception|core dumped|exit code|return code|status"
-                "|access violation|segfault",
-                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation"
-                r"|exitcode\s*(?:: +|(?<= ))(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505"
-                r"|-1073741819)\b|0xC0000005|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b"
-                r"|signal (?:11|7|4|8)\b|(?:exit ?code|return code|status)[ =:]+(?:139|135|132|136|-11|-7|-4"
-                r"|-8|3221225477|3221226505|-1073741819)\b"
-                r"|\bbus error\b|illegal instruction(?! parameter)|segfault at",
+                "xc|exitcode|segmentation fault|bus error|sigsegv|sigbus|sigill|sigfpe|signal|illegal instruction"
+                "|floating point exception|core dumped|exit code|return code|status|access violation|segfault",
+                r"status=(?:11/SEGV|7/BUS|4/ILL|8/FPE)|fatal exception: access violation|exitcode\s*(?:: +"
+                r"|(?<= ))(?:-11|-7|-4|-8|139|135|132|136|3221225477|3221226505|-1073741819)\b|0xC0000005"
+                r"|segmentation fault|\bSIG(?:SEGV|BUS|ILL|FPE)\b|signal (?:11|7|4|8)\b|(?:exit ?code|return code"
+                r"|status)[ =:]+(?:139|135|132|136|-11|-7|-4|-8|3221225477|3221226505|-1073741819)\b|\bbus error\b"
+                r"|illegal instruction(?! parameter)|segfault at",
             ),
         ),
         tier=Tier.DEATH,
@@ -57,11 +54,10 @@ RULES = (
                 "aborted",
                 "exitcode|sigabrt|aborted|signal|terminate called|check failed|exit code|return code|status"
                 "|assertion|double free|free()|munmap_chunk|malloc|corrupted ",
-                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)"
-                r"|exitcode\s*(?:: +|(?<= ))(?:-6|134)\b|\bSIGABRT\b|signal 6\b"
-                r"|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$|Signal: Aborted"
-                r"|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)|free\(\): invalid"
-                r"|: Assertion .* failed",
+                r"status=6/ABRT|corrupted (?:size vs|double-linked|unsorted)|exitcode\s*(?:: +|(?<= ))(?:-6|134)\b"
+                r"|\bSIGABRT\b|signal 6\b|(?:exit code|return code|status)[ =:]+(?:134|-6)\b|Aborted \(core|^Aborted$"
+                r"|Signal: Aborted|\] Check failed: |terminate called|double free|munmap_chunk|malloc\(\)"
+                r"|free\(\): invalid|: Assertion .* failed",
             ),
         ),
         tier=Tier.ABORT,
@@ -74,9 +70,8 @@ RULES = (
             Sign(
                 "hung-up",
                 "death signal|got signal|sighup|hangup|hung up",
-                r"closing signal SIGHUP|^(?:\[\d+\][+-]? +)?Hangup\b"
-                r"|Received (?:1|Signals\.SIGHUP|SIGHUP) death signal"
-                r"|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$"
+                r"closing signal SIGHUP|^(?:\[\d+\][+-]? +)?Hangup\b|Received (?:1|Signals\.SIGHUP"
+                r"|SIGHUP) death signal|got signal: (?:1|Signals\.SIGHUP|SIGHUP)\b|terminated by signal 1\b|^Hangup$"
                 r"|signal 1 \(Hangup\)|exited on signal 1\b",
             ),
         ),
@@ -91,15 +86,13 @@ RULES = (
                 "cancelled at|due to |preempt|evicted|scancel|terminationgrace|time limit|run time limit"
                 "|walltime|deadlineexceeded|active longer than|interruption notice|being terminated"
                 "|killing job|forwarding signal|low on resource|job termination|revoked",
-                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime"
-                r"|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)|reaching LSF run time limit"
-                r"|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))"
-                r"|active longer than specified deadline"
-                r"|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))|node was low on resource"
-                r"|scancel: Terminating job|srun: forcing job termination"
-                r"|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)"
-                r"|\b(?:job|node|instance|pod|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being"
-                r"|got)? ?preempted\b(?!/)|\bEvicted\b|exceeded time limit|being preempted|interruption notice",
+                r"^\s*Reason:\s+Preempted|walltime \S+ exceeded|job killed: walltime|TERM_(?:RUNLIMIT|OWNER|PREEMPT"
+                r"|ADMIN)|reaching LSF run time limit|DeadlineExceeded\b(?!.*(?:rpc|grpc|StatusCode|StatusCode))"
+                r"|active longer than specified deadline|mpi(?:run|exec):? (?:killing job|Forwarding signal (?!20\b))"
+                r"|node was low on resource|scancel: Terminating job|srun: forcing job termination"
+                r"|DUE (?:TO|to) (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB|REQUEUE|SIGNAL)|\b(?:job|node|instance|pod"
+                r"|worker|step|VM)\b.{0,30}\b(?:was|has been|is being|being|got)? ?preempted\b(?!/)|\bEvicted\b"
+                r"|exceeded time limit|being preempted|interruption notice",
             ),
             "cancelled-plainly",
         ),
@@ -149,23 +142,20 @@ RULES = (
         (
             Sign(
                 "peer-closed",
-                "horovod has been shut down|lame workers|commclosederror|collective ops is aborted"
-                "|closed by peer|connection failure|closed by remote|reset by peer|unhealthy"
-                "|remote process exited|closed by localrank|ncclremoteerror|connection closed|read error"
-                "|stopped sending heartbeats|lost communication|marked dead|raylet is terminated|actor died"
-                "|worker died|has died|died unexpectedly|actordiederror|worker crashed|workercrashed"
-                "|exited unexpectedly|proc died",
+                "horovod has been shut down|lame workers|commclosederror|collective ops is aborted|closed by peer"
+                "|connection failure|closed by remote|reset by peer|unhealthy|remote process exited"
+                "|closed by localrank|ncclremoteerror|connection closed|read error|stopped sending heartbeats"
+                "|lost communication|marked dead|raylet is terminated|actor died|worker died|has died"
+                "|died unexpectedly|actordiederror|worker crashed|workercrashed|exited unexpectedly|proc died",
                 r"(?:actor|worker|Worker proc\S*|raylet|process|engine core)\b.* died (?:unexpectedly|because)"
                 r"|marked dead because|Raylet is terminated|worker died or was killed|worker process has died"
                 r"|ActorDiedError|WorkerCrashedError|The actor died|The worker died|Horovod has been shut down"
                 r"|ShutdownHook: lame workers found|CommClosedError|Collective ops is aborted by"
-                r"|Connection closed by peer \[?(?P<peer>[^\]\s]+)"
-                r"|(?<!Service thread\] )Connection closed by (?:remote peer|localRank)(?: (?P<peer2>\S+))?"
-                r"|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: (?:Connection reset|Broken pipe)"
-                r"|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer|connection failure)"
-                r"|tasks are unhealthy|task .* (?:is )?unhealthy"
-                r"|remote process exited or there was a network error|ncclRemoteError"
-                r"|stopped sending heartbeats|lost communication with",
+                r"|Connection closed by peer \[?(?P<peer>[^\]\s]+)|(?<!Service thread\] )Connection closed by "
+                r"(?:remote peer|localRank)(?: (?P<peer2>\S+))?|(?:Read|Write) error \[?(?P<peer3>[^\]]+)\]?:\d+: "
+                r"(?:Connection reset|Broken pipe)|(?:pair\.cc|\bMPID\w+\().*(?:reset by peer|closed by peer"
+                r"|connection failure)|tasks are unhealthy|task .* (?:is )?unhealthy|remote process exited or there "
+                r"was a network error|ncclRemoteError|stopped sending heartbeats|lost communication with",
             ),
             Sign("task-unhealthy", "heartbeat timeout|heartbeats"),
         ),
@@ -218,19 +208,17 @@ RULES = (
                 "late-rank",
                 "may be stuck|one or more tensors|arrived on time|monitoredbarrier|monitored_barrier"
                 "|missing ranks|failed to pass|stalled|straggler|did not respond|not reached",
-                r"Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier"
-                r"|monitored_?barrier.*(?:rank|Rank) (?P<late2>\d+)|missing ranks:|Stalled ops"
-                r"|One or more tensors were submitted to be reduced"
-                r"|monitoredBarrier.*(?:timed? ?out|failed)|may be stuck\. Expected \d+ threads"
-                r"|not all of them arrived on time",
+                r"Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|monitored_?barrier.*(?:rank"
+                r"|Rank) (?P<late2>\d+)|missing ranks:|Stalled ops|One or more tensors were submitted to be reduced"
+                r"|monitoredBarrier.*(?:timed? ?out|failed)|may be stuck\. Expected \d+ threads|not all of them "
+                r"arrived on time",
             ),
             Sign(
                 "waits-for-rank",
                 "timed out waiting|store->get|timed out after|recv operation|read timeout|send operation"
                 "|application timeout",
-                r"Timed out waiting \d+ ?ms for (?:recv|send)"
-                r"|store->get.*(?:Socket Timeout|timed? ?out|wait timeout)|(?:recv|send) operation to complete"
-                r"|Application timeout caused pair closure",
+                r"Timed out waiting \d+ ?ms for (?:recv|send)|store->get.*(?:Socket Timeout|timed? ?out|wait timeout)"
+                r"|(?:recv|send) operation to complete|Application timeout caused pair closure",
             ),
             "watchdog-behind",
         ),

@@ -65,9 +65,8 @@ RULES = (
                 "completion|failed status|vendor err|retry exceeded|retry_exc|transport retry|wc status"
                 "|retry count|endpoint timeout|unhandled timeout",
                 STATUS.format("12") + r"(?:.*localGid (?P<gid>\S+))?|vendor err(?:or)? 129"
-                r"|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded"
-                r"|\bUD endpoint\b.*unhandled timeout|(?:UCX|ucp_).*Endpoint timeout|IBV_WC_RETRY_EXC_ERR"
-                r"|RETRY_EXC",
+                r"|transport retry (?:count(?:er)? )?exceeded|InfiniBand retry count .*exceeded|\bUD "
+                r"endpoint\b.*unhandled timeout|(?:UCX|ucp_).*Endpoint timeout|IBV_WC_RETRY_EXC_ERR|RETRY_EXC",
             ),
             Sign(
                 "qp-timeout",
@@ -146,18 +145,15 @@ RULES = (
                 "|link error|health|catastrophic|health|not active|link down|cable unplugged|==> |no active ib"
                 "|no active port|physical_state",
                 r"(?P<what>state:\s*\d: (?:DOWN|INIT)|phys state:\s*\d: (?:Polling|Disabled|Sleep)"
-                r"|State: *(?:Down|Initializ\w+|Polling|Disabled)"
-                r"|Physical state: *(?:Polling|Disabled|Sleep|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)"
-                r"|link \S+ state (?:DOWN|INIT)|state: DOWN physical_state|==> \S+ \(Down\)"
-                r"|port \d+ of \S+ is not active|[Nn]o active IB device|Cable unplugged"
-                r"|no active ports? (?:detected|found)|Port: \d+ Link DOWN"
-                r"|mlx\d_core \S+ (?!eth|en)\S+: Link down|\bstate DOWN physical_state"
-                r"|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)"
+                r"|State: *(?:Down|Initializ\w+|Polling|Disabled)|Physical state: *(?:Polling|Disabled|Sleep"
+                r"|LinkErrorRecovery|Training)|PORT_(?:DOWN|INIT)|link \S+ state (?:DOWN|INIT)|state: DOWN "
+                r"physical_state|==> \S+ \(Down\)|port \d+ of \S+ is not active|[Nn]o active IB device|Cable unplugged"
+                r"|no active ports? (?:detected|found)|Port: \d+ Link DOWN|mlx\d_core \S+ (?!eth|en)\S+: Link down"
+                r"|\bstate DOWN physical_state|phys_state:\s*(?:POLLING|DISABLED)|lid(?:[:= ]+| is )(?:65535|0xffff)"
                 r"|Got async (?:error )?event ?:? ?(?:port error|port active error|local catastrophic error)"
-                r"|port \S+ (?:is )?not active|async event: port error"
-                r"|mlx\d_core \S+ .*(?:health compromised|device's health)"
-                r"|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)"
-                r"|(?:ib\d|mlx\d\S*|hca).*(?:link|port)\b.*\b(?:down|not active|inactive|polling))",
+                r"|port \S+ (?:is )?not active|async event: port error|mlx\d_core \S+ .*(?:health compromised"
+                r"|device's health)|link(?:s)? (?:went |is )?down\b.*(?:ib|mlx|hca|HCA)|(?:ib\d|mlx\d\S*|hca).*(?:link"
+                r"|port)\b.*\b(?:down|not active|inactive|polling))",
             ),
         ),
         tier=Tier.NETWORK,
@@ -183,10 +179,9 @@ RULES = (
             Sign(
                 "gdr-off",
                 "gpu direct rdma|gdr|peermem|nv_peer_mem",
-                r"^(?!.*NET/Socket)(?:.*[Mm]odule nvidia[-_]peermem not found"
-                r"|.*could not insert '?nvidia[-_]peermem|.*GPU Direct RDMA Disabled for HCA"
-                r"|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported|enabled))"
-                r"|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)"
+                r"^(?!.*NET/Socket)(?:.*[Mm]odule nvidia[-_]peermem not found|.*could not insert '?nvidia[-_]peermem"
+                r"|.*GPU Direct RDMA Disabled for HCA|.*GDR(?:DMA)? (?:is )?(?:disabled|not (?:available|supported"
+                r"|enabled))|nvidia[-_]peermem.*(?:not loaded|not found|failed|Invalid argument)"
                 r"|.*nv_peer_mem.*(?:not loaded|not found|failed)|.*neither nv_peer_mem,? n?or nvidia_peermem"
                 r"|.*no module nvidia[-_]peermem)",
             ),
@@ -224,11 +219,10 @@ RULES = (
                 "no-provider",
                 "fi_getinfo|no eligible provider|optimal provider|provider|output empty list|libfabric|ofi|efa",
                 r"fi_getinfo.*(?:No data|fail|-61|not found)|Could not find any optimal provider"
-                r"|no (?:eligible|suitable|usable|valid) (?:\w+ )?provider|output empty list"
-                r"|\b(?:OFI|efa|libfabric)\b.*(?:No data available|no provider|provider not found"
-                r"|no devices? found)|Failed to initialize .*(?:libfabric|OFI|aws-ofi)"
-                r"|Couldn't find any (?:optimal )?provider|aws-ofi-nccl initialization failed"
-                r"|Only EFA provider is supported|-61 \(No data",
+                r"|no (?:eligible|suitable|usable|valid) (?:\w+ )?provider|output empty list|\b(?:OFI|efa"
+                r"|libfabric)\b.*(?:No data available|no provider|provider not found|no devices? found)"
+                r"|Failed to initialize .*(?:libfabric|OFI|aws-ofi)|Couldn't find any (?:optimal )?provider"
+                r"|aws-ofi-nccl initialization failed|Only EFA provider is supported|-61 \(No data",
             ),
         ),
         unless=("provider-found",),
@@ -254,13 +248,11 @@ RULES = (
                 "topology",
                 "attribute |graph/|could not find cpu|topology|topo|xml|real path of|affinity|path for pattern"
                 "|could not read node|_rsmi|_smi",
-                r"^(?!.*NCCL INFO)(?=.)(?:.*)(?:Attribute \w+ (?:of node \w+ )?not found"
-                r"|Attribute \S+/\S+ (?:not found|.*)not found|could not find CPU close to GPU"
-                r"|graph/(?:topo|xml|paths|search|rings|rome\w*)\.(?:cc|h):\d+ NCCL WARN (?!Cuda failure"
-                r"|Call to|nvml)|NCCL WARN.*(?:topology|topo|XML|real path of|affinity).*"
-                r"|Could not find real path of /sys|Could not find NET with id"
-                r"|Could not find a path for pattern"
-                r"|(?:alt_rsmi|rocm_smi\w*|amd_?smi\w*)\.(?:cc|cpp):\d+ NCCL WARN"
+                r"^(?!.*NCCL INFO)(?=.)(?:.*)(?:Attribute \w+ (?:of node \w+ )?not found|Attribute \S+/\S+ (?:not "
+                r"found|.*)not found|could not find CPU close to GPU|graph/(?:topo|xml|paths|search|rings"
+                r"|rome\w*)\.(?:cc|h):\d+ NCCL WARN (?!Cuda failure|Call to|nvml)|NCCL WARN.*(?:topology|topo|XML"
+                r"|real path of|affinity).*|Could not find real path of /sys|Could not find NET with id"
+                r"|Could not find a path for pattern|(?:alt_rsmi|rocm_smi\w*|amd_?smi\w*)\.(?:cc|cpp):\d+ NCCL WARN"
                 r"|could not (?:parse|open|read) (?:topology|XML))",
             ),
         ),

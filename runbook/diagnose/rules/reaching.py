@@ -65,26 +65,22 @@ RULES = (
         (
             Sign(
                 "ssh-denied",
-                "sign_and_send_pubkey|mutual signature|permission denied|unprotected private key"
-                "|bad permissions|too many authentication failures|authentication failed"
-                "|no supported authentication|bad owner or permissions|authenticationexception"
-                "|authentication refused|unable to authenticate"
-                "|load key|passwordrequiredexception|permissiondenied|no supported methods"
-                "|no authentication methods|not a valid rsa private|unknown key type|incorrect passphrase"
-                "|enter passphrase|account is currently not|account has expired|password has expired"
-                "|access denied by|unprivileged users|this account is|su: permission",
-                r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)"
-                r"|(?P<host>\S+@\S+): Permission denied|UNPROTECTED PRIVATE KEY"
-                r"|Load key .*: (?:bad permissions|invalid format|error in libcrypto|Permission denied"
-                r"|incorrect passphrase)|Too many authentication failures|No supported authentication methods"
-                r"|sign_and_send_pubkey: |no mutual signature"
-                r"|Permission denied, please try again|Bad owner or permissions on|AuthenticationException"
-                r"|ssh\b.*(?:Authentication failed|unable to authenticate)"
-                r"|Authentication refused: bad ownership"
-                r"|PasswordRequiredException|No authentication methods available|asyncssh\S*PermissionDenied"
-                r"|not a valid RSA private key|Enter passphrase for key"
-                r"|This account is currently not available|Your (?:account|password) has expired"
-                r"|Access denied by pam_\w+|Unprivileged users are not permitted to log in",
+                "sign_and_send_pubkey|mutual signature|permission denied|unprotected private key|bad permissions"
+                "|too many authentication failures|authentication failed|no supported authentication"
+                "|bad owner or permissions|authenticationexception|authentication refused|unable to authenticate"
+                "|load key|passwordrequiredexception|permissiondenied|no supported methods|no authentication methods"
+                "|not a valid rsa private|unknown key type|incorrect passphrase|enter passphrase"
+                "|account is currently not|account has expired|password has expired|access denied by"
+                "|unprivileged users|this account is|su: permission",
+                r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)|(?P<host>\S+@\S+): Permission "
+                r"denied|UNPROTECTED PRIVATE KEY|Load key .*: (?:bad permissions|invalid format|error in libcrypto"
+                r"|Permission denied|incorrect passphrase)|Too many authentication failures|No supported "
+                r"authentication methods|sign_and_send_pubkey: |no mutual signature|Permission denied, please try "
+                r"again|Bad owner or permissions on|AuthenticationException|ssh\b.*(?:Authentication failed"
+                r"|unable to authenticate)|Authentication refused: bad ownership|PasswordRequiredException"
+                r"|No authentication methods available|asyncssh\S*PermissionDenied|not a valid RSA private key"
+                r"|Enter passphrase for key|This account is currently not available|Your (?:account"
+                r"|password) has expired|Access denied by pam_\w+|Unprivileged users are not permitted to log in",
             ),
         ),
         unless=("host-key-changed",),
@@ -131,10 +127,9 @@ RULES = (
             Sign(
                 "ssh-port-refused",
                 "connection refused|unable to connect to port|connect call failed",
-                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): Connection refused"
-                r"|connect to address \S+ port 22: Connection refused|Unable to connect to port 22 on"
-                r"|dial tcp (?P<host2>\S+):22: .*refused|Connection refused.*\('(?P<host3>[^']+)', 22\)"
-                r"|Connect call failed \('(?P<host4>[^']+)', 22\)"
+                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): Connection refused|connect to address \S+ "
+                r"port 22: Connection refused|Unable to connect to port 22 on|dial tcp (?P<host2>\S+):22: .*refused"
+                r"|Connection refused.*\('(?P<host3>[^']+)', 22\)|Connect call failed \('(?P<host4>[^']+)', 22\)"
                 r"|^FATAL ERROR: Network error: Connection refused|^\S*\bpdsh@\S+: \S+ connect: Connection refused",
             ),
         ),
@@ -152,14 +147,12 @@ RULES = (
             Sign(
                 "ssh-no-answer",
                 "connect to host|operation timed out|connection timed out|dial tcp|timed out|no route to host",
-                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out"
-                r"|Operation timed out|No route to host|Network is (?:unreachable|down)|Host is down"
-                r"|Resource temporarily unavailable|Connection reset|Unknown error|Undefined error)"
-                r"|dial tcp (?P<host2>\S+):22: (?:i/o timeout"
+                r"ssh: connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out|Operation timed out"
+                r"|No route to host|Network is (?:unreachable|down)|Host is down|Resource temporarily unavailable"
+                r"|Connection reset|Unknown error|Undefined error)|dial tcp (?P<host2>\S+):22: (?:i/o timeout"
                 r"|connect: (?:no route|network is unreach|connection timed|operation timed|host is down))"
                 r"|^FATAL ERROR: Network error: (?:Connection timed out|No route|Network is unreach)"
-                r"|connect to address (?P<host3>\S+) port 22: (?:Connection timed out|No route"
-                r"|Network is unreach)",
+                r"|connect to address (?P<host3>\S+) port 22: (?:Connection timed out|No route|Network is unreach)",
             ),
         ),
     ),
@@ -182,10 +175,9 @@ RULES = (
                 "|not allowed at this time|connection timed out during",
                 r"(?:kex|ssh)_exchange_identification|no matching (?:host key type|key exchange|cipher|mac)"
                 r"|Unable to negotiate with (?P<host>\S+)|Error reading SSH protocol banner|banner exchange"
-                r"|ssh_dispatch_run_fatal|Incompatible ssh|protocol version mismatch"
-                r"|^Connection (?:closed|reset) by (?P<host2>\S+) port \d+$"
-                r"|ssh: handshake failed: (?!.*(?:unable to authenticate|knownhosts|host key))|\bMaxStartups\b"
-                r"|Bad packet length \d+|no common algorithm for|Corrupted MAC on input"
+                r"|ssh_dispatch_run_fatal|Incompatible ssh|protocol version mismatch|^Connection (?:closed"
+                r"|reset) by (?P<host2>\S+) port \d+$|ssh: handshake failed: (?!.*(?:unable to authenticate|knownhosts"
+                r"|host key))|\bMaxStartups\b|Bad packet length \d+|no common algorithm for|Corrupted MAC on input"
                 r"|^Not allowed at this time",
             ),
         ),
@@ -218,11 +210,10 @@ RULES = (
                 "python",
                 r"(?:bad interpreter|env): .{0,3}(?P<python>\S*python[\d.]*).{0,3}: No such file"
                 r"|(?<!/)(?P<python2>/\S*/python[\d.]*)(?:['’]?(?::|,| \() ?(?:No such file|not found)"
-                r"| .*bad interpreter)|(?<!\S)(?P<python3>\S*python[\d.]*): bad interpreter"
-                r"|bad interpreter: (?P<python4>\S*python[\d.]*)"
-                r"|Python was not found|No Python at "
-                r"|No such file or directory: '(?P<python5>\S*/python[\d.]*)'"
-                r"|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found|init_fs_encoding: failed",
+                r"| .*bad interpreter)|(?<!\S)(?P<python3>\S*python[\d.]*): bad interpreter|bad interpreter: "
+                r"(?P<python4>\S*python[\d.]*)|Python was not found|No Python at |No such file or directory: "
+                r"'(?P<python5>\S*/python[\d.]*)'|interpreter '?(?P<python6>[^'\s]*python[\d.]*)'? was not found"
+                r"|init_fs_encoding: failed",
             ),
         ),
     ),
@@ -277,9 +268,8 @@ CONTAINER_RULES = (
                 "pod-taken",
                 "preempted|taintmanagereviction|marking for deletion pod|nodenotready|nodeshutdown"
                 "|memorypressure|evicted",
-                r"\bPreempted +\S+ +\S*scheduler\b|\bPreempted by pod\b|TaintManagerEviction"
-                r"|Marking for deletion Pod|\bNodeNotReady\b|\bNodeShutdown\b"
-                r"|Pod was rejected: The node had condition: \[MemoryPressure"
+                r"\bPreempted +\S+ +\S*scheduler\b|\bPreempted by pod\b|TaintManagerEviction|Marking for deletion Pod"
+                r"|\bNodeNotReady\b|\bNodeShutdown\b|Pod was rejected: The node had condition: \[MemoryPressure"
                 r"|^\s*Reason:\s+(?:Evicted|Terminated|NodeShutdown)\b",
             ),
         ),
@@ -307,10 +297,9 @@ CONTAINER_SIGNS = (
         "failedscheduling|nodes are available|nodes are unavailable|tasks in gang|podgrouppending"
         "|pod group is not ready|quota|assign flavors|unschedulable|unexpectedadmissionerror"
         "|insufficient nvidia|insufficient amd|number of devices unavailable",
-        r"\bFailedScheduling\b|\b\d+/\d+ nodes are (?:un)?available|tasks in gang unschedulable"
-        r"|\bPodGroupPending\b|queue resource quota insufficient|insufficient (?:unused )?quota"
-        r"|couldn't assign flavors|\bexceeded quota\b|\bUnexpectedAdmissionError\b"
-        r"|Insufficient (?:nvidia|amd)\.com|number of devices unavailable",
+        r"\bFailedScheduling\b|\b\d+/\d+ nodes are (?:un)?available|tasks in gang unschedulable|\bPodGroupPending\b"
+        r"|queue resource quota insufficient|insufficient (?:unused )?quota|couldn't assign flavors|\bexceeded quota\b"
+        r"|\bUnexpectedAdmissionError\b|Insufficient (?:nvidia|amd)\.com|number of devices unavailable",
     ),
     Sign(
         "waits-for-image",

@@ -33,11 +33,10 @@ RULES = (
                 "socket-timeout",
                 "socket timeout|wait timeout|timeout after|storetimeout|waiting for key|timed out waiting"
                 "|timed out initializing|barrier timed out|timed out task",
-                r"^(?!.*(?:ncclUniqueId|store->get|all_gather|http))(?:.*(?:Error|error"
-                r"|Exception): .*Socket Timeout|.*wait timeout after \d+ ?ms, keys: "
-                r"|.*Timed out initializing process group"
-                r"|.*Timed out after \d+ ?\w+ waiting for|.*Barrier timed out(?!\. Id: Shutdown)"
-                r"|.*Timeout waiting for key|.*Timed out task names)",
+                r"^(?!.*(?:ncclUniqueId|store->get|all_gather|http))(?:.*(?:Error|error|Exception): .*Socket Timeout"
+                r"|.*wait timeout after \d+ ?ms, keys: |.*Timed out initializing process group|.*Timed out after "
+                r"\d+ ?\w+ waiting for|.*Barrier timed out(?!\. Id: Shutdown)|.*Timeout waiting for key"
+                r"|.*Timed out task names)",
             ),
             Sign(
                 "coordinator-timeout",
@@ -93,10 +92,9 @@ RULES = (
                 "sizes-differ",
                 "mismatch in rank|does not match|sizeof(impl_)|bytes.size()|world size mismatch"
                 "|world_size mismatch|different world size|num_processes",
-                r"mismatch in rank count from procs"
-                r"|(?:devices|num_nodes|world size)\b.{0,80}(?:ntasks|SLURM).{0,60}does not match"
-                r"|sizeof\(impl_\) ==|bytes\.size\(\)\. \d+ vs \d+|world[_ ]size (?:mismatch|.{0,30}differ)"
-                r"|(?:num_processes|world.size)\b.{0,40}(?:mismatch|does not match|differs)",
+                r"mismatch in rank count from procs|(?:devices|num_nodes|world size)\b.{0,80}(?:ntasks"
+                r"|SLURM).{0,60}does not match|sizeof\(impl_\) ==|bytes\.size\(\)\. \d+ vs \d+|world[_ ]size "
+                r"(?:mismatch|.{0,30}differ)|(?:num_processes|world.size)\b.{0,40}(?:mismatch|does not match|differs)",
             ),
             "told-different-sizes",
         ),
@@ -112,9 +110,8 @@ RULES = (
                 "|rank is out of|already_exists|already exists|different incarnation|duplicate task"
                 "|rank already|already registered|already connected",
                 r"rank < size\. \d+ vs \d+|rank (?P<rank2>\d+) of \d+ ranks has already checked in"
-                r"|Invalid rank requested : (?P<rank3>\d+)/\d+|already connected|ALREADY_EXISTS"
-                r"|different incarnation|duplicate task"
-                r"|(?:rank|task) \S+ (?:is )?already (?:registered|connected|exists)"
+                r"|Invalid rank requested : (?P<rank3>\d+)/\d+|already connected|ALREADY_EXISTS|different incarnation"
+                r"|duplicate task|(?:rank|task) \S+ (?:is )?already (?:registered|connected|exists)"
                 r"|Invalid rank \d+, rank should be",
             ),
             "rank-twice",
@@ -232,28 +229,23 @@ RULES = (
             Sign(
                 "store-gone",
                 "failed to shutdown|store->|grpc_message|send rpc|unavailable: |the gcs|gcs server"
-                "|raylet was terminated|gcs is not|leader|shut down too early|should dump|dump flag"
-                "|dump signal|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting"
-                "|socket closed|recvvalue"
+                "|raylet was terminated|gcs is not|leader|shut down too early|should dump|dump flag|dump signal"
+                "|sendbytes|broken pipe|recv, got|heartbeat|keep-alive|num_nodes_waiting|socket closed|recvvalue"
                 "|connection was likely closed|coordination service|coordinator",
                 r"(?:RuntimeError|DistNetworkError): Broken pipe|raised from sendBytes|UNAVAILABLE: recvmsg"
                 r"|GCS (?:server )?(?:died|is not available|has died|is down)|raylet was terminated because"
-                r"|(?:lost|Lost) connection to (?:the )?GCS"
-                r"|TCPStore.*(?:shut down too early|Broken pipe|Connection reset)|should dump.*flag"
-                r"|Failed to \w+\b.{0,30}\bdump (?:flag|signal)\b.{0,40}store|sendBytes failed"
-                r"|sendBytes.*Broken pipe"
-                r"|got 0 bytes.*(?:remote server|closed)|Failed to recv, got 0 bytes"
-                r"|remote server shutdown or crash|\bnum_nodes_waiting\b"
+                r"|(?:lost|Lost) connection to (?:the )?GCS|TCPStore.*(?:shut down too early|Broken pipe"
+                r"|Connection reset)|should dump.*flag|Failed to \w+\b.{0,30}\bdump (?:flag|signal)\b.{0,40}store"
+                r"|sendBytes failed|sendBytes.*Broken pipe|got 0 bytes.*(?:remote server|closed)"
+                r"|Failed to recv, got 0 bytes|remote server shutdown or crash|\bnum_nodes_waiting\b"
                 r"|keep-alive heartbeat|failed to shutdown the rendezvous|failed to send a keep-alive"
-                r"|store->(?:get|set|wait).*(?:Broken pipe|Connection reset|got 0 bytes)"
-                r"|c10d store.*(?:lost|gone)|(?:Socket closed|Connection reset).*(?:PollForError|coordination)"
-                r"|(?:DistNetworkError|DistStoreError): Broken pipe"
-                r"|Failed to send RPC to coordination service|(?:leader|coordinator) task was preempted"
-                r"|grpc_message:.{0,3}(?:Socket closed|recvmsg:Connection reset|Broken pipe)"
-                r"|leader (?:is )?(?:down|unreachable)|failed to send heartbeat"
-                r"|coordinator (?:has )?(?:died|exited|failed|is down)"
-                r"|UNAVAILABLE: (?:Socket closed|recvmsg:Connection reset|Connection reset|Broken pipe"
-                r"|failed to connect.*(?:PollForError|Heartbeat))",
+                r"|store->(?:get|set|wait).*(?:Broken pipe|Connection reset|got 0 bytes)|c10d store.*(?:lost|gone)"
+                r"|(?:Socket closed|Connection reset).*(?:PollForError|coordination)|(?:DistNetworkError"
+                r"|DistStoreError): Broken pipe|Failed to send RPC to coordination service|(?:leader"
+                r"|coordinator) task was preempted|grpc_message:.{0,3}(?:Socket closed|recvmsg:Connection reset"
+                r"|Broken pipe)|leader (?:is )?(?:down|unreachable)|failed to send heartbeat|coordinator (?:has "
+                r")?(?:died|exited|failed|is down)|UNAVAILABLE: (?:Socket closed|recvmsg:Connection reset"
+                r"|Connection reset|Broken pipe|failed to connect.*(?:PollForError|Heartbeat))",
             ),
         ),
         unless=("store-reset-at-once",),

@@ -29,16 +29,14 @@ RULES = (
                 "already in use|eaddrinuse|only one usage|system error: |errno: |errno|already allocated"
                 "|failed to add port|failed to bind to address| is in use|another process is utilizing"
                 "|winerror|address in use|port in use|is trying to use a port|any free port",
-                r"^(?!.*(?:GPU|device|cuda|gloo/transport/tcp/|\bfile\b.*already in use))(?:"
-                r".*(?:Errno (?:98|48|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE"
-                r"|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))"
-                r"|.*(?:address|port)\b.*(?:already in use|already being used|is in use|already allocated)"
-                r"|.*EADDRINUSE|.*Only one usage of each socket"
-                r"|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b|.*errno: (?:98|48)\b"
-                r"|.*address in use"
-                r"|.*Failed to bind to address|.*is trying to use a port number (?P<port3>\d+) that is used"
-                r"|.*(?:find|are) (?:any|no) free ports?"
-                r"|.*Failed to add port to server|.*another process is utilizing it)",
+                r"^(?!.*(?:GPU|device|cuda|gloo/transport/tcp/|\bfile\b.*already in use))(?:.*(?:Errno (?:98|48"
+                r"|10048)\b.*\(\S*, (?P<port4>\d+)|port: (?P<port>\d+).*EADDRINUSE"
+                r"|:(?P<port2>\d{2,5})\b.{0,20}\(?(?:errno: (?:98|48)\b|system error: 10048))|.*(?:address"
+                r"|port)\b.*(?:already in use|already being used|is in use|already allocated)|.*EADDRINUSE"
+                r"|.*Only one usage of each socket|.*(?:system error: |WinError )10048|.*\[?Errno (?:98|48|10048)\b"
+                r"|.*errno: (?:98|48)\b|.*address in use|.*Failed to bind to address|.*is trying to use a port number "
+                r"(?P<port3>\d+) that is used|.*(?:find|are) (?:any|no) free ports?|.*Failed to add port to server"
+                r"|.*another process is utilizing it)",
             ),
         ),
         remedy="find the holder with `ss -ltnp` (Windows: `netstat -ano`) on that machine and end it if it is a "
@@ -53,9 +51,8 @@ RULES = (
                 "system error: |errno: |errno |eacces|eperm|permission denied|forbidden by its access|winerror"
                 "|permissiondenied",
                 r"^(?=(?:.*(?:address \(\S*, |(?:port|tcp)\W{0,3}|\d\.\d:|\*:|\]:)(?P<port>\d+))?)(?=.*(?:\b|_"
-                r"|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception"
-                r"|port)\b)(?=.*(?:system error: 10013|errno:? ?(?:10013|13|1)\b|EACCES|EPERM"
-                r"|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
+                r"|\.)(?:bind(?:ing)?|listen(?:ing)?|server socket|bind_?exception|port)\b)(?=.*(?:system error: 10013"
+                r"|errno:? ?(?:10013|13|1)\b|EACCES|EPERM|permission ?denied|\(13: |code: 13\b))(?!.*: ['\"]/)"
                 r"|(?:WinError|Errno) 10013\b|in a way forbidden by its access",
             ),
         ),
@@ -121,18 +118,15 @@ RULES = (
         (
             Sign(
                 "drops",
-                "errno: |errno |system error: |has timed out, will retry|connection timed out|etimedout"
-                "|winerror|connection attempt timed out|i/o timeout|timed out: operation now"
-                "|operation timed out",
-                rf"^{OURS}(?:.*server socket on (?P<host>\S+) has timed out, will retry"
-                r"|.*(?:connect|socket)\b.*(?:errno: (?:110|60)\b|system error: 10060|WinError 10060"
-                r"|Errno (?:110|10060)\b|Connection timed out|ETIMEDOUT)"
-                r"|.*connection attempt timed out"
-                r"|RuntimeError: Connection timed out"
+                "errno: |errno |system error: |has timed out, will retry|connection timed out|etimedout|winerror"
+                "|connection attempt timed out|i/o timeout|timed out: operation now|operation timed out",
+                rf"^{OURS}(?:.*server socket on (?P<host>\S+) has timed out, will retry|.*(?:connect"
+                r"|socket)\b.*(?:errno: (?:110|60)\b|system error: 10060|WinError 10060|Errno (?:110|10060)\b"
+                r"|Connection timed out|ETIMEDOUT)|.*connection attempt timed out|RuntimeError: Connection timed out"
                 r"|(?:TimeoutError|OSError|socket\.error): \[(?:Errno (?:110|60)|WinError 10060)\]"
                 r"|.*dial tcp (?P<host2>\S+):\d+: (?:i/o timeout|connect: (?:connection|operation) timed)"
-                r"|.*connect to (?P<host3>\S+) port \d+ .*timed out"
-                r"|.*Failed to connect to (?P<host4>\S+) port \d+.*timed out)",
+                r"|.*connect to (?P<host3>\S+) port \d+ .*timed out|.*Failed to connect to (?P<host4>\S+) port "
+                r"\d+.*timed out)",
             ),
         ),
         unless=("lookup-of-nonsense", "no-route", "reads-from-lost-peer", "barrier-passed"),
@@ -177,10 +171,9 @@ RULES = (
                 "no-route",
                 "errno: |errno |system error: |no route to host|network is unreachable|host is unreachable"
                 "|winerror|ehostunreach|enetunreach|host is down",
-                rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113"
-                r"|101|65|51|64)\b|No route|unreachable))"
-                r"|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)|No route to host"
-                r"|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)"
+                rf"^{OURS}(?:.*any network address of \((?P<host>[^,]+), (?P<port>\d+)\)(?=.*(?:errno: (?:113|101|65"
+                r"|51|64)\b|No route|unreachable))|.*(?:errno: (?:113|101|65|51|64)\b|system error: 100(?:65|51)"
+                r"|No route to host|Network is unreachable|Host is unreachable|Host is down|WinError 100(?:65|51)"
                 r"|Errno (?:113|101|65|51)\b|EHOSTUNREACH|ENETUNREACH))",
             ),
         ),
@@ -210,14 +203,11 @@ RULES = (
                 "head-not-there",
                 "connection refused|running ray instance|to gcs at|etcdconnectionfailed|etcdexception"
                 "|connection to etcd|unable to connect from|unable to connect to server|ray cluster at",
-                r"HTTPConnectionPool\(host='(?P<host4>(?:10|192\.168"
-                r"|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+)'.*Connection refused"
-                r"|Could not find any running Ray instance"
-                r"|(?:Unable|Failed) to connect to GCS at (?:address )?(?P<host>[^\s:]+)"
-                r"|Etcd\w+: .*(?:refused|failed)|[Cc]onnection to etcd failed"
+                r"HTTPConnectionPool\(host='(?P<host4>(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+)'.*Connection "
+                r"refused|Could not find any running Ray instance|(?:Unable|Failed) to connect to GCS at (?:address "
+                r")?(?P<host>[^\s:]+)|Etcd\w+: .*(?:refused|failed)|[Cc]onnection to etcd failed"
                 r"|unable to connect from \"[^\"]+\" to \"(?P<host2>[^\"]+)\" \(Connection refused"
-                r"|unable to connect to server (?P<host3>\S+) at port"
-                r"|Could not connect to (?:the )?Ray cluster",
+                r"|unable to connect to server (?P<host3>\S+) at port|Could not connect to (?:the )?Ray cluster",
             ),
         ),
         unless=("lookup-failed",),
@@ -233,11 +223,10 @@ RULES = (
                 "has timed out after|timed out trying to connect|connect() timed out|timed out (try"
                 "|tcp client failed to connect|jax distributed service|failed to connect to all addresses",
                 r"client socket has timed out after \S+ while trying to connect to (?:\((?P<host>[^,]*), "
-                r"(?P<port>\d+)\)|\[?(?P<host3>[\w.:-]+?)\]?:(?P<port3>\d+))"
-                r"|TCP client failed to connect/validate to host (?P<host2>\S+):(?P<port2>\d+) - timed "
-                r"out(?!.*got 0 bytes)"
-                r"|Timed out trying to connect to '?tcp://(?P<host4>[^:']+):(?P<port4>\d+)"
-                r"|connect\(\) timed out\. Original timeout|failed to connect to all addresses(?!.*refused)",
+                r"(?P<port>\d+)\)|\[?(?P<host3>[\w.:-]+?)\]?:(?P<port3>\d+))|TCP client failed to connect/validate to "
+                r"host (?P<host2>\S+):(?P<port2>\d+) - timed out(?!.*got 0 bytes)|Timed out trying to connect to "
+                r"'?tcp://(?P<host4>[^:']+):(?P<port4>\d+)|connect\(\) timed out\. Original timeout"
+                r"|failed to connect to all addresses(?!.*refused)",
             ),
         ),
         unless=NOT_LOST,
@@ -261,16 +250,14 @@ RULES = (
                 "connectfullmesh|willretry=|pair.cc|unable to complete a tcp|failed to tcp connect|connect to"
                 "|connect()",
                 r"(?:connectFullMesh|willRetry=0|pair\.cc:\d+\]).*(?:timed out|No route|unreachable|refused"
-                r"|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]"
-                r"|pair\.cc:\d+\] connect \[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out"
-                r"|No route|Network is unreachable|Connection refused|.*unreachable)"
-                r"|connectFullMesh failed with .*(?:timed out|No route|unreachable)"
-                r"|unable to complete a TCP connection|failed to TCP connect to a peer"
-                r"|\bConnect(?:ing|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)"
-                r"|connect\(\) to (?P<peer3>(?!127\.|169\.254|192\.168\.122\."
-                r"|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting"
-                r"|Unable to connect to the peer (?P<peer5>(?!127\.|172\.17\.|169\.254\."
-                r"|192\.168\.122\.)\S+) on port \d+: ",
+                r"|SO_ERROR).*remote=\[(?P<peer>(?!127\.|::1|172\.17\.|169\.254)[^\]]+)\]|pair\.cc:\d+\] connect "
+                r"\[(?P<peer2>(?!127\.|::1)[^\]]+)\]:\d+: (?:Connection timed out|No route|Network is unreachable"
+                r"|Connection refused|.*unreachable)|connectFullMesh failed with .*(?:timed out|No route|unreachable)"
+                r"|unable to complete a TCP connection|failed to TCP connect to a peer|\bConnect(?:ing"
+                r"|ion)? to (?P<peer4>\S+):\d{4,5} (?:failed|timed out)|connect\(\) to (?P<peer3>(?!127\.|169\.254"
+                r"|192\.168\.122\.|172\.17\.)\d[\d.]+)(?::\d+)? failed|pair\.cc:\d+\] timed out connecting"
+                r"|Unable to connect to the peer (?P<peer5>(?!127\.|172\.17\.|169\.254\.|192\.168\.122\.)\S+) on port "
+                r"\d+: ",
             ),
             Sign(
                 "nccl-connect-failed",
@@ -311,15 +298,13 @@ RULES = (
         (
             Sign(
                 "reads-from-lost-peer",
-                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket"
-                "|btl_tcp|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host"
-                "|timeout, server",
-                r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from"
-                r"| to)?(?: (?P<peer>[^\s<]+)<\d+>)? (?:failed|returned) ?:? ?.*(?:timed out|reset by peer"
-                r"|no route|unreachable|broken pipe)"
+                "call to recv|call to write|call to send|read failed|recv failed|socketprogress|misc/socket|btl_tcp"
+                "|socketrecv|nic|net/socket|send disconnect|packet_write_wait|closed by remote host|timeout, server",
+                r"(?:Call to )?(?:recv|write|send|read|readv|writev)\b(?: from| to)?(?: (?P<peer>[^\s<]+)<\d+>)? "
+                r"(?:failed|returned) ?:? ?.*(?:timed out|reset by peer|no route|unreachable|broken pipe)"
                 r"|btl_tcp\w*.*(?:readv|recv|writev).*(?:failed|reset|timed out)|send disconnect: "
-                r"|packet_write_wait: Connection to|Timeout, server \S+ not responding"
-                r"|^Connection to \S+ closed by remote host",
+                r"|packet_write_wait: Connection to|Timeout, server \S+ not responding|^Connection to \S+ closed by "
+                r"remote host",
             ),
         ),
         tier=Tier.SYMPTOM,

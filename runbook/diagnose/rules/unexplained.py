@@ -41,8 +41,7 @@ TROUBLE = "|".join(
         r"\bterminat(?:ed|ing) (?:by|due|with|un|after|abnorm|on|because)",
         # a number of the system's, or a word of another language
         (
-            r"\[?\b(?:errno|winerror|hresult|nt_?status)\b\W{0,4}-?(?:0x)?[1-9]"
-            r"|\berror ?code\b\W{1,4}-?(?:0x)?[1-9]"
+            r"\[?\b(?:errno|winerror|hresult|nt_?status)\b\W{0,4}-?(?:0x)?[1-9]|\berror ?code\b\W{1,4}-?(?:0x)?[1-9]"
             r"|(?-i:\bE(?:ADDR|CONN|HOST|NET|PERM|ACCES|PIPE|TIMEDOUT|NOENT|NOSPC|INVAL|IO\b)[A-Z]*\b)"
         ),
         r"错误(?!码?[:：=]? ?0)|失败|异常|出错|无法|超时|崩溃|エラー|失敗|例外|できません|오류|에러|실패",
@@ -106,10 +105,9 @@ RULES = (
                 "warned",
                 "warn|error: |exception: ",
                 rf"^(?!.*(?:{NO_ERROR}|Warning:|<warn>|nothing to do))(?=.*(?-i:\bWARN(?:ING)?\b"
-                r"|\bINFO\b.*[A-Z]\w+(?:Error|Exception): ))(?:.*(?:\wError"
-                r"|\b(?:failed|failure|error|exception|unable|cannot|refused|timed out|denied|lost|died"
-                r"|killed|aborted|unreachable|not (?:responding|active|running|reachable)))\b(?!(?:=|: *"
-                r"| )0\b))",
+                r"|\bINFO\b.*[A-Z]\w+(?:Error|Exception): ))(?:.*(?:\wError|\b(?:failed|failure|error|exception"
+                r"|unable|cannot|refused|timed out|denied|lost|died|killed|aborted|unreachable|not (?:responding"
+                r"|active|running|reachable)))\b(?!(?:=|: *| )0\b))",
             ),
         ),
         unless=("joined", "trouble", "progress-seen"),
@@ -121,16 +119,14 @@ RULES = (
 SIGNS = (
     Sign(
         "launcher-failed",
-        "reliably start|has exited due to|how to route a message|childfailederror|exited with|exit code"
-        "|exitcode|returned non-zero|srun: error|mpirun noticed|mpirun detected|exit status|return code"
-        "|primary job|process exited|processraised|worker group failed|backofflimit|crashloop"
-        "|terminating stepid|job step aborted",
-        r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError"
-        r"|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d|exitcode\s*(?:: +|(?<= ))(?!0\b)-?\d"
-        r"|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)"
-        r"|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED"
-        r"|ProcessRaisedException|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start"
-        r"|does not know how to route a message|has exited due to process rank))",
+        "reliably start|has exited due to|how to route a message|childfailederror|exited with|exit code|exitcode"
+        "|returned non-zero|srun: error|mpirun noticed|mpirun detected|exit status|return code|primary job"
+        "|process exited|processraised|worker group failed|backofflimit|crashloop|terminating stepid|job step aborted",
+        r"^(?!.*fabric-?manager)(?:.*(?:ChildFailedError|exit(?:ed)? with (?:exit )?(?:code|status) (?!0\b)-?\d"
+        r"|exitcode\s*(?:: +|(?<= ))(?!0\b)-?\d|returned non-zero|srun: error|mpi(?:run|exec) (?:noticed|detected)"
+        r"|(?:exit|return) (?:code|status)[ =:]+(?!0\b)-?\d|Primary job|Worker group FAILED|ProcessRaisedException"
+        r"|CrashLoop|Job step aborted|ORTE was unable|unable to reliably start|does not know how to route a message"
+        r"|has exited due to process rank))",
     ),
     Sign(
         "network-exception",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from runbook.model.fold import fold
 from runbook.model.units import bytes_text, significant
-from runbook.report.html.recorded import Recorded, number
-from runbook.report.record import StageRecord
+from runbook.report.html.recorded import Recorded
+from runbook.report.record import Pair, StageRecord, fastest_links, number
 
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_TICKS = 6
@@ -318,8 +318,6 @@ GROUPS = 24
 WORST = 40
 """Links in the table of the slowest."""
 
-Pair = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPair:
@@ -388,20 +386,9 @@ def heat_map(recorded: Recorded, stage: StageRecord) -> HeatMap | None:
 
 def links_of(stage: StageRecord) -> dict[Pair, MeasuredPair]:
     """Of each direction the fastest that was measured."""
-    best: dict[Pair, tuple[float, float | None, float | None]] = {}
-    for outcome in stage.outcomes:
-        listed = outcome.metrics.get("links")
-        for one in listed if isinstance(listed, list) else ():
-            if not isinstance(one, Mapping):
-                continue
-            source, target, gbps = one.get("from"), one.get("to"), number(one.get("gbps"))
-            if not isinstance(source, str) or not isinstance(target, str) or gbps is None or not 0 < gbps < 1e9:
-                continue
-            known = best.get((source, target))
-            if known is None or gbps > known[0]:
-                best[source, target] = (gbps, number(one.get("us")), number(one.get("both_gbps")))
-    median = statistics.median(gbps for gbps, _, _ in best.values()) if best else 1.0
-    return {pair: MeasuredPair(*pair, gbps, us, both, gbps / median) for pair, (gbps, us, both) in best.items()}
+    best = fastest_links(stage.outcomes)
+    median = statistics.median(one.gbps for one in best.values()) if best else 1.0
+    return {pair: MeasuredPair(*pair, one.gbps, one.us, one.both_gbps, one.gbps / median) for pair, one in best.items()}
 
 
 def level(part: float) -> int:

@@ -4,7 +4,6 @@ damaged, huge, a link, or somebody else's."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
 from runbook.model.folder import BadName, file_name, open_below
 from runbook.model.verdict import Verdict
-from runbook.report.record import Record, StageRecord
+from runbook.report.record import Record, StageRecord, number
 from runbook.report.run_json import from_json
 
 LONGEST_LINE = 32 << 20
@@ -189,17 +188,6 @@ class Recorded:
         except (ValueError, RecursionError):
             self.flaws.append("result.json cannot be read: it breaks off, or is no result of a run")
             return None
-
-
-def number(value: object) -> float | None:
-    """A finite number, or None: JSON from a stranger may hold NaN, 10**400 or a text."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
 
 
 def _sane(event: Event) -> Event:

@@ -12,9 +12,9 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.report.groups import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
-from runbook.report.html.recorded import Recorded, StageProgress, number
+from runbook.report.html.recorded import Recorded, StageProgress
 from runbook.report.page import progress_text
-from runbook.report.record import StageRecord
+from runbook.report.record import StageRecord, number
 
 THINNEST = 0.004
 """Of the width: a stage of a moment is seen all the same."""

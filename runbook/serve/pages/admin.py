@@ -191,7 +191,7 @@ async def api_audit(request: Request) -> Response:
 
 
 async def fields(request: Request, *names: str) -> dict[str, str]:
-    """The texts of a JSON object that has exactly these keys. Raises Refused."""
+    """The texts of a JSON object that has exactly these keys. Raises RequestRefused."""
     try:
         asked: Any = await request.json()
     except (ValueError, RecursionError):

@@ -357,7 +357,7 @@ def findings_json(seen: Linted) -> list[dict[str, Any]]:
 
 
 def _if_match(request: Request) -> str:
-    """The hash that a change is made for. Raises Refused where there is none: a change over an unseen state is a
+    """The hash that a change is made for. Raises RequestRefused where there is none: a change over an unseen state is a
     loss."""
     given = request.headers.get("if-match", "").strip().strip('"')
     if not given:

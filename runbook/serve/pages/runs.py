@@ -20,6 +20,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.units import significant
 from runbook.report.html.charts import HEIGHT, Chart, Scale, Series, Tick, around, decimal_ticks, percent, pixels
 from runbook.report.html.render import comparison_fragment, fragment
+from runbook.report.record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup
@@ -36,7 +37,7 @@ _PIECE = 256 << 10
 
 
 def _wanted(request: Request) -> RunFilter:
-    """What the query asks for. Raises Refused for a date that is none."""
+    """What the query asks for. Raises RequestRefused for a date that is none."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
     return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
@@ -229,8 +230,6 @@ PAGES = [
 ]
 
 
-Pair = tuple[str, str]
-"""From and to, by name."""
 MOST_TICKS = 5
 
 
@@ -249,9 +248,8 @@ def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurem
     for row in rows:
         for stage in runs.document(row.id)["stages"] if row.verdict else ():
             for link in (stage.get("metrics") or {}).get("links", ()):
-                if isinstance(link, dict) and isinstance(link.get("gbps"), int | float):
-                    us = link.get("us")
-                    one = LinkMeasurement(row, float(link["gbps"]), float(us) if isinstance(us, int | float) else None)
+                if isinstance(link, dict) and (gbps := number(link.get("gbps"))) is not None:
+                    one = LinkMeasurement(row, gbps, number(link.get("us")))
                     found.setdefault((str(link.get("from")), str(link.get("to"))), []).append(one)
     return found
 

@@ -113,8 +113,7 @@ TOOLS = (
     Tool(
         "fabric manager",
         r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager",
-        r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: "
-        r"|.*nvidia-fabricmanager\.service - ",
+        r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: |.*nvidia-fabricmanager\.service - ",
         r".*",
         ("fabricmanager",),
         fabric_manager,

@@ -1,4 +1,4 @@
-"""What is kept of one source of logs while it is scanned: limits, lines of a shape, and hits of a sign."""
+"""What a scan may spend, and what it keeps of one source of logs: lines of a shape, and hits of a sign."""
 
 from __future__ import annotations
 
