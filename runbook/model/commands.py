@@ -18,8 +18,7 @@ _POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 _NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
 _MARKS = {"`": r"\x60", "; on ": r";\x20on "}
-"""A remedy shows commands between backticks, and `; on node-b: ` begins another node's part of it (`report.remedies`): no
-name may."""
+"""A sentence shows commands between backticks, and a step of a remedy ends at `; on node-b: `: no name may hold either."""
 
 
 def word(name: object) -> str:
